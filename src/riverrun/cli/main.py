@@ -1,0 +1,122 @@
+"""The `riverrun` command itself: finds a subcommand, runs it, and turns every error into one message.
+
+A subcommand's module is imported when it is used: `riverrun --help` must be quick (bench/cli_help.py), and the Kafka
+client alone takes longer to import than the whole of the help.
+"""
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from riverrun._version import __version__
+from riverrun.errors import RiverrunError
+
+# command → (module, attribute, one line of help). Kept equal to the modules by tests/unit/cli/test_main.py.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("riverrun.cli.init", "init", "Make a project here: riverrun.toml and a first app."),
+    "up": ("riverrun.cli.up", "up", "Start the project's servers."),
+    "down": ("riverrun.cli.up", "down", "Stop them."),
+    "status": ("riverrun.cli.status", "status", "Show what runs, and where."),
+    "logs": ("riverrun.cli.status", "logs", "Show a server's log."),
+    "doctor": ("riverrun.cli.doctor", "doctor", "Check this machine, and say what to do."),
+    "topics": ("riverrun.cli.topics", "topics", "List, describe, create, alter, delete topics."),
+    "produce": ("riverrun.cli.produce", "produce", "Send records from stdin or a file to a topic."),
+    "consume": ("riverrun.cli.consume", "consume", "Print the records of a topic."),
+    "groups": ("riverrun.cli.groups", "groups", "Show consumer groups: members, partitions, lag."),
+    "offsets": ("riverrun.cli.offsets", "offsets", "Show and move the offsets of a group."),
+    "config": ("riverrun.cli.config", "config", "Show each setting and where it came from."),
+    "fetch": ("riverrun.cli.fetch", "fetch", "Download the servers' jars, to be offline later."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{module}:{attribute} is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib
+
+            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            hint = f" Did you mean {close[0]!r}?" if close else " `riverrun --help` lists them."
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: riverrun up --detach && echo '{\"n\": 1}' | riverrun produce hello --create",
+)
+@click.version_option(__version__, "--version", message="riverrun %(version)s")
+@click.option("--project", "project_dir", type=click.Path(exists=True, file_okay=False), help="The project's folder.")
+@click.option("--profile", default="", help="Use [profile.NAME] of riverrun.toml.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, project_dir: str | None, profile: str, debug: bool) -> None:
+    """A real Kafka, and the clients to use it, from one command.
+
+    A project is a folder. What riverrun keeps for it is in its .riverrun/ folder.
+    """
+    ctx.obj = {"project_dir": project_dir, "profile": profile, "debug": debug}
+
+
+def main() -> NoReturn:
+    """Run the command line. Exit code 0: done; 1: it failed; 2: it was asked for wrongly; 130: interrupted."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    debug = bool(os.environ.get("RIVERRUN_DEBUG")) or "--debug" in arguments
+    try:
+        cli.main(arguments, prog_name="riverrun", standalone_mode=False)
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except click.Abort:
+        click.echo("Stopped.", err=True)
+        return 130
+    except KeyboardInterrupt:
+        click.echo("Stopped.", err=True)
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # `riverrun consume … | head` is not a failure; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except RiverrunError as error:
+        if debug:
+            raise
+        click.echo(f"{click.style(error.code, fg='red', bold=True)}  {error}", err=True)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  -- the last net: a bug of ours must still end in one message
+        if debug:
+            raise
+        click.echo(
+            f"{click.style('INTERNAL', fg='red', bold=True)}  {type(error).__name__}: {error}. This is a bug in riverrun. "
+            "Run it again with --debug and report what it prints.",
+            err=True,
+        )
+        return 1
+    return 0

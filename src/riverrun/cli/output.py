@@ -1,0 +1,69 @@
+"""How commands speak: results to stdout (a table for people, JSON for programs), everything else to stderr."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """`--json` on every command that prints rows or a state."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
+
+
+def say(message: str) -> None:
+    """Progress and remarks, to stderr: a pipe never sees them."""
+    click.echo(message, err=True)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "Nothing to show.") -> None:
+    """Print rows of the same keys: JSON, or a table whose columns fit their values.
+
+    Numbers are set to the right. Nothing is cut: a row that is wider than the screen wraps, as text does.
+    """
+    if as_json:
+        print_json(list(rows))
+        return
+    if not rows:
+        say(empty)
+        return
+    names = list(rows[0])
+    cells = [[cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    right = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
+    click.echo(_line((name.upper().replace("_", " ") for name in names), widths, right), color=None)
+    for line in cells:
+        click.echo(_line(line, widths, right))
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it."""
+    match value:
+        case None | "":
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else str(value)
+        case float():
+            return f"{value:.1f}"
+        case Mapping() | list() | tuple():
+            return json.dumps(value, default=str, ensure_ascii=False)
+        case _:
+            return str(value)
+
+
+def _line(values: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = (
+        value.rjust(width) if to_right else value.ljust(width)
+        for value, width, to_right in zip(values, widths, right, strict=True)
+    )
+    return "  ".join(parts).rstrip()

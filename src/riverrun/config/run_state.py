@@ -1,0 +1,88 @@
+"""What runs for a project, as its runner wrote it down: `.riverrun/run/state.json`.
+
+The runner holds a lock on `.riverrun/run/lock` for as long as it lives, however it ends, so a state file is true exactly
+while the lock is held. A pid is never trusted by itself: it may belong to somebody else by now.
+"""
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from riverrun.config.project import Project
+
+
+@dataclass
+class ServerState:
+    """One server. `pid` is the server's own process, the one to look at or to kill."""
+
+    name: str
+    kind: str
+    state: str
+    pid: int = 0
+    address: str = ""
+    log: str = ""
+    started_at: float = 0.0
+    restarts: int = 0
+    detail: str = ""
+
+
+@dataclass
+class RunState:
+    """One runner and its servers. `state` is starting, ready, stopping or failed."""
+
+    pid: int
+    state: str
+    version: str
+    bootstrap_servers: str = ""
+    started_at: float = 0.0
+    detail: str = ""
+    servers: list[ServerState] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """Replace the file in one step: a reader sees the old state or the new one."""
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        temporary.replace(path)
+
+
+def state_path(project: Project) -> Path:
+    return project.run / "state.json"
+
+
+def lock_path(project: Project) -> Path:
+    return project.run / "lock"
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a living process holds the lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def last_state(project: Project) -> RunState | None:
+    """The state file as it is, of a living runner or a dead one; None when there is none or it is not whole."""
+    try:
+        content: dict[str, Any] = json.loads(state_path(project).read_text(encoding="utf-8"))
+        servers = [ServerState(**server) for server in content.pop("servers")]
+        return RunState(**content, servers=servers)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def running_state(project: Project) -> RunState | None:
+    """The state of the project's runner if it lives, else None."""
+    return last_state(project) if is_locked(lock_path(project)) else None

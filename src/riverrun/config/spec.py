@@ -1,0 +1,174 @@
+"""Every setting, declared once.
+
+The parser, the environment's names, `riverrun config`, the annotated sample file and docs/reference/settings.md all come
+from these classes. A setting is found, highest first: flag, environment, `[profile.NAME]`, project file, default.
+"""
+
+import dataclasses
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from riverrun.config.secret import Secret
+
+ENVIRONMENT_PREFIX = "RIVERRUN_"
+
+
+def setting(
+    default: Any,
+    help: str,  # noqa: A002  -- the word users know from command lines
+    *,
+    example: str = "",
+    minimum: int | None = None,
+    maximum: int | None = None,
+    advanced: bool = False,
+) -> Any:
+    """Declare one setting. The unit, where there is one, is part of the name (`_seconds`, `_mb`)."""
+    metadata = {"help": help, "example": example, "minimum": minimum, "maximum": maximum, "advanced": advanced}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: types.MappingProxyType(dict(default)), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class ProjectSettings:
+    """What belongs to this project."""
+
+    app: str = setting(
+        "", "The pipeline file, so that commands know its topics and types without --app.", example="meters.py"
+    )
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """The Kafka cluster: the one riverrun runs for the project, or one that runs elsewhere."""
+
+    bootstrap_servers: str = setting(
+        "",
+        "Attach to this cluster (host:port, comma separated) instead of running one.",
+        example="broker-1.example:9092,broker-2.example:9092",
+    )
+    brokers: int = setting(1, "How many brokers `riverrun up` runs.", minimum=1, maximum=32)
+    controllers: int = setting(
+        0,
+        "How many controllers of their own the cluster has. 0: the first brokers (up to three) are controllers as well.",
+        minimum=0,
+        maximum=9,
+    )
+    replication: int = setting(
+        0, "Copies of each partition, where a topic does not say. 0: three, or as many as there are brokers.", minimum=0
+    )
+    min_insync: int = setting(
+        0, "Copies that must have a record before it counts as written. 0: one less than the copies.", minimum=0
+    )
+    port: int = setting(
+        0, "Port of the first broker on 127.0.0.1. 0: 9092, or the next free one.", minimum=0, maximum=65535
+    )
+    heap_mb: int = setting(256, "Java heap of each broker, in MiB.", minimum=128)
+    start_timeout_seconds: int = setting(90, "How long a broker may take to be ready.", minimum=1)
+    stop_timeout_seconds: int = setting(30, "How long a broker may take to stop before it is killed.", minimum=1)
+    request_timeout_seconds: int = setting(10, "How long one request to the cluster may take.", minimum=1)
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "How to talk to the brokers of an attached cluster."
+    )
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = setting(
+        "", "How to log in, when security_protocol says SASL.", example="SCRAM-SHA-512"
+    )
+    sasl_username: str = setting("", "User for PLAIN and SCRAM.")
+    sasl_password: Secret = setting(Secret(), "Password for PLAIN and SCRAM.")
+    oauth_token_url: str = setting("", "Token endpoint for OAUTHBEARER (OIDC client credentials).", advanced=True)
+    oauth_client_id: str = setting("", "Client for OAUTHBEARER.", advanced=True)
+    oauth_client_secret: Secret = setting(Secret(), "Client secret for OAUTHBEARER.", advanced=True)
+    oauth_scope: str = setting("", "Scope to ask for, for OAUTHBEARER.", advanced=True)
+    ssl_ca_file: str = setting("", "Certificates that sign the brokers' (PEM). Empty: the system's.", advanced=True)
+    ssl_certificate_file: str = setting("", "Our own certificate (PEM), for mutual TLS.", advanced=True)
+    ssl_key_file: str = setting("", "The key of our certificate (PEM).", advanced=True)
+    ssl_key_password: Secret = setting(Secret(), "Password of the key.", advanced=True)
+    client: Mapping[str, str] = setting(
+        {}, "Any other librdkafka property, for all clients.", example='{ "socket.keepalive.enable" = "true" }', advanced=True
+    )
+    broker: Mapping[str, str] = setting(
+        {}, "Any other broker property, for the brokers riverrun runs.", example='{ "num.io.threads" = "8" }', advanced=True
+    )
+
+
+@dataclass(frozen=True)
+class ArtifactSettings:
+    """Where the servers' jars come from."""
+
+    maven_url: str = setting(
+        "", "Repository to fetch from. Empty: the mirror in Maven's settings.xml, else Maven Central."
+    )
+    cache_dir: str = setting("", "Cache shared by all projects of a user. Empty: ~/.cache/riverrun.")
+    offline: bool = setting(False, "Fetch nothing; fail when something is missing.")
+    parallel: int = setting(8, "Downloads at the same time.", minimum=1, maximum=64, advanced=True)
+
+
+@dataclass(frozen=True)
+class JavaSettings:
+    """The Java that runs the servers."""
+
+    home: str = setting("", "A Java 17 or newer. Empty: JAVA_HOME, then `java` on PATH, then the one from PyPI.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a project, checked."""
+
+    project: ProjectSettings = ProjectSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    java: JavaSettings = JavaSettings()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One setting as the parser, the sample file and the reference page see it."""
+
+    section: str
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    example: str
+    minimum: int | None
+    maximum: int | None
+    advanced: bool
+
+    @property
+    def key(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def environment(self) -> str:
+        return f"{ENVIRONMENT_PREFIX}{self.section}_{self.name}".upper()
+
+    @property
+    def secret(self) -> bool:
+        return self.kind is Secret
+
+    @property
+    def table(self) -> bool:
+        return self.kind is Mapping
+
+
+SECTIONS: Mapping[str, type] = {
+    "project": ProjectSettings,
+    "kafka": KafkaSettings,
+    "artifacts": ArtifactSettings,
+    "java": JavaSettings,
+}
+
+
+def specs() -> Iterator[Spec]:
+    """All settings, in the order they are declared."""
+    for section, cls in SECTIONS.items():
+        hints = get_type_hints(cls)
+        for each in dataclasses.fields(cls):
+            hint = hints[each.name]
+            choices = get_args(hint) if get_origin(hint) is Literal else ()
+            kind = str if choices else (get_origin(hint) or hint)
+            default = each.default if each.default is not dataclasses.MISSING else {}
+            yield Spec(section, each.name, kind, choices, default, **each.metadata)

@@ -1,0 +1,333 @@
+"""Every error riverrun raises on purpose.
+
+A message has four parts: what failed and where, what was expected, what was found, what to do next. The class says which
+kind of failure it is, `code` is stable and is what tests and scripts compare, `fields` holds the values in the message,
+`retryable` says whether the same call may work later without a change. Exceptions of the libraries below are translated
+where they cross into riverrun, with `from`, so that one `except RiverrunError` is enough.
+
+    RiverrunError
+    ├── UsageError                   USAGE                  a flag or argument is wrong              (exit code 2)
+    ├── ConfigError                  CONFIG_INVALID         riverrun.toml, environment or flags      (exit code 2)
+    ├── DeclarationError             DECLARATION_INVALID    an event class, topic or app in code     (exit code 2)
+    ├── EventError
+    │   ├── EventInvalidError        EVENT_INVALID          an event breaks its own type
+    │   └── RecordUnreadableError    RECORD_UNREADABLE      bytes in a topic are not such an event
+    ├── ArtifactError
+    │   ├── ArtifactCorruptError     ARTIFACT_CORRUPT       a file differs from the lock file
+    │   ├── ArtifactMissingError     ARTIFACT_MISSING       not in the cache, and may not be fetched
+    │   ├── DownloadError            DOWNLOAD_FAILED        retryable
+    │   └── LockFileError            LOCK_INVALID
+    ├── JavaError                    JAVA_NOT_FOUND
+    ├── ClusterError
+    │   ├── ServerDiedError          SERVER_DIED            a child process ended by itself
+    │   ├── ServerNotReadyError      SERVER_NOT_READY       retryable; still starting at its deadline
+    │   ├── PortTakenError           PORT_TAKEN
+    │   ├── DataDirectoryError       DATA_DIRECTORY         not writable, of another cluster or version
+    │   ├── DiskFullError            DISK_FULL
+    │   ├── AlreadyRunningError      ALREADY_RUNNING
+    │   └── NotRunningError          NOT_RUNNING
+    └── KafkaError
+        ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
+        ├── AuthenticationError      KAFKA_AUTHENTICATION
+        ├── AuthorizationError       KAFKA_AUTHORIZATION
+        ├── TopicNotFoundError       TOPIC_NOT_FOUND
+        ├── TopicExistsError         TOPIC_EXISTS
+        ├── TopicDiffersError        TOPIC_DIFFERS          declared and real topic cannot be made equal
+        ├── RecordTooLargeError      RECORD_TOO_LARGE
+        ├── QueueFullError           QUEUE_FULL             retryable; back pressure reached its deadline
+        ├── DeliveryError            DELIVERY_FAILED        records that were sent and not acknowledged
+        ├── TransactionError         TRANSACTION_FAILED
+        ├── FencedError              PRODUCER_FENCED        a newer producer has this transactional id
+        ├── CommitError              COMMIT_FAILED          retryable
+        ├── OffsetGoneError          OFFSET_GONE            retention removed what was to be read
+        ├── GroupNotFoundError       GROUP_NOT_FOUND
+        ├── GroupLiveError           GROUP_LIVE             offsets of a group with members are not moved
+        └── HandlerError             HANDLER_FAILED         the user's handler gave up on a record
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+
+class RiverrunError(Exception):
+    """Base of all errors riverrun raises on purpose.
+
+    `what` is one sentence without its full stop; `expected`, `found` and `hint` likewise. Extra keywords become `fields`.
+    """
+
+    code: ClassVar[str] = "RIVERRUN"
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, expected: str = "", found: str = "", hint: str = "", **fields: Any) -> None:
+        super().__init__(what)
+        self.what = what
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+        self.fields = fields
+
+    def __str__(self) -> str:
+        parts = [f"{self.what}."]
+        if self.expected and self.found:
+            parts.append(f"Expected {self.expected}; found {self.found}.")
+        elif self.expected:
+            parts.append(f"Expected {self.expected}.")
+        elif self.found:
+            parts.append(f"Found {self.found}.")
+        if self.hint:
+            parts.append(f"{self.hint}.")
+        return " ".join(parts)
+
+    def __repr__(self) -> str:
+        fields = "".join(f", {name}={value!r}" for name, value in self.fields.items())
+        return f"{type(self).__name__}({self.what!r}{fields})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error for programs: what `--json` prints on failure."""
+        return {
+            "code": self.code,
+            "message": str(self),
+            "retryable": self.retryable,
+            "fields": {name: value if isinstance(value, int | float | bool) else str(value)
+                       for name, value in self.fields.items()},
+        }  # fmt: skip
+
+
+class UsageError(RiverrunError):
+    """A flag or argument is wrong, and so nothing was done."""
+
+    code = "USAGE"
+    exit_code = 2
+
+
+class ConfigError(RiverrunError):
+    """The configuration has problems: all of them, each with its place."""
+
+    code = "CONFIG_INVALID"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str], **fields: Any) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        listed = "".join(f"\n  {problem}" for problem in self.problems)
+        super().__init__(f"{count} problem{'s' if count != 1 else ''} in the configuration:{listed}", **fields)
+
+    def __str__(self) -> str:
+        return self.what
+
+
+class DeclarationError(RiverrunError):
+    """An event class, topic or app is declared wrongly in the user's code."""
+
+    code = "DECLARATION_INVALID"
+    exit_code = 2
+
+
+class EventError(RiverrunError):
+    """Something is wrong with one event."""
+
+    code = "EVENT"
+
+
+class EventInvalidError(EventError):
+    """An event breaks its own type or constraint; it was not sent."""
+
+    code = "EVENT_INVALID"
+
+
+class RecordUnreadableError(EventError):
+    """The bytes of a record are not an event of the topic's type."""
+
+    code = "RECORD_UNREADABLE"
+
+
+class ArtifactError(RiverrunError):
+    """Something is wrong with a downloaded file."""
+
+    code = "ARTIFACT"
+
+
+class ArtifactCorruptError(ArtifactError):
+    """A file differs from what the lock file says; it is not used."""
+
+    code = "ARTIFACT_CORRUPT"
+
+
+class ArtifactMissingError(ArtifactError):
+    """A file is not in the cache, and riverrun is offline or the repository does not have it."""
+
+    code = "ARTIFACT_MISSING"
+
+
+class DownloadError(ArtifactError):
+    """A file could not be fetched; the part that arrived is kept for the next try."""
+
+    code = "DOWNLOAD_FAILED"
+    retryable = True
+
+
+class LockFileError(ArtifactError):
+    """A lock file cannot be read."""
+
+    code = "LOCK_INVALID"
+
+
+class JavaError(RiverrunError):
+    """No Java that can run the servers."""
+
+    code = "JAVA_NOT_FOUND"
+
+
+class ClusterError(RiverrunError):
+    """Something is wrong with a server riverrun runs."""
+
+    code = "CLUSTER"
+
+
+class ServerDiedError(ClusterError):
+    """A server ended by itself; the message ends with the last lines of its log."""
+
+    code = "SERVER_DIED"
+
+
+class ServerNotReadyError(ClusterError):
+    """A server lives but was not ready at its deadline."""
+
+    code = "SERVER_NOT_READY"
+    retryable = True
+
+
+class PortTakenError(ClusterError):
+    """A port that was asked for belongs to another process."""
+
+    code = "PORT_TAKEN"
+
+
+class DataDirectoryError(ClusterError):
+    """A data directory cannot be used: rights, another cluster's data, a newer version's data."""
+
+    code = "DATA_DIRECTORY"
+
+
+class DiskFullError(ClusterError):
+    """Too little space to start, or none left."""
+
+    code = "DISK_FULL"
+
+
+class AlreadyRunningError(ClusterError):
+    """This project's servers run already, and differ from what was asked for."""
+
+    code = "ALREADY_RUNNING"
+
+
+class NotRunningError(ClusterError):
+    """This needs a running cluster, and the project has none."""
+
+    code = "NOT_RUNNING"
+
+
+class KafkaError(RiverrunError):
+    """A Kafka broker refused or failed a request."""
+
+    code = "KAFKA"
+
+
+class BrokerUnreachableError(KafkaError):
+    """No broker answered in time."""
+
+    code = "KAFKA_UNREACHABLE"
+    retryable = True
+
+
+class AuthenticationError(KafkaError):
+    """The brokers refuse who we say we are, or we refuse them (TLS)."""
+
+    code = "KAFKA_AUTHENTICATION"
+
+
+class AuthorizationError(KafkaError):
+    """The brokers know us and do not let us do this."""
+
+    code = "KAFKA_AUTHORIZATION"
+
+
+class TopicNotFoundError(KafkaError):
+    """The cluster has no such topic."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class TopicExistsError(KafkaError):
+    """The topic is there already."""
+
+    code = "TOPIC_EXISTS"
+
+
+class TopicDiffersError(KafkaError):
+    """The topic on the cluster differs from its declaration in a way that is not safe to change."""
+
+    code = "TOPIC_DIFFERS"
+
+
+class RecordTooLargeError(KafkaError):
+    """A record is larger than the producer or the topic allows; it was not sent."""
+
+    code = "RECORD_TOO_LARGE"
+
+
+class QueueFullError(KafkaError):
+    """The producer's queue stayed full until the deadline; this record was not taken."""
+
+    code = "QUEUE_FULL"
+    retryable = True
+
+
+class DeliveryError(KafkaError):
+    """Records that were taken by the producer were not acknowledged by the cluster."""
+
+    code = "DELIVERY_FAILED"
+
+
+class TransactionError(KafkaError):
+    """A transaction could not be completed and was aborted: none of its records are visible."""
+
+    code = "TRANSACTION_FAILED"
+
+
+class FencedError(TransactionError):
+    """A newer producer took over this transactional id; this one must stop."""
+
+    code = "PRODUCER_FENCED"
+
+
+class CommitError(KafkaError):
+    """Offsets were not committed; what was handled since will be read again."""
+
+    code = "COMMIT_FAILED"
+    retryable = True
+
+
+class OffsetGoneError(KafkaError):
+    """Records between a reader's position and the start of the log were removed by retention."""
+
+    code = "OFFSET_GONE"
+
+
+class GroupNotFoundError(KafkaError):
+    """The cluster has no such consumer group."""
+
+    code = "GROUP_NOT_FOUND"
+
+
+class GroupLiveError(KafkaError):
+    """The group has members; its offsets are theirs to move."""
+
+    code = "GROUP_LIVE"
+
+
+class HandlerError(KafkaError):
+    """The user's handler failed on a record for good, and the consumer was told to stop then."""
+
+    code = "HANDLER_FAILED"
