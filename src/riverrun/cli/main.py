@@ -110,7 +110,7 @@ def run(arguments: list[str]) -> int:
             raise
         click.echo(f"{click.style(error.code, fg='red', bold=True)}  {error}", err=True)
         return error.exit_code
-    except Exception as error:  # noqa: BLE001  -- the last net: a bug of ours must still end in one message
+    except Exception as error:
         if debug:
             raise
         click.echo(

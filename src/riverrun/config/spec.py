@@ -86,10 +86,16 @@ class KafkaSettings:
     ssl_key_file: str = setting("", "The key of our certificate (PEM).", advanced=True)
     ssl_key_password: Secret = setting(Secret(), "Password of the key.", advanced=True)
     client: Mapping[str, str] = setting(
-        {}, "Any other librdkafka property, for all clients.", example='{ "socket.keepalive.enable" = "true" }', advanced=True
+        {},
+        "Any other librdkafka property, for all clients.",
+        example='{ "socket.keepalive.enable" = "true" }',
+        advanced=True,
     )
     broker: Mapping[str, str] = setting(
-        {}, "Any other broker property, for the brokers riverrun runs.", example='{ "num.io.threads" = "8" }', advanced=True
+        {},
+        "Any other broker property, for the brokers riverrun runs.",
+        example='{ "num.io.threads" = "8" }',
+        advanced=True,
     )
 
 

@@ -1,0 +1,88 @@
+"""Where the client library's errors become ours, and its log lines go to Python's logging."""
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
+
+from riverrun import errors
+
+# librdkafka logs to stderr by itself; with this it goes where the user's logging sends it.
+client_log = logging.getLogger("riverrun.kafka.client")
+client_log.addHandler(logging.NullHandler())
+
+_UNREACHABLE = frozenset({
+    ClientError._ALL_BROKERS_DOWN, ClientError._TRANSPORT, ClientError._RESOLVE, ClientError._TIMED_OUT,
+    ClientError.REQUEST_TIMED_OUT, ClientError.BROKER_NOT_AVAILABLE, ClientError.COORDINATOR_NOT_AVAILABLE,
+    ClientError.NETWORK_EXCEPTION, ClientError._TIMED_OUT_QUEUE, ClientError._WAIT_COORD,
+})  # fmt: skip
+_LOGIN = frozenset({
+    ClientError._AUTHENTICATION, ClientError.SASL_AUTHENTICATION_FAILED, ClientError._SSL,
+    ClientError.UNSUPPORTED_SASL_MECHANISM, ClientError.ILLEGAL_SASL_STATE,
+})  # fmt: skip
+_RIGHTS = frozenset({
+    ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.GROUP_AUTHORIZATION_FAILED,
+    ClientError.CLUSTER_AUTHORIZATION_FAILED, ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ClientError.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+})  # fmt: skip
+_FENCED = frozenset({
+    ClientError._FENCED, ClientError.PRODUCER_FENCED, ClientError.INVALID_PRODUCER_EPOCH,
+})  # fmt: skip
+_TOPIC = frozenset({ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC, ClientError._UNKNOWN_PARTITION})
+_TOO_LARGE = frozenset({ClientError.MSG_SIZE_TOO_LARGE, ClientError.RECORD_LIST_TOO_LARGE})
+
+
+def translate(error: ClientError | KafkaException, doing: str, **fields: Any) -> errors.RiverrunError:
+    """Our error for the library's. `doing` completes "… failed while …"; fields such as topic, bootstrap go into it."""
+    if isinstance(error, KafkaException):
+        argument = error.args[0] if error.args else error
+        if not isinstance(argument, ClientError):
+            return errors.KafkaError(f"Kafka failed while {doing}", found=str(argument), **fields)
+        error = argument
+    code, text = error.code(), error.str() or error.name()
+    fields = {"kafka_error": error.name(), **fields}
+    where = fields.get("bootstrap", "")
+    topic = fields.get("topic", "")
+    if code in _LOGIN:
+        return errors.AuthenticationError(
+            f"The brokers{f' at {where}' if where else ''} refused the login while {doing}",
+            found=text,
+            hint="Check kafka.security_protocol, kafka.sasl_mechanism, user and password (`riverrun config`)",
+            **fields,
+        )
+    if code in _UNREACHABLE:
+        return errors.BrokerUnreachableError(
+            f"No broker{f' at {where}' if where else ''} answered while {doing}",
+            found=text,
+            hint="Check the address and that the cluster runs (`riverrun status`, `riverrun doctor`)",
+            **fields,
+        )
+    if code in _RIGHTS:
+        return errors.AuthorizationError(
+            f"The cluster does not allow {doing}", found=text, hint="Ask its owner for the right", **fields
+        )
+    if code in _TOPIC:
+        return errors.TopicNotFoundError(
+            f"The cluster has no topic {topic or '(unnamed)'}, needed while {doing}",
+            found=text,
+            hint=f"Create it: riverrun topics create {topic or 'NAME'}",
+            **fields,
+        )
+    if code in _TOO_LARGE:
+        return errors.RecordTooLargeError(
+            f"A record is too large for {topic or 'its topic'}",
+            found=text,
+            hint="Send smaller records, or raise max.message.bytes of the topic and message.max.bytes of the producer",
+            **fields,
+        )
+    if code == ClientError.TOPIC_ALREADY_EXISTS:
+        return errors.TopicExistsError(f"The topic {topic} is there already", **fields)
+    if code in _FENCED:
+        return errors.FencedError(
+            f"A newer producer took over while {doing}",
+            found=text,
+            hint="Let this one end; two producers must not share a transactional id",
+            **fields,
+        )
+    return errors.KafkaError(f"Kafka failed while {doing}", found=f"{error.name()}: {text}", **fields)

@@ -1,0 +1,86 @@
+"""Where the cluster is and how to log in, as properties of the client library."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from riverrun._version import __version__
+from riverrun.config import KafkaSettings, Project, load
+from riverrun.errors import NotRunningError
+
+_PLAIN = {
+    "ssl.ca.location": "ssl_ca_file",
+    "ssl.certificate.location": "ssl_certificate_file",
+    "ssl.key.location": "ssl_key_file",
+}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A cluster to talk to. Cheap to make and to pass around; nothing is opened until a client is made of it."""
+
+    settings: KafkaSettings
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.settings.bootstrap_servers
+
+    def properties(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """librdkafka's properties: ours, then the user's [kafka.client], then `extra`; the last one wins."""
+        kafka = self.settings
+        found: dict[str, Any] = {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "client.id": f"riverrun-{__version__}",
+            # Reconnect quickly: a broker that restarts is back in seconds, and the default grows to 10 s.
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1000,
+            "log.connection.close": False,
+        }
+        if kafka.security_protocol != "PLAINTEXT":
+            found["security.protocol"] = kafka.security_protocol
+        found |= {name: value for name, field in _PLAIN.items() if (value := getattr(kafka, field))}
+        if kafka.ssl_key_password:
+            found["ssl.key.password"] = kafka.ssl_key_password.reveal()
+        if kafka.sasl_mechanism == "OAUTHBEARER":
+            found |= {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
+                "sasl.oauthbearer.client.id": kafka.oauth_client_id,
+                "sasl.oauthbearer.client.secret": kafka.oauth_client_secret.reveal(),
+            }
+            if kafka.oauth_scope:
+                found["sasl.oauthbearer.scope"] = kafka.oauth_scope
+        elif kafka.sasl_mechanism:
+            found |= {
+                "sasl.mechanism": kafka.sasl_mechanism,
+                "sasl.username": kafka.sasl_username,
+                "sasl.password": kafka.sasl_password.reveal(),
+            }
+        return found | dict(kafka.client) | dict(extra or {})
+
+
+def connect(
+    bootstrap_servers: str = "", *, project: str | Path | None = None, profile: str = "", **settings: Any
+) -> Connection:
+    """The cluster to use: the one named here, else the one the project's settings name, else the one `riverrun up` runs.
+
+    Keywords are settings of [kafka] (`sasl_username="…"`), above all other places a setting can come from.
+    """
+    flags = {f"kafka.{name}": value for name, value in settings.items()}
+    if bootstrap_servers:
+        flags["kafka.bootstrap_servers"] = bootstrap_servers
+    loaded = load(Project(Path(project).resolve()) if project else None, flags=flags, profile=profile)
+    return require_cluster(loaded.settings.kafka, loaded.project)
+
+
+def require_cluster(settings: KafkaSettings, project: Project) -> Connection:
+    """A connection to the settings' cluster; NotRunningError when they name none and the project runs none."""
+    if not settings.bootstrap_servers:
+        raise NotRunningError(
+            f"No Kafka runs for the project {project.root}",
+            hint="Start one with `riverrun up --detach`, or name one in kafka.bootstrap_servers",
+            project=str(project.root),
+        )
+    return Connection(settings)

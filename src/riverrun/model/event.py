@@ -1,0 +1,267 @@
+"""Typed events: a class with annotations declares fields, key, event time and constraints.
+
+    class Reading(Event):
+        house_id: str = key()
+        load_kw: float = field(ge=0)
+        at: datetime = event_time(late="2 minutes")
+
+An event class is a msgspec struct (docs/decisions/0004-events.md has the measurement against pydantic). Making an instance
+checks nothing, because it must be cheap; sending one does: `EventSchema.encode` reads back the very bytes it is about to
+send, with the type's own decoder, so no producer can put into a topic what a consumer of the same type would refuse.
+"""
+
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform
+
+import msgspec
+
+from riverrun.errors import DeclarationError, EventInvalidError, RecordUnreadableError
+from riverrun.model.quantity import milliseconds
+
+E = TypeVar("E", bound="Event")
+
+SCHEMA_HEADER = "riverrun.schema"
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What `key()`, `field()` and `event_time()` leave in the class body for the metaclass to read."""
+
+    role: Literal["", "key", "time"]
+    default: Any
+    constraints: dict[str, Any]
+    late_ms: int = 0
+
+
+def field(
+    *,
+    default: Any = msgspec.NODEFAULT,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    multiple_of: float | None = None,
+    pattern: str | None = None,
+    min_length: int | None = None,
+    max_length: int | None = None,
+) -> Any:
+    """A field with constraints. Lengths apply to text, bytes and lists; `pattern` to text."""
+    limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
+    shape = {"pattern": pattern, "min_length": min_length, "max_length": max_length}
+    given = {name: value for name, value in (limits | shape).items() if value is not None}
+    return _Mark("", default, given)
+
+
+def key(*, pattern: str | None = None, min_length: int | None = None, max_length: int | None = None) -> Any:
+    """The field whose value is the record's key: events with the same key keep their order. One per class."""
+    shape = {"pattern": pattern, "min_length": min_length, "max_length": max_length}
+    return _Mark("key", msgspec.NODEFAULT, {name: value for name, value in shape.items() if value is not None})
+
+
+def event_time(*, late: str | timedelta = "0 s") -> Any:
+    """The field that says when the event happened (a datetime with a time zone), and how late it may arrive."""
+    wait = 0 if late in ("0 s", timedelta()) else milliseconds(late, what="event_time(late=…)")
+    if wait < 0:
+        raise DeclarationError(
+            'event_time(late="forever") would keep every window open for ever', hint="Give a duration"
+        )
+    return _Mark("time", msgspec.NODEFAULT, {}, wait)
+
+
+def _apply(name: str, namespace: dict[str, Any], marks: dict[str, _Mark]) -> None:
+    annotations = _annotations(name, namespace)
+    for each, mark in marks.items():
+        if each not in annotations:
+            raise DeclarationError(
+                f"{name}.{each} has no type", hint=f"Write it as `{each}: str = …`", event=name, field=each
+            )
+        if mark.default is msgspec.NODEFAULT:
+            del namespace[each]
+        else:
+            namespace[each] = mark.default
+    for each, annotation in annotations.items():
+        constraints = dict(marks[each].constraints) if each in marks else {}
+        if annotation is datetime:
+            constraints["tz"] = True
+        if constraints:
+            annotations[each] = Annotated[annotation, msgspec.Meta(**constraints)]
+    namespace["__annotations__"] = annotations
+    namespace.pop("__annotate_func__", None)
+
+
+def _annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    """The class body's annotations as types. Texts (`from __future__ import annotations`) are looked up in its module."""
+    raw = namespace.get("__annotations__")
+    if raw is None:
+        from annotationlib import Format, call_annotate_function  # type: ignore[import-not-found,unused-ignore]
+
+        raw = call_annotate_function(namespace["__annotate_func__"], Format.VALUE)
+    module = vars(sys.modules[namespace["__module__"]])
+    found = {}
+    for each, annotation in raw.items():
+        if isinstance(annotation, str):
+            try:
+                found[each] = eval(annotation, module)  # noqa: S307  -- the user's own annotation, in the user's own module
+            except NameError as error:
+                raise DeclarationError(
+                    f"The type of {name}.{each} is not known in {namespace['__module__']}",
+                    found=annotation,
+                    hint="Define or import it at the top of that module",
+                    event=name,
+                    field=each,
+                ) from error
+        else:
+            found[each] = annotation
+    return found
+
+
+def _check_roles(cls: Any) -> None:
+    for role, word in (("key", "key()"), ("time", "event_time()")):
+        names = [name for name, mark in cls.__riverrun_marks__.items() if mark.role == role]
+        if len(names) > 1:
+            raise DeclarationError(
+                f"{cls.__name__} has more than one {word}", expected="one", found=", ".join(names), event=cls.__name__
+            )
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, key, event_time))
+class EventMeta(msgspec.StructMeta):
+    """Turns the marks into msgspec's annotations. Events are frozen and take their fields by name."""
+
+    def __new__(  # noqa: PYI034  -- msgspec's metaclass is not written for Self
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, version: int = 1, **options: Any
+    ) -> "EventMeta":
+        marks = {each: mark for each, mark in namespace.items() if isinstance(mark, _Mark)}
+        if marks or "__annotations__" in namespace or "__annotate_func__" in namespace:
+            _apply(name, namespace, marks)
+        cls: Any = super().__new__(mcls, name, bases, namespace, kw_only=True, frozen=True, **options)
+        cls.__riverrun_marks__ = getattr(cls, "__riverrun_marks__", {}) | marks
+        cls.__riverrun_version__ = version
+        _check_roles(cls)
+        return cls  # type: ignore[no-any-return]
+
+
+class Event(msgspec.Struct, metaclass=EventMeta):
+    """Base of all event classes. `class Reading(Event, version=2)` says which version of its fields a class describes."""
+
+    __riverrun_marks__: ClassVar[dict[str, _Mark]]
+    __riverrun_version__: ClassVar[int]
+
+
+@dataclass(frozen=True)
+class EventSchema(Generic[E]):
+    """What riverrun knows of an event class, worked out once."""
+
+    event: type[E]
+    name: str
+    version: int
+    key_field: str | None
+    time_field: str | None
+    late_ms: int
+    header: tuple[str, bytes]
+    key_of: Callable[[E], bytes | None]
+    _dump: Callable[[E], bytes]
+    _load: Callable[[bytes], E]
+
+    def encode(self, event: E) -> bytes:
+        """The bytes to send, checked: EventInvalidError when a field has the wrong type or breaks its constraint."""
+        try:
+            if not isinstance(event, self.event):
+                raise TypeError(type(event).__name__)
+            value = self._dump(event)
+            self._load(value)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+            raise self._invalid(event, error) from error
+        return value
+
+    def decode(self, value: bytes) -> E:
+        """The event in these bytes: RecordUnreadableError when they are not one."""
+        try:
+            return self._load(value)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RecordUnreadableError(
+                f"A record is not a {self.name}", found=_reason(error), event=self.name, reason=_reason(error)
+            ) from error
+
+    def _invalid(self, event: object, error: Exception) -> EventInvalidError:
+        if not isinstance(event, self.event):
+            return EventInvalidError(
+                f"A {self.name} cannot be sent", expected=f"an instance of {self.name}", found=type(event).__name__
+            )
+        reason = _reason(error)
+        return EventInvalidError(
+            f"This {self.name} cannot be sent",
+            found=reason,
+            hint=f"The event was {event!r}"[:400],
+            event=self.name,
+            reason=reason,
+        )
+
+
+def _reason(error: Exception) -> str:
+    """msgspec's message in our words: "$.load_kw: expected `float`, got `str`"."""
+    text, _, path = str(error).partition(" - at `")
+    text = text[:1].lower() + text[1:]
+    return f"{path.rstrip('`')}: {text}" if path else text
+
+
+def is_event_class(value: object) -> bool:
+    return isinstance(value, EventMeta)
+
+
+@cache
+def schema_of(event: type[E]) -> EventSchema[E]:
+    """The schema of an event class."""
+    if not is_event_class(event):
+        raise DeclarationError(
+            f"{event!r} is not an event class", expected="a class that inherits from riverrun.Event", event=str(event)
+        )
+    marks = event.__riverrun_marks__
+    key_field = next((name for name, mark in marks.items() if mark.role == "key"), None)
+    time_field = next((name for name, mark in marks.items() if mark.role == "time"), None)
+    name, version = event.__name__, event.__riverrun_version__
+    try:
+        decoder = msgspec.json.Decoder(event)
+    except (TypeError, ValueError) as error:
+        raise DeclarationError(f"{name} cannot be carried as JSON", found=str(error), event=name) from error
+    return EventSchema(
+        event=event,
+        name=name,
+        version=version,
+        key_field=key_field,
+        time_field=time_field,
+        late_ms=marks[time_field].late_ms if time_field else 0,
+        header=(SCHEMA_HEADER, f"{name}/{version}".encode()),
+        key_of=_key_getter(event, key_field),
+        _dump=msgspec.json.Encoder().encode,
+        _load=decoder.decode,
+    )
+
+
+def _key_getter(event: type[Event], name: str | None) -> Callable[[Any], bytes | None]:
+    if name is None:
+        return lambda _: None
+    get = attrgetter(name)
+    types = {each.name: each.type for each in msgspec.structs.fields(event)}
+    kind = types[name]
+    while getattr(kind, "__metadata__", None):
+        kind = kind.__origin__
+    if kind is str:
+        return lambda each: get(each).encode()
+    if kind is bytes:
+        return get
+    if kind in (int, uuid.UUID):
+        return lambda each: str(get(each)).encode()
+    raise DeclarationError(
+        f"{event.__name__}.{name} cannot be a key",
+        expected="a field of type str, int, bytes or UUID",
+        found=str(kind),
+        event=event.__name__,
+        field=name,
+    )

@@ -1,0 +1,82 @@
+"""Durations and sizes as people write them: "7 days", "90 s", "1 GiB"."""
+
+import re
+from datetime import timedelta
+
+from riverrun.errors import DeclarationError
+
+FOREVER = "forever"
+
+_SECONDS = {
+    "ms": 0.001, "millisecond": 0.001,
+    "s": 1, "sec": 1, "second": 1,
+    "min": 60, "minute": 60,
+    "h": 3600, "hour": 3600,
+    "d": 86_400, "day": 86_400,
+    "w": 604_800, "week": 604_800,
+    "year": 31_536_000,
+}  # fmt: skip
+_BYTES = {
+    "b": 1, "byte": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_SHAPE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
+
+
+def milliseconds(value: str | timedelta, *, what: str) -> int:
+    """A duration in milliseconds. `what` names the argument in the error. "forever" is -1, as Kafka writes it."""
+    if isinstance(value, timedelta):
+        amount = value.total_seconds() * 1000
+    elif value.strip().lower() == FOREVER:
+        return -1
+    else:
+        amount = _parse(value, _SECONDS, what, 'a duration such as "7 days", "90 s" or "forever"') * 1000
+    if amount < 1:
+        raise DeclarationError(f"{what} is {value!r}", expected="at least one millisecond", argument=what)
+    return round(amount)
+
+
+def bytes_of(value: str | int, *, what: str) -> int:
+    """A size in bytes: a number of them, or text with a unit. "forever" is -1: no limit."""
+    if isinstance(value, int):
+        amount: float = value
+    elif value.strip().lower() == FOREVER:
+        return -1
+    else:
+        amount = _parse(value, _BYTES, what, 'a size such as "1 GiB" or "500 MB"')
+    if amount < 1:
+        raise DeclarationError(f"{what} is {value!r}", expected="at least one byte", argument=what)
+    return round(amount)
+
+
+def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, expected: str) -> float:
+    match = _SHAPE.fullmatch(text)
+    unit = match[2].lower() if match else ""
+    if unit not in units:
+        unit = unit.removesuffix("s")
+    if match is None or unit not in units:
+        raise DeclarationError(f"{what} cannot be understood", expected=expected, found=repr(text), argument=what)
+    return float(match[1]) * units[unit]
+
+
+def duration_text(ms: int) -> str:
+    """Milliseconds for people: the largest unit that divides them."""
+    if ms < 0:
+        return FOREVER
+    for name, size in (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000)):
+        if ms >= size and ms % size == 0:
+            count = ms // size
+            return f"{count} {name}{'s' if count != 1 else ''}"
+    return f"{ms} ms"
+
+
+def size_text(count: float) -> str:
+    """Bytes for people, in binary units."""
+    if count < 0:
+        return "unlimited"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count == int(count) else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

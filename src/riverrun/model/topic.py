@@ -1,0 +1,94 @@
+"""A topic as the user declares it. Kafka's words mean here what they mean in Kafka."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+from riverrun.errors import DeclarationError
+from riverrun.model.event import Event, EventSchema, schema_of
+from riverrun.model.quantity import bytes_of, milliseconds
+
+E_co = TypeVar("E_co", bound=Event, covariant=True)
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class Topic(Generic[E_co]):
+    """A name, an event type, and how the cluster should keep it.
+
+    `replicas` 0 means what the cluster does by itself. `retention` is the time and `retention_size` the size *of each
+    partition* after which old records go, read or not; unset, the cluster's own default holds. A compacted topic keeps the
+    newest record of every key instead (both, if `retention` is set as well). `config` takes any other topic setting of
+    Kafka's.
+    """
+
+    name: str
+    event: type[E_co] | None = None
+    partitions: int = 1
+    replicas: int = 0
+    retention: str | timedelta | None = None
+    retention_size: str | int | None = None
+    compact: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_topic_name(self.name)
+        if self.partitions < 1:
+            self._refuse("partitions", "at least 1", self.partitions)
+        if self.replicas < 0:
+            self._refuse("replicas", "at least 1, or 0 for the cluster's default", self.replicas)
+        if self.event is not None:
+            schema = schema_of(self.event)
+            if self.compact and schema.key_field is None:
+                raise DeclarationError(
+                    f"The topic {self.name} is compacted, and {schema.name} has no key",
+                    hint="Compaction keeps the newest record of each key: mark a field of it with riverrun.key()",
+                    topic=self.name,
+                )
+        both = sorted(set(self.declared_config()) & set(self.config))
+        if both:
+            raise DeclarationError(
+                f"The topic {self.name} sets {', '.join(both)} twice", hint="Leave it out of `config`", topic=self.name
+            )
+
+    def _refuse(self, argument: str, expected: str, found: object) -> None:
+        raise DeclarationError(
+            f"The topic {self.name} cannot have {argument}={found}",
+            expected=expected,
+            topic=self.name,
+            argument=argument,
+        )
+
+    @property
+    def schema(self) -> EventSchema[E_co] | None:
+        return schema_of(self.event) if self.event is not None else None
+
+    def declared_config(self) -> dict[str, str]:
+        """What `retention`, `retention_size` and `compact` say, in Kafka's names."""
+        found: dict[str, Any] = {}
+        if self.retention is not None:
+            found["retention.ms"] = milliseconds(self.retention, what=f"retention of {self.name}")
+        if self.retention_size is not None:
+            found["retention.bytes"] = bytes_of(self.retention_size, what=f"retention_size of {self.name}")
+        if self.compact:
+            limited = any(value != -1 for value in found.values())
+            found["cleanup.policy"] = "compact,delete" if limited else "compact"
+        return {name: str(value) for name, value in found.items()}
+
+    def full_config(self) -> dict[str, str]:
+        """Everything declared about how the topic is kept."""
+        return self.declared_config() | dict(self.config)
+
+
+def check_topic_name(name: str) -> str:
+    """The name, if Kafka allows it."""
+    if not _LEGAL.fullmatch(name) or name in {".", ".."}:
+        raise DeclarationError(
+            f"{name!r} cannot be the name of a topic",
+            expected="1 to 249 letters, digits, dots, dashes or underscores",
+            topic=name,
+        )
+    return name
