@@ -16,6 +16,8 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── ArtifactCorruptError     ARTIFACT_CORRUPT       a file differs from the lock file
     │   ├── ArtifactMissingError     ARTIFACT_MISSING       not in the cache, and may not be fetched
     │   ├── DownloadError            DOWNLOAD_FAILED        retryable
+    │   ├── RepositoryError          REPOSITORY_REFUSED     it answers, but not with the file: login, TLS, a web page
+    │   ├── CacheError               CACHE_UNUSABLE         the user's cache cannot be read or written
     │   └── LockFileError            LOCK_INVALID
     ├── JavaError                    JAVA_NOT_FOUND
     ├── ClusterError
@@ -165,6 +167,18 @@ class DownloadError(ArtifactError):
 
     code = "DOWNLOAD_FAILED"
     retryable = True
+
+
+class RepositoryError(ArtifactError):
+    """The repository, or a proxy on the way, refuses us or is refused by us; trying again does not help."""
+
+    code = "REPOSITORY_REFUSED"
+
+
+class CacheError(ArtifactError):
+    """The cache of downloaded files cannot be read or written."""
+
+    code = "CACHE_UNUSABLE"
 
 
 class LockFileError(ArtifactError):

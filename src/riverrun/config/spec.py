@@ -106,6 +106,8 @@ class ArtifactSettings:
     maven_url: str = setting(
         "", "Repository to fetch from. Empty: the mirror in Maven's settings.xml, else Maven Central."
     )
+    maven_username: str = setting("", "User for that repository, if settings.xml does not have one.", advanced=True)
+    maven_password: Secret = setting(Secret(), "Password or token for that user.", advanced=True)
     cache_dir: str = setting("", "Cache shared by all projects of a user. Empty: ~/.cache/riverrun.")
     offline: bool = setting(False, "Fetch nothing; fail when something is missing.")
     parallel: int = setting(8, "Downloads at the same time.", minimum=1, maximum=64, advanced=True)
