@@ -78,7 +78,7 @@ class RiverrunError(Exception):
         elif self.found:
             parts.append(f"Found {self.found}.")
         if self.hint:
-            parts.append(f"{self.hint}.")
+            parts.append(self.hint if self.hint.endswith("?") else f"{self.hint}.")
         return " ".join(parts)
 
     def __repr__(self) -> str:

@@ -1,0 +1,444 @@
+"""What a cluster has and how to change it: topics, offsets and groups, as plain typed values.
+
+Every call waits at most `kafka.request_timeout_seconds`, tries again what a cluster that is still settling refuses for the
+moment, and raises riverrun's errors. A wrong password ends a call at once: waiting does not make it right.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, Literal, TypeVar
+
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicCollection
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
+
+from riverrun.errors import (
+    BrokerUnreachableError,
+    DeclarationError,
+    GroupLiveError,
+    GroupNotFoundError,
+    RiverrunError,
+    TopicNotFoundError,
+)
+from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.connection import Connection
+from riverrun.model.near import nearest
+from riverrun.model.state import ConfigValue, GroupState, Member, PartitionState, Place, TopicState
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# What a cluster answers while a leader or coordinator moves; the same request works a moment later.
+_SETTLING = frozenset({
+    ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
+    ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION, ClientError.NOT_CONTROLLER,
+    ClientError.UNSTABLE_OFFSET_COMMIT,
+})  # fmt: skip
+_NO_GROUP = frozenset({ClientError.GROUP_ID_NOT_FOUND, ClientError.INVALID_GROUP_ID})
+_LIVE_GROUP = frozenset({
+    ClientError.NON_EMPTY_GROUP, ClientError.UNKNOWN_MEMBER_ID, ClientError.REBALANCE_IN_PROGRESS,
+    ClientError.GROUP_SUBSCRIBED_TO_TOPIC, ClientError.STALE_MEMBER_EPOCH,
+})  # fmt: skip
+_REFUSED = frozenset({
+    ClientError.INVALID_CONFIG, ClientError.INVALID_PARTITIONS, ClientError.INVALID_REPLICATION_FACTOR,
+    ClientError.POLICY_VIOLATION, ClientError.INVALID_REQUEST, ClientError.TOPIC_EXCEPTION,
+})  # fmt: skip
+_LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
+
+
+class Admin:
+    """A client for one cluster's administration. Opens its connection at the first call."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.timeout: float = connection.settings.request_timeout_seconds
+        self._login_error: ClientError | None = None
+        properties = connection.properties({"error_cb": self._on_error})
+        try:
+            self._client = AdminClient(properties, logger=client_log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise self._translate(error, "reading its properties") from error
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    def brokers(self) -> dict[int, str]:
+        """The brokers that are up now: id → host:port."""
+        return {each.id: f"{each.host}:{each.port}" for each in self._metadata().brokers.values()}
+
+    def topic_names(self) -> list[str]:
+        return sorted(self._metadata().topics)
+
+    def topics(self, names: Iterable[str] | None = None, *, config: bool = True) -> dict[str, TopicState]:
+        """The topics of these names that exist (of all names by default)."""
+        wanted = self.topic_names() if names is None else sorted(set(names))
+        if not wanted:
+            return {}
+        described = self._many(
+            "describing topics",
+            lambda timeout, keys: self._client.describe_topics(TopicCollection(list(keys)), request_timeout=timeout),
+            wanted,
+            missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+        )
+        settings = self._topic_config(list(described)) if config else {}
+        return {
+            name: TopicState(
+                name=name,
+                internal=bool(topic.is_internal) or name.startswith("__"),
+                partitions=tuple(
+                    PartitionState(
+                        partition=each.id,
+                        leader=each.leader.id if each.leader is not None and each.leader.id >= 0 else None,
+                        replicas=tuple(node.id for node in each.replicas),
+                        in_sync=tuple(node.id for node in each.isr),
+                    )
+                    for each in sorted(topic.partitions, key=lambda each: each.id)
+                ),
+                config=settings.get(name, {}),
+            )
+            for name, topic in sorted(described.items())
+        }
+
+    def topic(self, name: str) -> TopicState:
+        """One topic; TopicNotFoundError, with a near name if there is one, when the cluster does not have it."""
+        found = self.topics([name]).get(name)
+        if found is None:
+            raise self.no_topic(name)
+        return found
+
+    def no_topic(self, name: str) -> TopicNotFoundError:
+        near = nearest(name, self.topic_names())
+        return TopicNotFoundError(
+            f"There is no topic {name} at {self.connection.bootstrap_servers}",
+            hint=f"Did you mean {near}?" if near else f"Create it: riverrun topics create {name}",
+            topic=name,
+        )
+
+    def create_topic(self, name: str, *, partitions: int, replicas: int, config: Mapping[str, str]) -> None:
+        """Create a topic (`replicas` 0: the cluster's default) and wait until all its partitions have a leader."""
+        new = NewTopic(name, partitions, replicas or -1, config=dict(config))
+        deadline = time.monotonic() + self.timeout
+        self._one(
+            f"creating the topic {name}",
+            lambda timeout: self._client.create_topics([new], request_timeout=timeout, operation_timeout=timeout)[name],
+            topic=name,
+        )
+        self._wait_for_leaders(name, partitions, deadline)
+
+    def add_partitions(self, name: str, total: int) -> None:
+        """Raise the number of partitions to `total` and wait until all have a leader."""
+        deadline = time.monotonic() + self.timeout
+        self._one(
+            f"adding partitions to {name}",
+            lambda timeout: self._client.create_partitions(
+                [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
+            )[name],
+            topic=name,
+        )
+        self._wait_for_leaders(name, total, deadline)
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set these settings of a topic; None gives one back to the cluster's default. Others stay as they are."""
+        entries = [
+            ConfigEntry(
+                each, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            )
+            for each, value in changes.items()
+        ]
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+        self._one(
+            f"changing the settings of {name}",
+            lambda timeout: self._client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
+            topic=name,
+        )
+
+    def delete_topics(self, names: Collection[str]) -> None:
+        """Delete topics and wait until the cluster no longer shows them."""
+        deadline = time.monotonic() + self.timeout
+        self._many(
+            f"deleting {', '.join(names)}",
+            lambda timeout, keys: self._client.delete_topics(
+                list(keys), request_timeout=timeout, operation_timeout=timeout
+            ),
+            list(names),
+            missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+        )
+        while self.topics(names, config=False):
+            if time.monotonic() > deadline:
+                raise BrokerUnreachableError(
+                    f"The cluster still shows {', '.join(names)} after {self.timeout:g} s",
+                    hint="They are marked for deletion, and go when all brokers are up",
+                )
+            self._client.poll(0.05)
+
+    def delete_records(self, before: Mapping[Place, int]) -> dict[Place, int]:
+        """Delete all records before these offsets; gives the first offset that is left in each partition."""
+        done = self._many(
+            "deleting records",
+            lambda timeout, keys: {
+                Place(each.topic, each.partition): future
+                for each, future in self._client.delete_records(
+                    [ClientPartition(*key, before[key]) for key in keys],
+                    request_timeout=timeout,
+                    operation_timeout=timeout,
+                ).items()
+            },
+            list(before),
+        )
+        return {place: result.low_watermark for place, result in done.items()}
+
+    def offsets(self, places: Collection[Place], at: Literal["earliest", "latest"] | int) -> dict[Place, int]:
+        """An offset in each partition: its first, its end, or that of the first record at or after a time in
+        milliseconds since 1970 (the end, where there is none so late)."""
+        if not places:
+            return {}
+        if isinstance(at, int):
+            spec = OffsetSpec.for_timestamp(at)
+        else:
+            spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        found = self._many(
+            "looking up offsets",
+            lambda timeout, keys: {
+                Place(each.topic, each.partition): future
+                for each, future in self._client.list_offsets(
+                    {ClientPartition(*key): spec for key in keys}, request_timeout=timeout
+                ).items()
+            },
+            list(places),
+        )
+        result = {place: info.offset for place, info in found.items()}
+        late = [place for place, offset in result.items() if offset < 0]
+        return result | self.offsets(late, "latest") if late else result
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    def group_names(self) -> list[str]:
+        listed = self._one("listing groups", lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
+        if listed.errors and not listed.valid:
+            raise self._translate(listed.errors[0], "listing groups")
+        return sorted(each.group_id for each in listed.valid)
+
+    def groups(self, names: Iterable[str] | None = None) -> dict[str, GroupState]:
+        """The groups of these names that exist (of all names by default)."""
+        wanted = self.group_names() if names is None else sorted(set(names))
+        if not wanted:
+            return {}
+        described = self._many(
+            "describing groups",
+            lambda timeout, keys: self._client.describe_consumer_groups(list(keys), request_timeout=timeout),
+            wanted,
+            missing=_NO_GROUP,
+        )
+        return {
+            name: group
+            for name, each in sorted(described.items())
+            if (group := _group_state(each)).state != "dead" or group.members
+        }
+
+    def group(self, name: str) -> GroupState:
+        found = self.groups([name]).get(name)
+        if found is None:
+            raise self.no_group(name)
+        return found
+
+    def no_group(self, name: str) -> GroupNotFoundError:
+        near = nearest(name, self.group_names())
+        return GroupNotFoundError(
+            f"There is no consumer group {name} at {self.connection.bootstrap_servers}",
+            hint=f"Did you mean {near}?" if near else "`riverrun groups` lists them",
+            group=name,
+        )
+
+    def committed(self, group: str) -> dict[Place, int]:
+        """What the group has committed, in every partition where it has."""
+        request = ConsumerGroupTopicPartitions(group)
+        found = self._one(
+            f"reading the offsets of {group}",
+            lambda timeout: self._client.list_consumer_group_offsets([request], request_timeout=timeout)[group],
+            group=group,
+        )
+        return {
+            Place(each.topic, each.partition): each.offset
+            for each in found.topic_partitions
+            if each.offset >= 0 and each.error is None
+        }
+
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Set the committed offsets of a group that has no members; GroupLiveError when it has."""
+        request = ConsumerGroupTopicPartitions(
+            group, [ClientPartition(*place, offset) for place, offset in offsets.items()]
+        )
+        result = self._one(
+            f"moving the offsets of {group}",
+            lambda timeout: self._client.alter_consumer_group_offsets([request], request_timeout=timeout)[group],
+            group=group,
+        )
+        for each in result.topic_partitions:
+            if each.error is not None:
+                raise self._translate(each.error, f"moving the offset of {group} in {each.topic}[{each.partition}]")
+
+    def delete_group(self, name: str) -> None:
+        self._one(
+            f"deleting the group {name}",
+            lambda timeout: self._client.delete_consumer_groups([name], request_timeout=timeout)[name],
+            group=name,
+        )
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _metadata(self) -> Any:
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                # In short turns: the call itself does not end early when the brokers refuse the password.
+                return self._client.list_topics(timeout=min(1.0, max(0.1, deadline - time.monotonic())))
+            except KafkaException as error:
+                self._client.poll(0)
+                if self._login_error or time.monotonic() >= deadline:
+                    raise self._translate(error, "asking what the cluster has") from error
+
+    def _topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
+        resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in names}
+        found = self._many(
+            "reading the settings of topics",
+            lambda timeout, keys: {
+                resource.name: future
+                for resource, future in self._client.describe_configs(
+                    [resources[key] for key in keys], request_timeout=timeout
+                ).items()
+            },
+            names,
+            missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+        )
+        return {name: {key: _config_value(entry) for key, entry in entries.items()} for name, entries in found.items()}
+
+    def _wait_for_leaders(self, name: str, partitions: int, deadline: float) -> None:
+        while True:
+            state = self.topics([name], config=False).get(name)
+            led = sum(each.leader is not None for each in state.partitions) if state else 0
+            if led >= partitions:
+                return
+            if time.monotonic() > deadline:
+                raise BrokerUnreachableError(
+                    f"The topic {name} is made, and {led} of its {partitions} partitions have a leader "
+                    f"after {self.timeout:g} s",
+                    hint="Check that all brokers are up (`riverrun status`)",
+                    topic=name,
+                )
+            self._client.poll(0.05)
+
+    def _one(self, doing: str, start: Callable[[float], "Future[V]"], **fields: Any) -> V:
+        """The result of one request, tried again while the cluster settles."""
+        found = self._many(doing, lambda timeout, _: {doing: start(timeout)}, [doing], **fields)
+        return found[doing]
+
+    def _many(
+        self,
+        doing: str,
+        start: Callable[[float, Collection[K]], Mapping[K, "Future[V]"]],
+        keys: Collection[K],
+        *,
+        missing: frozenset[int] = frozenset(),
+        **fields: Any,
+    ) -> dict[K, V]:
+        """The result of a request for each key. What fails with a code in `missing` is left out; what fails because the
+        cluster is settling is asked for again."""
+        deadline = time.monotonic() + self.timeout
+        done: dict[K, V] = {}
+        left = list(keys)
+        while left:
+            again: list[K] = []
+            for key, future in start(max(0.1, deadline - time.monotonic()), left).items():
+                try:
+                    done[key] = self._result(future, deadline, doing)
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code in missing:
+                        continue
+                    if code not in _SETTLING or time.monotonic() >= deadline:
+                        raise self._translate(error, doing, **fields) from error
+                    again.append(key)
+            left = again
+            if left:
+                self._client.poll(0.1)
+        return done
+
+    def _result(self, future: "Future[V]", deadline: float, doing: str) -> V:
+        while True:
+            try:
+                return future.result(timeout=0.2)
+            except FutureTimeoutError:
+                self._client.poll(0)
+                if self._login_error:
+                    raise self._translate(self._login_error, doing) from None
+                # The client ends every request by its own timeout; the grace is for a client that does not.
+                if time.monotonic() > deadline + 2:
+                    raise self._translate(ClientError(ClientError._TIMED_OUT), doing) from None
+
+    def _on_error(self, error: ClientError) -> None:
+        if error.code() in _LOGIN:
+            self._login_error = error
+
+    def _translate(self, error: Exception | ClientError, doing: str, **fields: Any) -> RiverrunError:
+        cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
+        group = fields.get("group", "")
+        if isinstance(cause, ClientError):
+            if cause.code() in _NO_GROUP:
+                return GroupNotFoundError(f"There is no consumer group {group}", group=group)
+            if cause.code() in _LIVE_GROUP:
+                return GroupLiveError(
+                    f"The group {group} has members while {doing}", hint="Stop its consumers first", group=group
+                )
+            if cause.code() in _REFUSED:
+                return DeclarationError(f"The cluster refused {doing}", found=cause.str().rstrip("."), **fields)
+            cause = self._login_error or cause
+        else:
+            cause = KafkaException(cause)
+        return translate(cause, doing, bootstrap=self.connection.bootstrap_servers, **fields)
+
+
+def _config_value(entry: ConfigEntry) -> ConfigValue:
+    source = ConfigSource(entry.source)
+    if source is ConfigSource.DYNAMIC_TOPIC_CONFIG:
+        return ConfigValue(entry.value or "", "topic")
+    return ConfigValue(entry.value or "", "default" if source is ConfigSource.DEFAULT_CONFIG else "broker")
+
+
+_STATE_WORDS = {
+    ConsumerGroupState.PREPARING_REBALANCING: "rebalancing",
+    ConsumerGroupState.COMPLETING_REBALANCING: "rebalancing",
+}
+
+
+def _group_state(described: Any) -> GroupState:
+    state = _STATE_WORDS.get(described.state, described.state.name.lower())
+    if state == "unknown" and described.members:
+        # The client has no word for the states of KIP-848 in which members wait for each other.
+        state = "rebalancing"
+    return GroupState(
+        name=described.group_id,
+        state=state,
+        kind=described.type.name.lower() if getattr(described, "type", None) else "classic",
+        members=tuple(
+            Member(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                host=each.host.lstrip("/"),
+                assignment=frozenset(
+                    Place(part.topic, part.partition) for part in (each.assignment.topic_partitions or ())
+                ),
+            )
+            for each in described.members
+        ),
+    )
