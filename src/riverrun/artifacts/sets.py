@@ -1,36 +1,169 @@
-"""Fetch a set: every file of a lock, verified, from the cache, the local Maven repository or a remote one."""
+"""Fetch a set: every file of its lock, verified, from the cache, the local Maven repository or a remote one.
 
-import hashlib
+Every call reads every byte of the set: a jar that changed since yesterday is refused today. Hashing 45 MB takes about as
+long as a JVM takes to print its version (docs/decisions/0001-artifacts.md has the numbers).
+"""
+
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts.lock import read_lock
+from riverrun.artifacts.cache import Cache, Checked, State, cache_folder, corrupt_error
+from riverrun.artifacts.lock import Artifact, Lock, read_lock
+from riverrun.artifacts.maven_settings import MavenSettings, read_maven_settings
 from riverrun.artifacts.progress import NoProgress, Progress
+from riverrun.artifacts.repository import Repository, choose_proxy, choose_repository
 from riverrun.config import ArtifactSettings
+from riverrun.errors import ArtifactMissingError
+
+SHOWN_FILES = 5
 
 
-def cache_folder(settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> Path:
-    """The user's cache, shared by all projects. It is not made here."""
-    environ = os.environ if environ is None else environ
-    if settings.cache_dir:
-        return Path(settings.cache_dir).expanduser()
-    base = environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path("~/.cache").expanduser()) / "riverrun"
+@dataclass(frozen=True)
+class Fetched:
+    """A complete set, and where its files came from. Counts are of files."""
+
+    name: str
+    paths: tuple[Path, ...]
+    size: int
+    cached: int
+    reused: int
+    downloaded: int
+    downloaded_size: int
+    seconds: float
+    # The repository that was asked, without its login; empty when nothing had to be downloaded.
+    repository: str = ""
 
 
 def fetch(name: str, settings: ArtifactSettings, *, progress: Progress | None = None) -> list[Path]:
-    """Verified local paths of all jars of the set, in lock order, which is the class path's."""
-    import httpx
+    """Verified local paths of all files of a set, in lock order (the class path's); what is missing is downloaded."""
+    return list(fetch_set(name, settings, progress=progress).paths)
 
-    lock = read_lock(name)
-    progress = progress or NoProgress()
-    folder = cache_folder(settings) / "maven"
-    paths = [folder / artifact.path for artifact in lock.artifacts]
-    for artifact, path in zip(lock.artifacts, paths, strict=True):
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = httpx.get("https://repo.maven.apache.org/maven2/" + artifact.path).content
-            if hashlib.sha256(content).hexdigest() == artifact.sha256:
-                path.write_bytes(content)
-    return paths
+
+def fetch_set(
+    name: str,
+    settings: ArtifactSettings,
+    *,
+    progress: Progress | None = None,
+    repair: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Fetched:
+    """As `fetch`, with an account of what was done. `repair` fetches corrupt cached files again instead of refusing them."""
+    return fetch_lock(read_lock(name), settings, progress=progress, repair=repair, environ=environ)
+
+
+def check_set(name: str, settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> list[Checked]:
+    """What the cache has of a set. Reads every byte; changes and fetches nothing."""
+    return Cache(cache_folder(settings, environ)).check(read_lock(name).artifacts)
+
+
+def fetch_lock(
+    lock: Lock,
+    settings: ArtifactSettings,
+    *,
+    progress: Progress | None = None,
+    repair: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> Fetched:
+    """Fetch the files of any lock."""
+    environ = os.environ if environ is None else environ
+    return _Fetch(lock, settings, progress or NoProgress(), environ).run(repair=repair)
+
+
+class _Fetch:
+    """One fetch of one lock."""
+
+    def __init__(self, lock: Lock, settings: ArtifactSettings, progress: Progress, environ: Mapping[str, str]) -> None:
+        self.lock = lock
+        self.settings = settings
+        self.progress = progress
+        self.environ = environ
+        self.cache = Cache(cache_folder(settings, environ))
+
+    def run(self, *, repair: bool) -> Fetched:
+        began = time.monotonic()
+        checked = self.cache.check(self.lock.artifacts)
+        corrupt = [each for each in checked if each.state is State.CORRUPT]
+        if corrupt and not repair:
+            raise corrupt_error(corrupt)
+        wanted = [each.artifact for each in checked if each.state is not State.GOOD]
+        missing, repository = self._bring(wanted) if wanted else ([], "")
+        return Fetched(
+            name=self.lock.name,
+            paths=tuple(each.path for each in checked),
+            size=self.lock.total_size,
+            cached=len(checked) - len(wanted),
+            reused=len(wanted) - len(missing),
+            downloaded=len(missing),
+            downloaded_size=_size(missing),
+            seconds=time.monotonic() - began,
+            repository=repository,
+        )
+
+    def _bring(self, wanted: Sequence[Artifact]) -> tuple[list[Artifact], str]:
+        """Get files from elsewhere; the ones this machine did not have, and the repository they came from."""
+        maven = read_maven_settings(self.environ, Path(self.environ.get("HOME") or Path.home()))
+        missing = self._reuse(wanted, maven.local_repository())
+        if not missing:
+            return [], ""
+        if self.settings.offline:
+            raise self._offline(missing)
+        repository = choose_repository(self.settings, maven)
+        self.cache.require_space(_size(missing))
+        self.progress.start(self.lock.name, len(missing), _size(missing))
+        try:
+            if repository.folder is not None:
+                self._copy(missing, repository, repository.folder)
+            else:
+                self._download(missing, repository, maven)
+        finally:
+            self.progress.done()
+        return missing, str(repository)
+
+    def _reuse(self, artifacts: Sequence[Artifact], folder: Path) -> list[Artifact]:
+        """Take what a Maven repository on this machine has; what it does not have."""
+        return [artifact for artifact in artifacts if not self.cache.adopt(artifact, folder)]
+
+    def _copy(self, missing: Sequence[Artifact], repository: Repository, folder: Path) -> None:
+        absent = self._reuse(missing, folder)
+        self.progress.advance(_size(missing) - _size(absent))
+        if absent:
+            raise ArtifactMissingError(
+                f"The repository {repository} lacks files, or has others of that name",
+                found=f"no {_listed(absent)} with the right digest",
+                hint="Fill it, or use another with --maven-url",
+                count=len(absent),
+            )
+
+    def _download(self, missing: Sequence[Artifact], repository: Repository, maven: MavenSettings) -> None:
+        # Here, because httpx takes longer to import than a warm fetch takes.
+        from riverrun.artifacts.download import Downloader
+        from riverrun.artifacts.http import HttpSource, Timing
+        from riverrun.artifacts.tls import tls_context
+
+        timing, parallel = Timing(), self.settings.parallel
+        proxy = choose_proxy(repository.url, maven, self.environ)
+        with HttpSource(repository, proxy, tls_context(self.environ), timing, parallel) as source:
+            Downloader(source, self.cache, self.progress, timing=timing, parallel=parallel).run(missing)
+
+    def _offline(self, missing: Sequence[Artifact]) -> ArtifactMissingError:
+        return ArtifactMissingError(
+            f"{len(missing)} of {len(self.lock.artifacts)} files of the set {self.lock.name!r} are not in the cache "
+            f"{self.cache.root}, and riverrun is told to stay offline",
+            found=f"no {_listed(missing)}",
+            hint=f"Run `riverrun fetch {self.lock.name}` once where there is a network",
+            set=self.lock.name,
+            count=len(missing),
+        )
+
+
+def _size(artifacts: Sequence[Artifact]) -> int:
+    return sum(artifact.size for artifact in artifacts)
+
+
+def _listed(artifacts: Sequence[Artifact]) -> str:
+    names = ", ".join(artifact.file_name for artifact in artifacts[:SHOWN_FILES])
+    more = len(artifacts) - SHOWN_FILES
+    return f"{names} and {more} more" if more > 0 else names
