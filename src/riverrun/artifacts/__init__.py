@@ -5,6 +5,7 @@ from riverrun.artifacts.java import Java, find_java
 from riverrun.artifacts.lock import Artifact, Lock, lock_names, read_lock
 from riverrun.artifacts.progress import Progress
 from riverrun.artifacts.sets import Fetched, check_set, fetch, fetch_set
+from riverrun.artifacts.spark_java import spark_java_home
 
 __all__ = [
     "Artifact",
@@ -21,4 +22,5 @@ __all__ = [
     "find_java",
     "lock_names",
     "read_lock",
+    "spark_java_home",
 ]

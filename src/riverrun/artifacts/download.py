@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from riverrun.artifacts.cache import Cache
-from riverrun.artifacts.http import HttpSource, Timing, TryAgainError, corrupt_download
+from riverrun.artifacts.http import HttpSource, TryAgainError, corrupt_download
 from riverrun.artifacts.lock import Artifact
 from riverrun.artifacts.progress import Progress
+from riverrun.artifacts.timing import Timing
 
 # A try that brought this much counts as going forward and does not use up a try: a large file over a connection that is cut
 # again and again still arrives, and a connection that brings nothing ends soon.

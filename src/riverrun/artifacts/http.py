@@ -23,27 +23,12 @@ import httpx
 from riverrun._version import __version__
 from riverrun.artifacts.lock import Artifact
 from riverrun.artifacts.repository import Proxy, Repository
+from riverrun.artifacts.timing import Timing
 from riverrun.errors import ArtifactCorruptError, ArtifactError, ArtifactMissingError, DownloadError, RepositoryError
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _BUSY = frozenset({408, 425, 429})
 _REFUSED = frozenset({401, 403, 407})
-
-
-@dataclass(frozen=True)
-class Timing:
-    """How long each step may take, in seconds, and how often it is tried."""
-
-    connect: float = 15.0
-    read: float = 30.0
-    # A connection that brings less than `stall_bytes` in `stall` seconds is given up and made again.
-    stall: float = 60.0
-    stall_bytes: int = 64 * 1024
-    tries: int = 6
-    # A host that cannot be reached at all rarely comes back within seconds; say so sooner.
-    unreachable_tries: int = 3
-    backoff: float = 0.5
-    backoff_most: float = 15.0
 
 
 class TryAgainError(Exception):

@@ -90,7 +90,7 @@ def read_lock(name: str) -> Lock:
         raise UsageError(
             f"There is no set {name!r}",
             expected=f"one of {', '.join(known)}",
-            hint=f"Did you mean {close[0]!r}?".rstrip("?") if close else "",
+            hint=f"The nearest is {close[0]!r}" if close else "",
             set=name,
         )
     return read_lock_file(path)

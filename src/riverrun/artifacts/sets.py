@@ -15,6 +15,7 @@ from riverrun.artifacts.lock import Artifact, Lock, read_lock
 from riverrun.artifacts.maven_settings import MavenSettings, read_maven_settings
 from riverrun.artifacts.progress import NoProgress, Progress
 from riverrun.artifacts.repository import Repository, choose_proxy, choose_repository
+from riverrun.artifacts.timing import Timing
 from riverrun.config import ArtifactSettings
 from riverrun.errors import ArtifactMissingError
 
@@ -35,6 +36,10 @@ class Fetched:
     seconds: float
     # The repository that was asked, without its login; empty when nothing had to be downloaded.
     repository: str = ""
+
+    @property
+    def files(self) -> int:
+        return len(self.paths)
 
 
 def fetch(name: str, settings: ArtifactSettings, *, progress: Progress | None = None) -> list[Path]:
@@ -66,20 +71,29 @@ def fetch_lock(
     progress: Progress | None = None,
     repair: bool = False,
     environ: Mapping[str, str] | None = None,
+    timing: Timing | None = None,
 ) -> Fetched:
     """Fetch the files of any lock."""
     environ = os.environ if environ is None else environ
-    return _Fetch(lock, settings, progress or NoProgress(), environ).run(repair=repair)
+    return _Fetch(lock, settings, progress or NoProgress(), environ, timing or Timing()).run(repair=repair)
 
 
 class _Fetch:
     """One fetch of one lock."""
 
-    def __init__(self, lock: Lock, settings: ArtifactSettings, progress: Progress, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        lock: Lock,
+        settings: ArtifactSettings,
+        progress: Progress,
+        environ: Mapping[str, str],
+        timing: Timing,
+    ) -> None:
         self.lock = lock
         self.settings = settings
         self.progress = progress
         self.environ = environ
+        self.timing = timing
         self.cache = Cache(cache_folder(settings, environ))
 
     def run(self, *, repair: bool) -> Fetched:
@@ -140,13 +154,13 @@ class _Fetch:
     def _download(self, missing: Sequence[Artifact], repository: Repository, maven: MavenSettings) -> None:
         # Here, because httpx takes longer to import than a warm fetch takes.
         from riverrun.artifacts.download import Downloader
-        from riverrun.artifacts.http import HttpSource, Timing
+        from riverrun.artifacts.http import HttpSource
         from riverrun.artifacts.tls import tls_context
 
-        timing, parallel = Timing(), self.settings.parallel
+        parallel = self.settings.parallel
         proxy = choose_proxy(repository.url, maven, self.environ)
-        with HttpSource(repository, proxy, tls_context(self.environ), timing, parallel) as source:
-            Downloader(source, self.cache, self.progress, timing=timing, parallel=parallel).run(missing)
+        with HttpSource(repository, proxy, tls_context(self.environ), self.timing, parallel) as source:
+            Downloader(source, self.cache, self.progress, timing=self.timing, parallel=parallel).run(missing)
 
     def _offline(self, missing: Sequence[Artifact]) -> ArtifactMissingError:
         return ArtifactMissingError(

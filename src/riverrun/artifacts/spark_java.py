@@ -1,0 +1,98 @@
+"""A JAVA_HOME that Spark's launcher can use.
+
+Spark starts Java with `--add-modules=jdk.incubator.vector`. A JRE without that module, such as the one from PyPI, exits at
+once. Spark uses the module only if it is there, so for such a JRE there is a second home: the same files by links, and a
+`bin/java` that drops that one argument.
+"""
+
+import hashlib
+import os
+import shlex
+import subprocess
+import tempfile
+from pathlib import Path
+
+from riverrun.artifacts.java import ASK_TIMEOUT_SECONDS, Java, release
+from riverrun.errors import CacheError, JavaError
+
+MODULE = "jdk.incubator.vector"
+
+_WRAPPER = """\
+#!/bin/sh
+# Made by riverrun: this Java has no module {module}, and Spark's launcher asks for it.
+for argument do
+  shift
+  case $argument in
+    --add-modules={module}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {executable} "$@"
+"""
+
+
+def spark_java_home(java: Java, cache: Path) -> Path:
+    """The folder to give Spark as JAVA_HOME: the Java's own, or one below `cache` (made when it is not there)."""
+    if has_module(java, MODULE):
+        return java.home
+    wrapper = _WRAPPER.format(module=MODULE, executable=shlex.quote(str(java.executable.absolute())))
+    # Everything that makes the folder what it is, is in its name: a folder that is there is right and is never changed.
+    identity = f"{java.home.absolute()}\n{java.full_version}\n{wrapper}"
+    folder = cache / "java" / f"spark-{java.version}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+    try:
+        if not _is_right(folder, wrapper):
+            _make(folder, java.home.absolute(), wrapper)
+    except OSError as error:
+        raise CacheError(
+            f"The folder {folder} could not be made: {error.strerror or error}",
+            hint="Correct the rights of the cache, or name another folder with artifacts.cache_dir",
+            path=folder,
+        ) from error
+    return folder
+
+
+def has_module(java: Java, module: str) -> bool:
+    """Whether a Java has a module: from its `release` file, else by asking it."""
+    listed = release(java.home).get("MODULES", "").split()
+    return module in (listed or _list_modules(java))
+
+
+def _list_modules(java: Java) -> list[str]:
+    command = [str(java.executable), "--list-modules"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=ASK_TIMEOUT_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaError(f"{java.executable} does not answer --list-modules", hint="Is this Java whole?") from error
+    return [line.partition("@")[0].strip() for line in done.stdout.splitlines()]
+
+
+def _is_right(folder: Path, wrapper: str) -> bool:
+    executable = folder / "bin" / "java"
+    try:
+        return executable.read_text(encoding="utf-8") == wrapper and os.access(executable, os.X_OK)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _make(folder: Path, home: Path, wrapper: str) -> None:
+    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
+        new = Path(temporary) / folder.name
+        (new / "bin").mkdir(parents=True)
+        for each in home.iterdir():
+            if each.name != "bin":
+                (new / each.name).symlink_to(each)
+        for each in (home / "bin").iterdir():
+            if each.name != "java":
+                (new / "bin" / each.name).symlink_to(each)
+        executable = new / "bin" / "java"
+        executable.write_text(wrapper, encoding="utf-8")
+        executable.chmod(0o755)
+        try:
+            new.rename(folder)
+        except OSError:
+            if not _is_right(folder, wrapper):
+                # Somebody changed what is there: only its one real file can be wrong.
+                (folder / "bin").mkdir(parents=True, exist_ok=True)
+                executable.replace(folder / "bin" / "java")
