@@ -10,7 +10,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Literal, TypeVar
 
-from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, TopicCollection
+from confluent_kafka import (
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (
@@ -198,28 +204,34 @@ class Admin:
         )
         return {place: result.low_watermark for place, result in done.items()}
 
-    def offsets(self, places: Collection[Place], at: Literal["earliest", "latest"] | int) -> dict[Place, int]:
+    def offsets(
+        self, places: Collection[Place], at: Literal["earliest", "latest"] | int, *, committed_only: bool = False
+    ) -> dict[Place, int]:
         """An offset in each partition: its first, its end, or that of the first record at or after a time in
-        milliseconds since 1970 (the end, where there is none so late)."""
+        milliseconds since 1970 (the end, where there is none so late).
+
+        With `committed_only` the end is where readers of committed records stop: before the first open transaction.
+        """
         if not places:
             return {}
         if isinstance(at, int):
             spec = OffsetSpec.for_timestamp(at)
         else:
             spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
         found = self._many(
             "looking up offsets",
             lambda timeout, keys: {
                 Place(each.topic, each.partition): future
                 for each, future in self._client.list_offsets(
-                    {ClientPartition(*key): spec for key in keys}, request_timeout=timeout
+                    {ClientPartition(*key): spec for key in keys}, isolation_level=isolation, request_timeout=timeout
                 ).items()
             },
             list(places),
         )
         result = {place: info.offset for place, info in found.items()}
         late = [place for place, offset in result.items() if offset < 0]
-        return result | self.offsets(late, "latest") if late else result
+        return result | self.offsets(late, "latest", committed_only=committed_only) if late else result
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
