@@ -1,11 +1,20 @@
 """What every command starts from: the project and its settings, after the global flags."""
 
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from riverrun.config import Loaded, find_project, load
+from riverrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from riverrun.app import App
+    from riverrun.kafka.admin import Admin
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def loaded(**flags: Any) -> Loaded:
@@ -18,3 +27,48 @@ def loaded(**flags: Any) -> Loaded:
         flags={name.replace("__", "."): value for name, value in flags.items()},
         profile=chosen.get("profile", ""),
     )
+
+
+def cluster_option(command: F) -> F:
+    """`--bootstrap-servers` on every command that talks to a cluster."""
+    return click.option(
+        "--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's."
+    )(command)
+
+
+def app_option(command: F) -> F:
+    """`--app` on every command that knows declared topics."""
+    return click.option(
+        "--app", "app_file", metavar="FILE", help="The pipeline file. [default: the setting project.app]"
+    )(command)
+
+
+def open_admin(bootstrap: str | None) -> "tuple[Loaded, Admin]":
+    """The settings, and a client for the administration of their cluster."""
+    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.connection import require_cluster
+
+    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    return settings, Admin(require_cluster(settings.settings.kafka, settings.project))
+
+
+def load_declared(settings: Loaded, app_file: str | None) -> "App | None":
+    """The app of `--app` (from here) or of project.app (from the project's folder); None when neither is given."""
+    from riverrun.app import load_app
+
+    if app_file:
+        return load_app(Path(app_file))
+    named = settings.settings.project.app
+    return load_app(settings.project.root / named) if named else None
+
+
+def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:
+    """Ask before something is lost. Without a terminal there is nobody to ask: then only `--yes` will do."""
+    if yes:
+        return
+    listed = "".join(f"\n  {loss}" for loss in losses)
+    if not sys.stdin.isatty():
+        raise UsageError(f"{warning}:{listed}\nNothing was done", hint="Say --yes to do it without being asked")
+    click.echo(f"{warning}:{listed}", err=True)
+    if not click.confirm(question, err=True):
+        raise click.Abort

@@ -129,7 +129,7 @@ def require_idle(group: GroupState) -> None:
         return
     members = [f"{member.client_id} on {member.host}" for member in group.members]
     raise GroupLiveError(
-        f"The group {group.name} is live ({group.state}), and its offsets are its members' to move",
+        f"The group {group.name} is live ({group.state}) and cannot be changed under its members",
         found=", ".join(members[:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else ""),
         hint="Stop its consumers first; a member that was killed is forgotten after its session timeout (45 s by default)",
         group=group.name,

@@ -10,8 +10,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from riverrun.errors import DeclarationError, TopicDiffersError, TopicExistsError
+from riverrun.errors import DeclarationError, TopicDiffersError, TopicExistsError, UsageError
 from riverrun.kafka.admin import Admin
+from riverrun.kafka.groups import group_lags
 from riverrun.model.event import Event
 from riverrun.model.quantity import duration_text, size_text
 from riverrun.model.state import TopicState
@@ -174,6 +175,36 @@ def loss_of(name: str, before: str, after: str) -> str:
     return _LOWER_LOSES[name] if lower else ""
 
 
+def plan_alter(
+    real: TopicState, *, config: Mapping[str, str | None], partitions: int | None = None
+) -> list[Difference]:
+    """What changing these settings does; `refused` says what would be lost. None gives a setting back to the default."""
+    differences = []
+    if partitions is not None and partitions != len(real.partitions):
+        if partitions < len(real.partitions):
+            raise TopicDiffersError(
+                f"{real.name} has {len(real.partitions)} partitions, and Kafka cannot take any away",
+                hint="Create another topic with fewer, or delete this one",
+                topic=real.name,
+            )
+        differences.append(
+            Difference(
+                "partitions", str(len(real.partitions)), str(partitions),
+                refused="moves keys to other partitions: the order within a key breaks once",
+            )
+        )  # fmt: skip
+    for name, value in sorted(config.items()):
+        now = real.config.get(name)
+        before = now.value if now else ""
+        if value is None:
+            if now is not None and now.origin == "topic":
+                loss = f"may: it {_LOWER_LOSES[name]} if the default is lower" if name in _LOWER_LOSES else ""
+                differences.append(Difference(name, shown(name, before), "the cluster's default", loss))
+        elif not _same(name, before, value):
+            differences.append(Difference(name, shown(name, before), shown(name, value), loss_of(name, before, value)))
+    return differences
+
+
 def _words(policy: str) -> set[str]:
     return {word.strip() for word in policy.split(",") if word.strip()}
 
@@ -196,6 +227,42 @@ def shown(name: str, value: str) -> str:
     if name.endswith("bytes") and number != 0:
         return f"{value} ({size_text(number)})"
     return value
+
+
+def create_topic(admin: Admin, topic: Topic[Event]) -> None:
+    """Create a topic as declared. TopicExistsError when there is one of that name, whatever it is like."""
+    change = plan(topic, None, brokers=len(admin.brokers()))
+    replicas = topic.replicas or admin.connection.settings.replication
+    admin.create_topic(topic.name, partitions=change.partitions, replicas=replicas, config=change.config)
+
+
+def alter_topic(
+    admin: Admin, topic: TopicState, *, config: Mapping[str, str | None], partitions: int | None = None
+) -> None:
+    """Change a topic without asking what is lost: `plan_alter` says that first."""
+    if config:
+        admin.alter_config(topic.name, config)
+    if partitions is not None and partitions > len(topic.partitions):
+        admin.add_partitions(topic.name, partitions)
+
+
+def deletion(admin: Admin, names: Collection[str]) -> list[dict[str, Any]]:
+    """What deleting these topics loses: their records, and who reads them. TopicNotFoundError if one is not there."""
+    states = [admin.topic(name) for name in names]
+    own = [state.name for state in states if state.internal]
+    if own:
+        raise UsageError(f"{', '.join(own)} belongs to Kafka itself and is not for deleting")
+    readers = group_lags(admin, seconds=False)
+    rows = []
+    for state in states:
+        earliest, latest = admin.offsets(state.places, "earliest"), admin.offsets(state.places, "latest")
+        rows.append({
+            "topic": state.name,
+            "partitions": len(state.partitions),
+            "records": sum(latest[place] - earliest[place] for place in state.places),
+            "groups": [each.group.name for each in readers if state.name in each.topics],
+        })  # fmt: skip
+    return rows
 
 
 def apply_topics(
@@ -222,9 +289,8 @@ def apply_topics(
 
 def _apply(admin: Admin, topic: Topic[Event], change: Changes, allow_more_partitions: bool) -> Changes:
     if change.action == "create":
-        replicas = topic.replicas or admin.connection.settings.replication
         try:
-            admin.create_topic(topic.name, partitions=topic.partitions, replicas=replicas, config=topic.full_config())
+            create_topic(admin, topic)
         except TopicExistsError:
             # Somebody else made it since we looked: compare with theirs.
             return apply_topics(admin, [topic], allow_more_partitions=allow_more_partitions)[0]

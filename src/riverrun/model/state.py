@@ -50,6 +50,15 @@ class TopicState:
         return min((len(each.replicas) for each in self.partitions), default=0)
 
     @property
+    def trouble(self) -> str:
+        """What is wrong with its partitions, in words; empty when nothing is."""
+        leaderless = sum(each.leader is None for each in self.partitions)
+        behind = sum(len(each.in_sync) < len(each.replicas) for each in self.partitions)
+        if leaderless:
+            return f"{leaderless} without leader"
+        return f"{behind} under-replicated" if behind else ""
+
+    @property
     def places(self) -> list[Place]:
         return [Place(self.name, each.partition) for each in self.partitions]
 

@@ -1,0 +1,132 @@
+"""`riverrun groups`: who reads what, and how far behind."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from riverrun.cli.context import cluster_option, confirm, open_admin
+from riverrun.cli.output import json_option, print_json, print_rows, say
+
+if TYPE_CHECKING:
+    from riverrun.kafka.groups import GroupLag
+
+
+@click.group(invoke_without_command=True, epilog="Example: riverrun groups describe billing")
+@cluster_option
+@json_option
+@click.pass_context
+def groups(ctx: click.Context, bootstrap: str | None, as_json: bool) -> None:
+    """Show consumer groups: members, partitions, lag in records and seconds. Without a subcommand: list them.
+
+    Lag in seconds is the age of the oldest record the group has not read; "-" where it is not known.
+    """
+    if ctx.invoked_subcommand is None:
+        _list(bootstrap, as_json)
+
+
+@groups.command("list", epilog="Example: riverrun groups list --json")
+@cluster_option
+@json_option
+def list_(bootstrap: str | None, as_json: bool) -> None:
+    """List the groups: state, members, topics, lag in records and in seconds."""
+    _list(bootstrap, as_json)
+
+
+def _list(bootstrap: str | None, as_json: bool) -> None:
+    from riverrun.kafka.groups import group_lags
+
+    _, admin = open_admin(bootstrap)
+    rows = [
+        {
+            "group": each.group.name,
+            "state": each.group.state,
+            "kind": each.group.kind,
+            "members": len(each.group.members),
+            "topics": each.topics if as_json else ", ".join(each.topics),
+            "lag": each.lag,
+            "lag_seconds": _rounded(each.lag_seconds),
+        }
+        for each in group_lags(admin)
+    ]
+    print_rows(rows, as_json=as_json, empty="There are no consumer groups.")
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+@groups.command(epilog="Example: riverrun groups describe billing --json")
+@click.argument("name")
+@cluster_option
+@json_option
+def describe(name: str, bootstrap: str | None, as_json: bool) -> None:
+    """Show where a group stands in each partition, and which member reads it."""
+    from riverrun.kafka.groups import group_lags
+
+    _, admin = open_admin(bootstrap)
+    found = group_lags(admin, [name])
+    if not found:
+        raise admin.no_group(name)
+    group = found[0]
+    rows = partition_rows(group)
+    if as_json:
+        print_json({
+            "group": name,
+            "state": group.group.state,
+            "kind": group.group.kind,
+            "members": [
+                {"member": each.member_id, "client": each.client_id, "host": each.host} for each in group.group.members
+            ],
+            "lag": group.lag,
+            "lag_seconds": _rounded(group.lag_seconds),
+            "partitions": rows,
+        })  # fmt: skip
+        return
+    say(f"{name}: {group.group.state}, {len(group.group.members)} members, {group.group.kind} protocol")
+    print_rows(rows, as_json=False, empty=f"{name} has committed nothing and reads nothing.")
+
+
+def partition_rows(group: "GroupLag") -> list[dict[str, Any]]:
+    """One row per partition of a group."""
+    return [
+        {
+            "topic": each.place.topic,
+            "partition": each.place.partition,
+            "committed": each.committed,
+            "end": each.end,
+            "lag": each.lag,
+            "lag_seconds": _rounded(each.lag_seconds),
+            "member": each.member.member_id if each.member else None,
+            "client": each.member.client_id if each.member else None,
+            "host": each.member.host if each.member else None,
+        }
+        for each in group.partitions
+    ]
+
+
+@groups.command(epilog="Example: riverrun groups delete billing --yes")
+@click.argument("name")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost, and delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@cluster_option
+@json_option
+def delete(name: str, dry_run: bool, yes: bool, bootstrap: str | None, as_json: bool) -> None:
+    """Delete a group that has no members: it forgets what it has read."""
+    from riverrun.kafka.groups import delete_group, group_lags, require_idle
+
+    _, admin = open_admin(bootstrap)
+    found = group_lags(admin, [name], seconds=False)
+    if not found:
+        raise admin.no_group(name)
+    require_idle(found[0].group)
+    rows = [
+        {"topic": each.place.topic, "partition": each.place.partition, "committed": each.committed}
+        for each in found[0].partitions
+    ]
+    if not dry_run:
+        losses = [f"{each.place} committed at {each.committed}" for each in found[0].partitions]
+        confirm(f"Delete the group {name}?", f"Deleting the group {name} loses its offsets", losses, yes=yes)
+        delete_group(admin, name)
+        say(f"Deleted the group {name}.")
+    if dry_run or as_json:
+        print_rows(rows, as_json=as_json, empty=f"{name} has committed nothing.")

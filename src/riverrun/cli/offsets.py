@@ -1,0 +1,114 @@
+"""`riverrun offsets`: show where a group stands, and move it."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from riverrun.cli.context import cluster_option, confirm, open_admin
+from riverrun.cli.groups import partition_rows
+from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.errors import UsageError
+
+if TYPE_CHECKING:
+    from riverrun.kafka.offsets import Target
+
+
+@click.group(epilog="Example: riverrun offsets move billing --to-time '2 hours ago' --dry-run")
+def offsets() -> None:
+    """Show and move the committed offsets of a consumer group."""
+
+
+@offsets.command(epilog="Example: riverrun offsets show billing --json")
+@click.argument("group")
+@cluster_option
+@json_option
+def show(group: str, bootstrap: str | None, as_json: bool) -> None:
+    """Show the committed offset, the end and the lag of each partition."""
+    from riverrun.kafka.groups import group_lags
+
+    _, admin = open_admin(bootstrap)
+    found = group_lags(admin, [group])
+    if not found:
+        raise admin.no_group(group)
+    names = ("topic", "partition", "committed", "end", "lag", "lag_seconds")
+    rows = [{name: row[name] for name in names} for row in partition_rows(found[0])]
+    print_rows(rows, as_json=as_json, empty=f"{group} has committed nothing.")
+
+
+@offsets.command(epilog="Example: riverrun offsets move billing --topic orders --to-time '2 hours ago' --dry-run")
+@click.argument("group")
+@click.option("--topic", "topics", multiple=True, help="Only in this topic. [default: where the group has committed]")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only in this partition.")
+@click.option("--to-earliest", is_flag=True, help="To the first record there is.")
+@click.option("--to-latest", is_flag=True, help="To the end: skip all there is.")
+@click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
+@click.option("--to-time", metavar="TIME", help='To the first record since then: "2 hours ago", "2026-07-01T10:00Z".')
+@click.option("--shift", type=int, help="By this many records: -100 back, 50 ahead.")
+@click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before skipping records.")
+@cluster_option
+@json_option
+def move(
+    *,
+    group: str,
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_time: str | None,
+    shift: int | None,
+    dry_run: bool,
+    yes: bool,
+    bootstrap: str | None,
+    as_json: bool,
+) -> None:
+    """Move a group that is not running; a group that does not exist yet is started there.
+
+    Exactly one of the --to flags or --shift says where to. An offset that is not there is moved to the nearest that is.
+    """
+    from riverrun.kafka.offsets import apply, plan
+
+    target = _target(to_earliest, to_latest, to_offset=to_offset, to_time=to_time, shift=shift)
+    _, admin = open_admin(bootstrap)
+    moves = plan(admin, group, target, topics=topics, partitions=partitions)
+    if moves.new:
+        say(f"The group {group} does not exist yet: it {'would start' if dry_run else 'starts'} here.")
+    if moves.skipped and not dry_run:
+        losses = [
+            f"{each.place} {each.before} → {each.after}: skips {each.skipped}" for each in moves.moves if each.skipped
+        ]
+        confirm("Skip them?", f"{group} would never read {moves.skipped} records", losses, yes=yes)
+    if not dry_run:
+        apply(admin, moves)
+    rows = [each.row() for each in moves.moves]
+    if as_json:
+        print_json({"group": group, "new": moves.new, "moved": not dry_run, "partitions": rows})
+        return
+    print_rows(rows, as_json=False, empty=f"{group} has committed nothing that is still there.")
+    say(
+        f"{'Would move' if dry_run else 'Moved'} {len(moves.changes)} of {len(rows)} partitions: "
+        f"{moves.again} records are read again, {moves.skipped} are skipped."
+    )
+
+
+def _target(
+    to_earliest: bool, to_latest: bool, *, to_offset: int | None, to_time: str | None, shift: int | None
+) -> "Target":
+    from riverrun.kafka.offsets import Target
+    from riverrun.model.when import epoch_ms, parse_time
+
+    given = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
+    if sum(given) != 1:
+        raise UsageError(
+            "It is not clear where to move to",
+            expected="exactly one of --to-earliest, --to-latest, --to-offset, --to-time or --shift",
+            found=str(sum(given)),
+        )
+    if to_time is not None:
+        return Target("time", epoch_ms(parse_time(to_time, what="--to-time")))
+    if to_offset is not None:
+        return Target("offset", to_offset)
+    if shift is not None:
+        return Target("shift", shift)
+    return Target("earliest" if to_earliest else "latest")
