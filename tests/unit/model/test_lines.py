@@ -196,7 +196,7 @@ def test_bytes_that_are_no_text_are_named_in_their_row() -> None:
 
 
 def test_a_row_that_is_too_long_is_not_cut_and_sent() -> None:
-    found = list(rows("a,b\n1," + "x" * 500 + "\n2,3\n"))
+    found = list(rows("a,b\n1" + ",x" * 500 + "\n2,3\n"))
     assert isinstance(found[0], BadLine)
     assert found[0].reason == "it is longer than a record may be (200 bytes)"
     assert found[1] == Line(3, None, b'{"a":"2","b":"3"}')
