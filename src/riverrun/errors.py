@@ -54,19 +54,30 @@ from typing import Any, ClassVar
 class RiverrunError(Exception):
     """Base of all errors riverrun raises on purpose.
 
-    `what` is one sentence without its full stop; `expected`, `found` and `hint` likewise. Extra keywords become `fields`.
+    `what` is one sentence without its full stop; `expected`, `found` and `hint` likewise. `lines` are shown below as they
+    are, such as the end of a log. Extra keywords become `fields`.
     """
 
     code: ClassVar[str] = "RIVERRUN"
     retryable: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, expected: str = "", found: str = "", hint: str = "", **fields: Any) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        expected: str = "",
+        found: str = "",
+        hint: str = "",
+        lines: Sequence[str] = (),
+        **fields: Any,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.expected = expected
         self.found = found
         self.hint = hint
+        self.lines = tuple(lines)
         self.fields = fields
 
     def __str__(self) -> str:
@@ -299,9 +310,16 @@ class QueueFullError(KafkaError):
 
 
 class DeliveryError(KafkaError):
-    """Records that were taken by the producer were not acknowledged by the cluster."""
+    """Records that were taken by the producer were not acknowledged by the cluster.
+
+    `undelivered` holds the first of them (the whole record and its own error); the field `count` says how many there are.
+    """
 
     code = "DELIVERY_FAILED"
+
+    def __init__(self, what: str, *, undelivered: Sequence[Any] = (), **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.undelivered = tuple(undelivered)
 
 
 class TransactionError(KafkaError):

@@ -66,6 +66,9 @@ class KafkaSettings:
         0, "Port of the first broker on 127.0.0.1. 0: 9092, or the next free one.", minimum=0, maximum=65535
     )
     heap_mb: int = setting(256, "Java heap of each broker, in MiB.", minimum=128)
+    jvm_options: str = setting(
+        "", "Any other option for the brokers' Java, separated by spaces.", example="-XX:+UseG1GC", advanced=True
+    )
     start_timeout_seconds: int = setting(90, "How long a broker may take to be ready.", minimum=1)
     stop_timeout_seconds: int = setting(30, "How long a broker may take to stop before it is killed.", minimum=1)
     request_timeout_seconds: int = setting(10, "How long one request to the cluster may take.", minimum=1)

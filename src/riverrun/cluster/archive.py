@@ -1,0 +1,127 @@
+"""Java's class-data archive for a server: halves the time to ready from the second start on.
+
+The first start of a class path writes down which classes it loads; when it is ready, a process of the lowest priority makes
+an archive of them in the user's cache, shared by all projects. Measured: docs/decisions/0003-cluster-runner.md. The archive
+is a help and never a need: Java ignores one that does not fit its class path or version, `drop` removes one that is
+suspected, and whatever goes wrong here only means a slower start.
+"""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from riverrun.cluster.jvm import QUICK_START, Runtime
+from riverrun.cluster.process import GuardedProcess
+
+_QUIET = "-Xlog:cds=off"
+# Leftovers of a runner that was killed, and archives of jars or a Java that nobody has used for long.
+_LEFTOVER_SECONDS = 3600.0
+_UNUSED_SECONDS = 30 * 86400.0
+
+
+@dataclass
+class ClassArchive:
+    """The archive of one Java and one class path."""
+
+    runtime: Runtime
+    log: Path
+    _recording: Path | None = field(default=None, init=False)
+    _maker: GuardedProcess | None = field(default=None, init=False)
+    _unfinished: Path | None = field(default=None, init=False)
+
+    @property
+    def path(self) -> Path:
+        java = self.runtime.java
+        parts = [str(java.home), java.full_version, *QUICK_START]
+        for jar in self.runtime.class_path:
+            with contextlib.suppress(OSError):
+                stat = jar.stat()
+                # Java itself compares sizes and times, and refuses the archive when one differs.
+                parts.append(f"{jar} {stat.st_size} {stat.st_mtime_ns}")
+        key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        return (
+            self.runtime.cache / "class-archives" / f"kafka-{self.runtime.kafka_version}-java-{java.version}-{key}.jsa"
+        )
+
+    def options(self) -> list[str]:
+        """Flags for the next server: use the archive, or, once per runner, write down the classes for it."""
+        archive = self.path
+        if archive.is_file():
+            with contextlib.suppress(OSError):
+                os.utime(archive)
+            return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", _QUIET]
+        if self._recording is not None:
+            return []
+        try:
+            archive.parent.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            return []
+        self._recording = archive.with_name(f"{archive.stem}.{os.getpid()}.{secrets.token_hex(4)}.classes")
+        return [f"-XX:DumpLoadedClassList={self._recording}"]
+
+    def make(self) -> None:
+        """Begin to make the archive in the background, if this runner has recorded the classes for it."""
+        if self._recording is None or self._maker is not None or not self._recording.is_file():
+            return
+        with contextlib.suppress(OSError):
+            self._prune()
+            classes = self._recording.with_suffix(".ready")
+            # The server goes on writing to its list: take a copy up to the last whole line.
+            content = self._recording.read_bytes()
+            classes.write_bytes(content[: content.rfind(b"\n") + 1])
+            self._unfinished = self._recording.with_suffix(".jsa")
+            options = [*QUICK_START, "-Xmx256m", "-Xshare:dump", _QUIET]
+            files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={self._unfinished}"]
+            command = [str(self.runtime.java.executable), *options, *files, "-cp", self.runtime.class_path_text]
+            self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=19)
+            self._maker.start()
+
+    @property
+    def making(self) -> bool:
+        return self._maker is not None and self._maker.alive
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the archive is made, for measurements; whether it is there then."""
+        if self._maker is not None:
+            self._maker.wait(seconds)
+        self.settle()
+        return self.path.is_file()
+
+    def settle(self) -> None:
+        """Put a finished archive in its place. Called now and then; cheap."""
+        if self._maker is None or self._maker.alive or self._unfinished is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._maker.exit_code == 0:
+                self._unfinished.replace(self.path)
+        self._clean()
+
+    def drop(self) -> None:
+        """Forget an archive that may have kept a server from starting."""
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Keep what is finished, end what is not."""
+        if self.making and self._maker is not None:
+            self._maker.kill()
+        self.settle()
+        self._clean()
+
+    def _prune(self) -> None:
+        for path in self.path.parent.iterdir():
+            age = time.time() - path.stat().st_mtime
+            whole = path.suffix == ".jsa" and path.stem.count(".") == self.path.stem.count(".")
+            if age > (_UNUSED_SECONDS if whole else _LEFTOVER_SECONDS):
+                path.unlink()
+
+    def _clean(self) -> None:
+        for path in (self._recording, self._recording and self._recording.with_suffix(".ready"), self._unfinished):
+            if path is not None:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+        self._unfinished = None

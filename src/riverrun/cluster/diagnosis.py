@@ -1,0 +1,285 @@
+"""Why a server ended: the end of its log, and for causes we know an error that names them and what to do."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from riverrun.cluster.ports import holder_of
+from riverrun.errors import (
+    ClusterError,
+    DataDirectoryError,
+    DiskFullError,
+    PortTakenError,
+    ServerDiedError,
+)
+
+TAIL_LINES = 12
+# Enough for the last errors with their stack traces.
+TAIL_BYTES = 64 * 1024
+
+_STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more")
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} (\w+) +")
+
+
+@dataclass(frozen=True)
+class Death:
+    """What is known of a server that ended."""
+
+    name: str
+    exit_code: int
+    seconds: float
+    text: str
+    ports: tuple[int, ...]
+    folder: Path
+    heap_mb: int
+
+    @property
+    def ended(self) -> str:
+        return f"{self.name} {how_it_ended(self.exit_code)} after {self.seconds:.1f} s"
+
+
+def explain(
+    name: str,
+    *,
+    exit_code: int,
+    seconds: float,
+    log: Path,
+    log_start: int,
+    output: Path,
+    output_start: int,
+    ports: tuple[int, ...],
+    folder: Path,
+    heap_mb: int,
+) -> ClusterError:
+    """The error for a server that ended, read from what it wrote since it was started."""
+    logged = read_from(log, log_start)
+    said = read_from(output, output_start)
+    death = Death(name, exit_code, seconds, f"{logged}\n{said}", ports, folder, heap_mb)
+    # A Java that does not come up logs nothing; what it says itself is then all there is.
+    shown, lines = (log, tail(logged)) if logged.strip() else (output, tail(said))
+    about: dict[str, Any] = {
+        "server": name,
+        "exit_code": exit_code,
+        "seconds": round(seconds, 1),
+        "log": shown,
+        "lines": (f"{shown} ends with:", *(f"  {line}" for line in lines)) if lines else (f"{shown} is empty",),
+    }
+    for pattern, make in _CAUSES:
+        if found := pattern.search(death.text):
+            return make(death, found, about)
+    return _by_code(death, about)
+
+
+def _port_taken(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    port = int(found["port"] or 0) if "port" in found.groupdict() else 0
+    holders = [(each, holder_of(each)) for each in ([port] if port else death.ports)]
+    port, holder = next(((each, by) for each, by in holders if by), (port, None))
+    return PortTakenError(
+        f"{death.ended}: port {port or death.ports[0]} is taken by {holder or 'another process'}",
+        hint="Stop that process, or choose another kafka.port; 0 takes a free one",
+        port=port,
+        pid=holder.pid if holder else 0,
+        **about,
+    )
+
+
+def _disk_full(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return DiskFullError(
+        f"{death.ended}: the disk of {death.folder} is full",
+        hint="Free some space, or put the project on another disk",
+        path=death.folder,
+        **about,
+    )
+
+
+def _not_permitted(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return DataDirectoryError(
+        f"{death.ended}: a file in {death.folder} may not be read or written",
+        hint="Give the folder and all in it to the user who runs riverrun",
+        path=death.folder,
+        **about,
+    )
+
+
+def _foreign_data(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return DataDirectoryError(
+        f"{death.ended}: its data in {death.folder} cannot be used",
+        found=_shorten(found[0]),
+        hint="Put the right data back, or delete all of it with `riverrun down --delete-data`",
+        path=death.folder,
+        **about,
+    )
+
+
+def _in_use(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return DataDirectoryError(
+        f"{death.ended}: another Kafka process uses {death.folder}",
+        hint="Stop that process",
+        path=death.folder,
+        **about,
+    )
+
+
+def _no_memory(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: its heap of {death.heap_mb} MiB is too small",
+        found=_shorten(found[0]),
+        hint="Give it more with kafka.heap_mb or `riverrun up --heap-mb`",
+        heap_mb=death.heap_mb,
+        **about,
+    )
+
+
+def _no_machine_memory(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: this machine cannot give it a heap of {death.heap_mb} MiB",
+        found=_shorten(found[0]),
+        hint="Give it less with kafka.heap_mb, or end other programs",
+        heap_mb=death.heap_mb,
+        **about,
+    )
+
+
+def _bad_option(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: Java refuses an option",
+        found=_shorten(found[0]),
+        hint="Check kafka.jvm_options, and the variables JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
+        **about,
+    )
+
+
+def _wrong_java(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: this Java is not one that Kafka runs on",
+        found=_shorten(found[0]),
+        hint="Set java.home to a Java 17 or newer; `riverrun doctor` shows which one is used",
+        **about,
+    )
+
+
+def _bad_property(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: Kafka refuses its configuration",
+        found=_shorten(found[0]),
+        hint="Check [kafka.broker] in riverrun.toml",
+        **about,
+    )
+
+
+def _missing_class(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+    return ServerDiedError(
+        f"{death.ended}: a jar is missing or broken",
+        found=_shorten(found[0]),
+        hint="Fetch the jars again with `riverrun fetch`",
+        **about,
+    )
+
+
+def _by_code(death: Death, about: dict[str, Any]) -> ClusterError:
+    hint = "See its log"
+    if death.exit_code == 137:
+        hint = "Somebody killed it, or the kernel did for want of memory (`dmesg` tells)"
+    elif death.exit_code in (134, 139):
+        hint = "Java itself crashed; a .crash file beside the log says where"
+    return ServerDiedError(death.ended, hint=hint, **about)
+
+
+def _line_with(*words: str) -> re.Pattern[str]:
+    """A pattern for the whole line that has one of these."""
+    return re.compile(rf"[^\n]*(?:{'|'.join(words)})[^\n]*")
+
+
+# First match wins: the narrow ones stand above the wide ones.
+_CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[str, Any]], ClusterError]]] = (
+    (re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use"), _port_taken),
+    (_line_with("Address already in use", r"java\.net\.BindException"), _port_taken),
+    (_line_with("No space left on device", "Disk quota exceeded"), _disk_full),
+    (_line_with("Failed to acquire lock on file"), _in_use),
+    (_line_with("OutOfMemoryError", "Too small maximum heap"), _no_memory),
+    (
+        _line_with(
+            "Could not reserve enough space",
+            "Cannot allocate memory",
+            "exceeds the maximum representable size",
+            "insufficient memory for the Java",
+        ),
+        _no_machine_memory,
+    ),
+    (
+        _line_with(
+            "Unrecognized VM option",
+            "Unrecognized option",
+            "Invalid (?:maximum |initial )?heap size",
+            "Improperly specified VM option",
+            "Conflicting collector",
+            "Initial heap size set to a larger",
+        ),
+        _bad_option,
+    ),
+    (_line_with("UnsupportedClassVersionError"), _wrong_java),
+    (
+        _line_with(
+            "InconsistentClusterIdException",
+            "InconsistentMetaPropertiesException",
+            r"Invalid cluster\.id",
+            "No MetadataVersion with",
+            "InconsistentVoterSetException",
+            "different from the voter set",
+            r"Corrupt\w*Exception",
+        ),
+        _foreign_data,
+    ),
+    (_line_with("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
+    (_line_with(r"\w*ConfigException", r"IllegalArgumentException: requirement failed"), _bad_property),
+    (
+        _line_with("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
+        _missing_class,
+    ),
+)
+
+
+def how_it_ended(exit_code: int) -> str:
+    if exit_code > 128:
+        return f"was ended by signal {exit_code - 128}"
+    return f"exited with code {exit_code}"
+
+
+def read_from(path: Path, start: int) -> str:
+    """The end of what was written to a file since `start`; all of it when the file was rolled over since."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(start if start <= end else 0, end - TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def tail(text: str, lines: int = TAIL_LINES) -> list[str]:
+    """The last lines that say something: stack frames and empty lines left out, the last error among them.
+
+    A server that fails goes on to say at length how it closes its parts. So when the last lines have no error, the last
+    errors are what is shown.
+    """
+    said = [line.rstrip() for line in text.splitlines() if line.strip() and not _STACK.match(line)]
+    last = said[-lines:]
+    if any(_level(line) in ("ERROR", "FATAL") for line in last) or not any(_STAMP.match(line) for line in said):
+        return [_shorten(line) for line in last]
+    errors = [index for index, line in enumerate(said) if _level(line) in ("ERROR", "FATAL")]
+    if not errors:
+        return [_shorten(line) for line in last]
+    first = max(errors[0], errors[-1] - lines + 1)
+    return [_shorten(line) for line in said[first : first + lines]]
+
+
+def _level(line: str) -> str:
+    found = _STAMP.match(line)
+    return found[1] if found else ""
+
+
+def _shorten(line: str, width: int = 400) -> str:
+    line = line.strip()
+    return line if len(line) <= width else line[: width - 1] + "…"

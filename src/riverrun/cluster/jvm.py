@@ -1,0 +1,76 @@
+"""The Java that runs servers, with the flags that make a small one start quickly."""
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.artifacts import Java, Progress, cache_folder, fetch, find_java
+from riverrun.config import Settings
+from riverrun.errors import ClusterError
+
+# Measured in docs/decisions/0003-cluster-runner.md: a broker on a laptop is young most of its life, and the second
+# compiler and a parallel collector cost it more than they give.
+QUICK_START = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=64m",
+)
+SAFE = (
+    # A server without memory is of no use and says strange things: end, and let the runner say why.
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+    "-Dfile.encoding=UTF-8",
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A Java, the jars of one server set, and a cache folder for what makes them quicker."""
+
+    java: Java
+    class_path: tuple[Path, ...]
+    cache: Path
+
+    @classmethod
+    def prepare(cls, settings: Settings, *, server_set: str = "kafka", progress: Progress | None = None) -> "Runtime":
+        """Find Java and the jars; fetch what is missing."""
+        java = find_java(settings.java)
+        jars = fetch(server_set, settings.artifacts, progress=progress)
+        return cls(java, tuple(jars), cache_folder(settings.artifacts))
+
+    @property
+    def class_path_text(self) -> str:
+        return os.pathsep.join(str(path) for path in self.class_path)
+
+    @property
+    def kafka_version(self) -> str:
+        """As the jars say it: 4.3.1."""
+        for path in self.class_path:
+            if found := re.fullmatch(r"kafka-clients-(\d.*)\.jar", path.name):
+                return found[1]
+        raise ClusterError(
+            "The class path has no kafka-clients jar",
+            found=", ".join(path.name for path in self.class_path) or "nothing",
+        )
+
+    def command(self, main_class: str, arguments: Sequence[str] = (), *, options: Sequence[str] = ()) -> list[str]:
+        return [str(self.java.executable), *options, "-cp", self.class_path_text, main_class, *arguments]
+
+
+def java_options(heap_mb: int, extra: Sequence[str] = ()) -> list[str]:
+    """Our flags, then the user's; of two values for one flag Java takes the later. Two collectors it refuses."""
+    own_collector = any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in extra)
+    quick = [option for option in QUICK_START if not (own_collector and option == "-XX:+UseSerialGC")]
+    return [f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *quick, *SAFE, *extra]
+
+
+def environment() -> dict[str, str]:
+    """The child's environment: ours, with a locale in which Java can name any file."""
+    found = dict(os.environ)
+    if sys.platform == "linux":
+        found["LC_ALL"] = "C.UTF-8"
+    return found

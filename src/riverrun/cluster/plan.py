@@ -1,0 +1,170 @@
+"""What a Kafka cluster is to be: its nodes, their roles and ids, copies, and how that agrees with the data there is."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from riverrun.cluster.storage import new_id
+from riverrun.config import KafkaSettings
+from riverrun.errors import ConfigError, DataDirectoryError
+
+MOST_COMBINED_CONTROLLERS = 3
+MOST_COPIES = 3
+# Controllers of their own are numbered from here, so that brokers may be added without end.
+FIRST_CONTROLLER_ID = 1001
+
+# The runner decides these; a cluster in which [kafka.broker] changed them would not be found or not start.
+OWNED = frozenset({
+    "process.roles", "node.id", "broker.id", "listeners", "advertised.listeners", "controller.listener.names",
+    "controller.quorum.voters", "controller.quorum.bootstrap.servers", "inter.broker.listener.name",
+    "security.inter.broker.protocol", "listener.security.protocol.map", "log.dir", "log.dirs", "metadata.log.dir",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """One JVM: a broker, a controller, or both."""
+
+    id: int
+    name: str
+    is_broker: bool
+    is_controller: bool
+
+    @property
+    def kind(self) -> str:
+        return "broker" if self.is_broker else "controller"
+
+    @property
+    def roles(self) -> str:
+        return ",".join(name for name, has in (("broker", self.is_broker), ("controller", self.is_controller)) if has)
+
+
+@dataclass(frozen=True)
+class KafkaPlan:
+    """A cluster on this machine."""
+
+    brokers: int = 1
+    controllers: int = 0
+    replication: int = 1
+    min_insync: int = 1
+    heap_mb: int = 256
+    port: int = 0
+    start_timeout_seconds: float = 90.0
+    stop_timeout_seconds: float = 30.0
+    jvm_options: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: KafkaSettings) -> "KafkaPlan":
+        if wrong := sorted(OWNED & set(settings.broker)):
+            raise ConfigError([f"kafka.broker sets {name}, which riverrun sets itself: remove it" for name in wrong])
+        replication = settings.replication or min(MOST_COPIES, settings.brokers)
+        return cls(
+            brokers=settings.brokers,
+            controllers=settings.controllers,
+            replication=replication,
+            min_insync=settings.min_insync or max(1, replication - 1),
+            heap_mb=settings.heap_mb,
+            port=settings.port,
+            start_timeout_seconds=settings.start_timeout_seconds,
+            stop_timeout_seconds=settings.stop_timeout_seconds,
+            jvm_options=tuple(settings.jvm_options.split()),
+            properties=dict(settings.broker),
+        )
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return list(range(1, self.brokers + 1))
+
+    @property
+    def controller_ids(self) -> list[int]:
+        """Those of a new cluster. They cannot change afterwards: see ClusterRecord."""
+        if self.controllers:
+            return list(range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers))
+        return self.broker_ids[:MOST_COMBINED_CONTROLLERS]
+
+    def nodes(self, controller_ids: list[int]) -> list[NodePlan]:
+        """All JVMs, controllers of their own first: brokers wait for them anyway."""
+        alone = [
+            NodePlan(id_, f"controller-{number}", is_broker=False, is_controller=True)
+            for number, id_ in enumerate(sorted(set(controller_ids) - set(self.broker_ids)), start=1)
+        ]
+        brokers = [
+            NodePlan(id_, f"broker-{id_}", is_broker=True, is_controller=id_ in controller_ids)
+            for id_ in self.broker_ids
+        ]
+        return alone + brokers
+
+
+@dataclass
+class ClusterRecord:
+    """What a cluster's data is made for, kept beside it: `data/kafka/cluster.json`.
+
+    The controllers are a static quorum: their ids are written into their own state, so they stay what they were when the
+    cluster was made. Their ports may change, and brokers may be added.
+    """
+
+    cluster_id: str
+    kafka_version: str
+    controller_ids: list[int]
+    broker_ids: list[int]
+    ports: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, plan: KafkaPlan, kafka_version: str) -> "ClusterRecord":
+        return cls(new_id(), kafka_version, plan.controller_ids, plan.broker_ids)
+
+    @classmethod
+    def read(cls, path: Path) -> "ClusterRecord | None":
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise DataDirectoryError(
+                f"{path}, which says what the data beside it is made for, cannot be read: {error}",
+                hint="Put it back, or delete all data with `riverrun down --delete-data`",
+                path=path,
+            ) from error
+
+    def write(self, path: Path) -> None:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def check(self, plan: KafkaPlan, kafka_version: str, folder: Path) -> None:
+        """Refuse a plan that the data cannot follow."""
+        if self._numbers(self.kafka_version) > self._numbers(kafka_version):
+            raise self._refused(
+                folder, "was written by a newer Kafka", f"Kafka {self.kafka_version} or newer", f"Kafka {kafka_version}"
+            )
+        alone = [id_ for id_ in self.controller_ids if id_ >= FIRST_CONTROLLER_ID]
+        if len(alone) != plan.controllers:
+            raise self._refused(
+                folder,
+                "is of a cluster with other controllers",
+                f"kafka.controllers = {len(alone)}",
+                f"kafka.controllers = {plan.controllers}",
+            )
+        if plan.brokers < len(self.broker_ids):
+            raise self._refused(
+                folder,
+                f"is spread over {len(self.broker_ids)} brokers",
+                f"kafka.brokers = {len(self.broker_ids)} or more",
+                f"kafka.brokers = {plan.brokers}",
+            )
+
+    @staticmethod
+    def _numbers(version: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+    @staticmethod
+    def _refused(folder: Path, why: str, expected: str, found: str) -> DataDirectoryError:
+        return DataDirectoryError(
+            f"The data in {folder} {why}",
+            expected=expected,
+            found=found,
+            hint="Start it as it was, or begin anew with `riverrun down --delete-data`",
+            path=folder,
+        )

@@ -1,0 +1,240 @@
+"""A Kafka cluster on this machine, as one server: for tests, for user code, and for `riverrun up` around it.
+
+with LocalKafka(Path("/tmp/cluster"), KafkaSettings(brokers=3)) as kafka:
+    kafka.bootstrap_servers          # "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
+    kafka.brokers[1].kill()          # as a crash would
+    kafka.brokers[1].restart()
+"""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.home import Home, folder_error, make_folder
+from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.kafka import LOOK_SECONDS, KafkaNode, kafka_folder
+from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
+from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.server import Deadline, Server
+from riverrun.config import KafkaSettings, Settings
+from riverrun.errors import NotRunningError, PortTakenError, RiverrunError, ServerNotReadyError
+
+FIRST_PORT = 9092
+# Controllers listen this far above the brokers, out of the way of what users type.
+CONTROLLER_PORTS_ABOVE = 1000
+# Two runners of two users may choose the same free port at the same moment.
+PORT_TRIES = 3
+
+
+class LocalKafka(Server):
+    """A cluster of one or more nodes with its data, logs and run state under `root`.
+
+    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
+    used again: the same cluster comes back, on the same ports when they are free. `notice` is told, in a sentence, what a
+    user may want to know. `archive` False does without the class-data archive.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: KafkaSettings | None = None,
+        *,
+        runtime: Runtime | None = None,
+        first_port: int = FIRST_PORT,
+        notice: Callable[[str], None] = lambda _: None,
+        archive: bool = True,
+    ) -> None:
+        self.settings = settings or KafkaSettings()
+        self.plan = KafkaPlan.of(self.settings)
+        self.home = Home(root.resolve())
+        self.nodes: list[KafkaNode] = []
+        self._runtime = runtime
+        self._first_port = first_port
+        self._notice = notice
+        self._use_archive = archive
+        self._archive: ClassArchive | None = None
+        self._claims = Claims()
+        self._record: ClusterRecord | None = None
+        self._tries_left = PORT_TRIES
+
+    @property
+    def name(self) -> str:
+        return "kafka"
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return self.plan.start_timeout_seconds
+
+    @property
+    def brokers(self) -> list[KafkaNode]:
+        return [node for node in self.nodes if node.node.is_broker]
+
+    @property
+    def controllers(self) -> list[KafkaNode]:
+        """Controllers of their own; a combined node is among the brokers."""
+        return [node for node in self.nodes if not node.node.is_broker]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        if not self.nodes:
+            raise NotRunningError("This cluster has not been started")
+        return ",".join(broker.address for broker in self.brokers)
+
+    # --- its life ---
+
+    def start(self) -> None:
+        if any(node.alive for node in self.nodes):
+            return
+        self.home.make()
+        make_folder(kafka_folder(self.home))
+        runtime = self._runtime = self._runtime or Runtime.prepare(Settings(kafka=self.settings))
+        if self._use_archive:
+            self._archive = ClassArchive(runtime, self.home.logs / "class-archive.out")
+        path = kafka_folder(self.home) / "cluster.json"
+        record = self._record = self._recorded(path, runtime.kafka_version)
+        nodes = self.plan.nodes(record.controller_ids)
+        self._choose_ports(record, nodes)
+        try:
+            record.write(path)
+        except OSError as error:
+            raise folder_error(error, path.parent) from error
+        self.nodes = [
+            KafkaNode(
+                node,
+                self.plan,
+                record,
+                home=self.home,
+                runtime=runtime,
+                archive=self._archive,
+                notice=self._notice,
+            )
+            for node in nodes
+        ]
+        for each in self.nodes:
+            each.start()
+
+    def ready(self, deadline: Deadline) -> None:
+        """All nodes answer, and all brokers take part in the cluster."""
+        try:
+            self._answer(deadline)
+            self._take_part(deadline)
+        except PortTakenError:
+            # Chosen by us and lost to somebody since: choose others. A port that was asked for is the user's to change.
+            self._tries_left -= 1
+            if self.plan.port or not self._tries_left or deadline.passed:
+                raise
+            self._notice("a port was taken while the cluster started; choosing others")
+            self.stop()
+            self.start()
+            self.ready(deadline)
+            return
+        if self._archive is not None:
+            self._archive.make()
+
+    def stop(self) -> None:
+        """Brokers first and all at once, then controllers of their own; ask, wait, then kill."""
+        deadline = Deadline(self.plan.stop_timeout_seconds)
+        stop_all(self.brokers, deadline)
+        stop_all(self.controllers, Deadline(max(deadline.left, 5.0)))
+        self._claims.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    def kill(self) -> None:
+        """Kill all nodes with -9."""
+        for node in self.nodes:
+            node.kill()
+        self._claims.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    def settle(self) -> None:
+        """Housekeeping for a runner that lives long: put a finished class archive in its place."""
+        if self._archive is not None:
+            self._archive.settle()
+
+    # --- how ---
+
+    def _recorded(self, path: Path, kafka_version: str) -> ClusterRecord:
+        record = ClusterRecord.read(path)
+        if record is None:
+            return ClusterRecord.new(self.plan, kafka_version)
+        record.check(self.plan, kafka_version, path.parent)
+        if new := sorted(set(self.plan.broker_ids) - set(record.broker_ids)):
+            self._notice(
+                f"adding broker{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}; topics that are there keep the "
+                "copies they have"
+            )
+            record.broker_ids = self.plan.broker_ids
+        record.kafka_version = kafka_version
+        return record
+
+    def _choose_ports(self, record: ClusterRecord, nodes: list[NodePlan]) -> None:
+        self._claims.close()
+        before, record.ports = record.ports, {}
+        if self.plan.port:
+            first = next(node for node in nodes if node.is_broker)
+            record.ports[first.name] = self._claims.claim_exactly(self.plan.port, first.name)
+        for node in nodes:
+            if node.is_broker and node.name not in record.ports:
+                start = self.plan.port + 1 if self.plan.port else self._first_port
+                record.ports[node.name] = self._port(node.name, before, start)
+        for node in nodes:
+            if node.is_controller:
+                name = f"{node.name}.controller"
+                record.ports[name] = self._port(name, before, self._first_port + CONTROLLER_PORTS_ABOVE)
+
+    def _port(self, name: str, before: dict[str, int], start: int) -> int:
+        old = before.get(name, 0)
+        if old and self._claims.claim(old):
+            return old
+        new = self._claims.claim_first(start)
+        if old:
+            self._notice(f"port {old} of {name} is taken now; it uses {new}")
+        return new
+
+    def _answer(self, deadline: Deadline) -> None:
+        from riverrun.kafka.probe import answers
+
+        waiting = list(self.nodes)
+        while waiting:
+            for node in self.nodes:
+                node.check()
+            waiting = [node for node in waiting if not answers(HOST, node.port, 0.25)]
+            if waiting:
+                if deadline.passed:
+                    raise waiting[0].not_ready(deadline)
+                waiting[0].pause()
+
+    def _take_part(self, deadline: Deadline) -> None:
+        from riverrun.kafka.probe import Probe
+
+        probe = Probe({"bootstrap.servers": self.bootstrap_servers})
+        wanted = {node.node.id for node in self.brokers}
+        while True:
+            seen: set[int] = set()
+            # The deadline and the nodes' deaths are what ends this, not one question without an answer.
+            with contextlib.suppress(RiverrunError):
+                seen = {broker.id for broker in probe.look(min(1.0, max(deadline.left, 0.1))).brokers}
+            if wanted <= seen:
+                return
+            for node in self.nodes:
+                node.check()
+            if deadline.passed:
+                missing = ", ".join(node.name for node in self.brokers if node.node.id not in seen)
+                raise ServerNotReadyError(
+                    f"{missing} did not join the cluster in {deadline.seconds:.0f} s",
+                    hint=f"See the logs in {self.home.logs}, or give it more time with kafka.start_timeout_seconds",
+                    servers=missing,
+                )
+            self.nodes[0].wait(LOOK_SECONDS)
+
+
+def stop_all(nodes: list[KafkaNode], deadline: Deadline) -> None:
+    """Ask all, wait for all, kill those that are left."""
+    for node in nodes:
+        node.ask_to_stop()
+    for node in nodes:
+        if not node.wait(deadline.left):
+            node.kill()
