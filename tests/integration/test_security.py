@@ -1,0 +1,120 @@
+"""Attaching to a cluster that wants TLS and a login: every way in works, every wrong way says why."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
+
+from riverrun.config import Project
+from riverrun.errors import AuthenticationError, RiverrunError
+from riverrun.kafka.admin import Admin
+from riverrun.kafka.connection import connect
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    root = tmp_path_factory.mktemp("secured")
+    with secured_kafka(root, random.randrange(12000, 28000, 200)) as found:
+        yield found
+
+
+def brokers(tmp_path: Path, address: str, **settings: Any) -> dict[int, str]:
+    return Admin(connect(address, project=tmp_path, request_timeout_seconds=10, **settings)).brokers()
+
+
+def login(secured: Secured, mechanism: str, password: str = PASSWORD, user: str = USER) -> dict[str, Any]:
+    from riverrun.config import Secret
+
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": mechanism,
+        "sasl_username": user,
+        "sasl_password": Secret(password),
+        "ssl_ca_file": str(secured.ca_file),
+    }
+
+
+def test_tls(tmp_path: Path, secured: Secured) -> None:
+    found = brokers(tmp_path, secured.tls, security_protocol="SSL", ssl_ca_file=str(secured.ca_file))
+    assert list(found.values()) == [secured.tls]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_password(tmp_path: Path, secured: Secured, mechanism: str) -> None:
+    assert list(brokers(tmp_path, secured.login, **login(secured, mechanism)).values()) == [secured.login]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_wrong_password_says_so_at_once_and_does_not_repeat_it(
+    tmp_path: Path, secured: Secured, mechanism: str
+) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        brokers(tmp_path, secured.login, **login(secured, mechanism, "open-barley"))
+    assert secured.login in str(caught.value)
+    assert "open-barley" not in str(caught.value) + repr(caught.value)
+
+
+def test_a_certificate_nobody_we_know_signed(tmp_path: Path, secured: Secured) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        brokers(tmp_path, secured.tls, security_protocol="SSL")
+    assert "certificate verify failed" in str(caught.value)
+
+
+def test_plain_text_to_a_tls_port_ends_in_a_message(tmp_path: Path, secured: Secured) -> None:
+    with pytest.raises(RiverrunError) as caught:
+        brokers(tmp_path, secured.tls)
+    assert secured.tls in str(caught.value)
+
+
+def oauth(secured: Secured, secret: str) -> dict[str, Any]:
+    from riverrun.config import Secret
+
+    return {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "oauth_token_url": secured.token_url,
+        "oauth_client_id": CLIENT,
+        "oauth_client_secret": Secret(secret),
+    }
+
+
+def test_a_token(tmp_path: Path, secured: Secured) -> None:
+    assert list(brokers(tmp_path, secured.oauth, **oauth(secured, CLIENT_SECRET)).values()) == [secured.oauth]
+
+
+def test_a_refused_token(tmp_path: Path, secured: Secured) -> None:
+    with pytest.raises(AuthenticationError) as caught:
+        brokers(tmp_path, secured.oauth, **oauth(secured, "wrong"))
+    assert "wrong" not in str(caught.value).split("Check")[0].replace("wrongly", "")
+
+
+def test_the_shell_takes_the_password_from_a_file(tmp_path: Path, secured: Secured) -> None:
+    """The whole way: riverrun.toml names the cluster and a secret's file; the secret is in no command line or output."""
+    project = Project(tmp_path)
+    (tmp_path / "password").write_text(PASSWORD)
+    project.config_file.write_text(
+        f"""[kafka]
+bootstrap_servers = "{secured.login}"
+security_protocol = "SASL_SSL"
+sasl_mechanism = "SCRAM-SHA-512"
+sasl_username = "{USER}"
+sasl_password = {{ file = "password" }}
+ssl_ca_file = "{secured.ca_file}"
+"""
+    )
+
+    def riverrun(*arguments: str, stdin: str = "") -> str:
+        command = [sys.executable, "-m", "riverrun", "--project", str(tmp_path), *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert PASSWORD not in done.stdout + done.stderr
+        return done.stdout
+
+    riverrun("produce", "hello", "--create", stdin='{"n": 1}\n{"n": 2}\n')
+    assert riverrun("consume", "hello") == '{"n": 1}\n{"n": 2}\n'
+    assert "******" in riverrun("config")
