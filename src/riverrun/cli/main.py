@@ -32,8 +32,18 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+class _PipeClosed(Exception):  # noqa: N818  -- no error: `riverrun consume … | head` is how it is used
+    """Nobody reads our output any more. Click would end the program with code 1 for the plain BrokenPipeError."""
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports one when it is called."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosed from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -101,8 +111,8 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        # `riverrun consume … | head` is not a failure; keep Python from complaining about it at exit.
+    except _PipeClosed:
+        # Keep Python from complaining at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except RiverrunError as error:

@@ -170,12 +170,10 @@ def apply(admin: Admin, moves: Plan) -> None:
         admin.commit(moves.group, moves.changes)
 
 
-def start_of(
-    admin: Admin, places: Collection[Place], position: Position, *, committed_only: bool = False
-) -> dict[Place, int]:
-    """The offset of a position in each partition, within what the partition has."""
+def offsets_at(admin: Admin, places: Collection[Place], position: Position) -> dict[Place, int]:
+    """The offset of a position in each partition, within what readers of committed records find there."""
     earliest = admin.offsets(places, "earliest")
-    latest = admin.offsets(places, "latest", committed_only=committed_only)
+    latest = admin.offsets(places, "latest", committed_only=True)
     match position.kind:
         case "earliest":
             return earliest
