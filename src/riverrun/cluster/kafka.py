@@ -22,6 +22,9 @@ from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyErr
 # Between two looks at a server that starts; its end is noticed at once.
 LOOK_SECONDS = 0.05
 
+# Kafka's own mark of a log folder that was closed properly; gone again once the broker runs.
+CLEAN = ".kafka_cleanshutdown"
+
 LOG4J = """\
 status = error
 appender.file.type = RollingFile
@@ -196,6 +199,11 @@ class KafkaNode(Server):
     def stop(self) -> None:
         if self._process is not None:
             self._process.stop(Deadline(self.plan.stop_timeout_seconds))
+
+    @property
+    def closed_its_logs(self) -> bool:
+        """Whether it has stopped being a broker: all records are in closed files, and the next start need not check them."""
+        return not self.node.is_broker or (self.folder / CLEAN).exists()
 
     def kill(self) -> None:
         """Kill it with -9, as a crash would, and wait until it is gone."""

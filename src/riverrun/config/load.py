@@ -18,6 +18,8 @@ from riverrun.errors import ConfigError
 # Names that begin like a setting's and are not one.
 OTHER_VARIABLES = frozenset({"RIVERRUN_PROJECT", "RIVERRUN_PROFILE", "RIVERRUN_DEBUG"})
 DEFAULT = "default"
+# The origin of an address that nobody configured: the project's own servers have it.
+RUNNING = "running cluster"
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
@@ -31,6 +33,13 @@ class Loaded:
     settings: Settings
     profile: str
     origins: Mapping[str, str]
+
+    @property
+    def attached(self) -> bool:
+        """Whether the settings name a cluster that riverrun does not run."""
+        return bool(self.settings.kafka.bootstrap_servers) and not self.origins["kafka.bootstrap_servers"].startswith(
+            RUNNING
+        )
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, secrets starred: what `riverrun config` prints."""
@@ -227,7 +236,7 @@ class _Loader:
         self._check_login()
         if not attached and (state := running_state(self.project)) and state.bootstrap_servers:
             self.values["kafka.bootstrap_servers"] = state.bootstrap_servers
-            self.origins["kafka.bootstrap_servers"] = f"running cluster (pid {state.pid})"
+            self.origins["kafka.bootstrap_servers"] = f"{RUNNING} (pid {state.pid})"
 
     def _check_login(self) -> None:
         protocol, mechanism = self.values["kafka.security_protocol"], self.values["kafka.sasl_mechanism"]

@@ -31,7 +31,10 @@ class ServerState:
 
 @dataclass
 class RunState:
-    """One runner and its servers. `state` is starting, ready, stopping or failed."""
+    """One runner and its servers. `state` is starting, ready, degraded (a server is down), stopping or failed.
+
+    `settings` is what the servers were started with, `error` what a failed runner failed of (see riverrun.cluster.control).
+    """
 
     pid: int
     state: str
@@ -39,6 +42,8 @@ class RunState:
     bootstrap_servers: str = ""
     started_at: float = 0.0
     detail: str = ""
+    settings: dict[str, int] = field(default_factory=dict)
+    error: dict[str, Any] = field(default_factory=dict)
     servers: list[ServerState] = field(default_factory=list)
 
     def write(self, path: Path) -> None:

@@ -1,0 +1,160 @@
+"""`riverrun up` and `riverrun down`: start and stop the project's servers."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from riverrun.cli.context import confirm, loaded
+from riverrun.cli.output import say
+
+if TYPE_CHECKING:
+    from riverrun.cluster.jvm import Runtime
+    from riverrun.config import Loaded
+    from riverrun.config.run_state import RunState
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  riverrun up                          one broker, until Ctrl-C
+  riverrun up --detach                 in the background; prints its address
+  riverrun up --brokers 3              three brokers, three copies of each partition
+"""
+)
+@click.option("--detach", is_flag=True, help="Run in the background; return when it is ready.")
+@click.option("--brokers", type=int, help="How many brokers. [default: 1]")
+@click.option("--controllers", type=int, help="How many controllers of their own. [default: the first brokers]")
+@click.option("--port", type=int, help="Port of the first broker. [default: 9092 or the next free one]")
+@click.option("--heap-mb", type=int, help="Java heap of each broker, in MiB. [default: 256]")
+@click.option("--replication", type=int, help="Copies of each partition. [default: 3, or as many as brokers]")
+@click.option("--min-insync", type=int, help="Copies that must have a record. [default: one less than the copies]")
+def up(*, detach: bool, **flags: int | None) -> None:
+    """Start the project's Kafka, and keep it running.
+
+    Its data, logs and state are in .riverrun/ of the project: the same data is there after the next `up`. A second `up`
+    finds the first one and prints its address. When the settings name a cluster that runs elsewhere, nothing is started.
+    """
+    from riverrun.cluster.control import find_running, start_detached
+
+    settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
+    if settings.attached:
+        _attached(settings)
+        return
+    kafka = settings.settings.kafka
+    if state := find_running(settings.project, kafka, _notice):
+        say(f"Kafka runs already (pid {state.pid}).")
+        _address(state)
+        return
+    if not detach:
+        _run_here(settings)
+        return
+    # Here, where there is a terminal to show how far a download is; the runner then finds everything in the cache.
+    _prepare(settings)
+    arguments = ["--project", str(settings.project.root)]
+    if settings.profile:
+        arguments += ["--profile", settings.profile]
+    arguments.append("up")
+    for name, value in flags.items():
+        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
+    _address(start_detached(settings.project, arguments, kafka.start_timeout_seconds))
+    say("Kafka runs in the background. `riverrun status` shows it, `riverrun down` stops it.")
+
+
+def _run_here(settings: "Loaded") -> None:
+    from riverrun.cli.board import make_board
+    from riverrun.cluster.supervisor import Supervisor
+
+    runtime = _prepare(settings)
+    board = make_board()
+    printed = False
+
+    def changed(state: "RunState") -> None:
+        nonlocal printed
+        board.changed(state)
+        if state.state == "ready" and not printed:
+            printed = True
+            _address(state)
+
+    supervisor = Supervisor(
+        settings.project,
+        settings.settings,
+        runtime=runtime,
+        notice=board.notice,
+        changed=changed,
+        looked=board.looked,
+    )
+    try:
+        supervisor.run()
+    finally:
+        board.close()
+    say("Stopped.")
+
+
+def _prepare(settings: "Loaded") -> "Runtime":
+    from riverrun.cli.fetch import shown_progress
+    from riverrun.cluster.jvm import Runtime
+
+    return Runtime.prepare(settings.settings, progress=shown_progress())
+
+
+def _attached(settings: "Loaded") -> None:
+    from riverrun.kafka.connection import require_cluster
+    from riverrun.kafka.probe import Probe
+
+    kafka = settings.settings.kafka
+    connection = require_cluster(kafka, settings.project)
+    seen = Probe(connection.properties()).look(kafka.request_timeout_seconds)
+    say(
+        f"Attached to a cluster with {len(seen.brokers)} broker{'s' if len(seen.brokers) != 1 else ''} "
+        f"({settings.origins['kafka.bootstrap_servers']}); nothing to start."
+    )
+    click.echo(kafka.bootstrap_servers)
+
+
+def _address(state: "RunState") -> None:
+    """The one result of `up`, for `address=$(riverrun up --detach)`."""
+    click.echo(state.bootstrap_servers)
+
+
+def _notice(text: str) -> None:
+    say(text[:1].upper() + text[1:] + ".")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  riverrun down
+  riverrun down --delete-data --dry-run     what would be lost
+"""
+)
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds before the runner is killed.  [default: 40]")
+@click.option("--delete-data", is_flag=True, help="Delete all topics and records afterwards.")
+@click.option("--dry-run", is_flag=True, help="With --delete-data: say what would be deleted; do nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) -> None:
+    """Stop the project's Kafka. Its data stays, unless --delete-data says otherwise.
+
+    Brokers are asked to stop and given time; what does not stop is killed. When nothing runs, nothing happens.
+    """
+    from riverrun.cluster import control
+
+    settings = loaded()
+    project = settings.project
+    losses = control.data_losses(project) if delete_data else []
+    if dry_run:
+        for loss in losses:
+            click.echo(loss)
+        say("Nothing was done." if losses else "There is no data to delete.")
+        return
+    if losses:
+        confirm("Delete it?", "This deletes", losses, yes=yes)
+    if timeout is None:
+        timeout = settings.settings.kafka.stop_timeout_seconds + 10.0
+    stopped = control.stop_runner(project, timeout, _notice)
+    if stopped.pid or stopped.leftovers:
+        say("Killed." if stopped.killed else "Stopped.")
+    else:
+        say(f"Nothing runs in {project.root}.")
+    if delete_data:
+        control.delete_data(project)
+        say("The data is deleted." if losses else "There was no data to delete.")

@@ -1,0 +1,283 @@
+"""What other processes do with a project's runner: find it, compare it, wait for it, stop it, delete its data."""
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from riverrun import errors
+from riverrun.cluster.kafka import KafkaNode
+from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
+from riverrun.cluster.plan import KafkaPlan
+from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
+from riverrun.cluster.server import Deadline
+from riverrun.config import KafkaSettings, Project
+from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
+from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
+
+RUNNER_LOG = "runner.log"
+# What a runner needs on top of its servers' own time: Python, Java, looking at files.
+RUNNER_EXTRA_SECONDS = 30.0
+
+
+# --- compare --------------------------------------------------------------------------------------------------------
+
+
+def compared_settings(settings: KafkaSettings) -> dict[str, int]:
+    """The settings by which a second `up` knows whether the first one is what it wants."""
+    plan = KafkaPlan.of(settings)
+    return {
+        "brokers": plan.brokers,
+        "controllers": plan.controllers,
+        "replication": plan.replication,
+        "min_insync": plan.min_insync,
+        "heap_mb": plan.heap_mb,
+        "port": plan.port,
+    }
+
+
+def check_same(state: RunState, settings: KafkaSettings) -> None:
+    """Refuse to take a running cluster for one that was asked for differently."""
+    wanted = compared_settings(settings)
+    first = next((server.address for server in state.servers if server.kind == "broker"), "")
+    running = {**state.settings, "port": int(first.rpartition(":")[2] or 0)}
+    # 0 is any port.
+    differ = [
+        name for name, value in wanted.items() if running.get(name) != value and not (name == "port" and not value)
+    ]
+    if differ:
+        raise AlreadyRunningError(
+            f"This project's Kafka runs already (pid {state.pid}), and not as asked for",
+            expected=", ".join(f"{name} {wanted[name]}" for name in differ),
+            found=", ".join(f"{name} {running.get(name, 0)}" for name in differ),
+            hint="Stop it first with `riverrun down`, or leave those options out",
+            pid=state.pid,
+            differ=", ".join(differ),
+        )
+
+
+def server_state(node: KafkaNode, *, state: str, restarts: int = 0, detail: str = "") -> ServerState:
+    return ServerState(
+        name=node.name,
+        kind=node.node.kind,
+        state=state,
+        pid=node.pid,
+        address=node.address,
+        log=str(node.log),
+        started_at=node.started_at,
+        restarts=restarts,
+        detail=detail,
+    )
+
+
+# --- start in the background ----------------------------------------------------------------------------------------
+
+
+def start_detached(project: Project, arguments: Sequence[str], start_timeout_seconds: float) -> RunState:
+    """Start a runner of its own session (`python -m riverrun ARGUMENTS`) and wait until its servers are ready.
+
+    Raises what the runner failed of. A runner that is not ready in time is stopped again.
+    """
+    project.logs.mkdir(parents=True, exist_ok=True)
+    log = project.logs / RUNNER_LOG
+    with log.open("wb") as output:
+        runner = subprocess.Popen(
+            [sys.executable, "-m", "riverrun", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=project.root,
+            start_new_session=True,
+        )
+    deadline = Deadline(start_timeout_seconds + RUNNER_EXTRA_SECONDS)
+    try:
+        while True:
+            state = _state_of(project, runner.pid)
+            if state is not None and state.state == "ready":
+                # It is to outlive this process; without this, Python would warn that nobody waited for it.
+                runner.returncode = 0
+                return state
+            if _ended(runner, LOOK_SECONDS):
+                raise _failure(project, runner, log)
+            if deadline.passed:
+                raise ServerNotReadyError(
+                    f"The runner was not ready after {deadline.seconds:.0f} s", hint=f"See {log}", log=log
+                )
+    except BaseException:
+        if runner.poll() is None:
+            runner.terminate()
+            if not _ended(runner, RUNNER_EXTRA_SECONDS):
+                runner.kill()
+                runner.wait()
+        raise
+
+
+def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _state_of(project: Project, pid: int) -> RunState | None:
+    state = last_state(project)
+    return state if state is not None and state.pid == pid else None
+
+
+def _failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path) -> RiverrunError:
+    state = _state_of(project, runner.pid)
+    if state is not None and state.error:
+        return error_from_state(state.error)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+    return ServerDiedError(
+        f"The runner exited with code {runner.returncode}",
+        hint=f"See {log}",
+        lines=lines,
+        exit_code=runner.returncode,
+        log=log,
+    )
+
+
+def find_running(
+    project: Project, settings: KafkaSettings, notice: Callable[[str], None] = lambda _: None
+) -> RunState | None:
+    """The project's runner if it lives and runs what the settings ask for; None when nothing runs.
+
+    One that is starting is waited for; so is the end of one that is stopping.
+    """
+    path = lock_path(project)
+    deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
+    told = ""
+    while is_locked(path):
+        state = running_state(project)
+        if state is not None and state.state in ("ready", "degraded"):
+            check_same(state, settings)
+            return state
+        pid = lock_pid(path)
+        doing = state.state if state is not None else "starting"
+        if deadline.passed:
+            raise ServerNotReadyError(
+                f"The runner of this project (pid {pid}) is still {doing} after {deadline.seconds:.0f} s",
+                hint="`riverrun logs` shows what it does, `riverrun down` stops it",
+                pid=pid,
+            )
+        if doing != told:
+            notice(f"a runner of this project (pid {pid}) is {doing}; waiting for it")
+            told = doing
+        time.sleep(LOOK_SECONDS)
+    return None
+
+
+# --- errors that travel through the state file ----------------------------------------------------------------------
+
+
+def error_to_state(error: Exception) -> dict[str, Any]:
+    if not isinstance(error, RiverrunError):
+        return {"class": "ClusterError", "what": f"{type(error).__name__}: {error}"}
+    return {
+        "class": type(error).__name__,
+        "what": error.what,
+        "expected": error.expected,
+        "found": error.found,
+        "hint": error.hint,
+        "lines": list(error.lines),
+        "fields": error.as_dict()["fields"],
+    }
+
+
+def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
+    """The error as it was raised in the runner."""
+    cls = getattr(errors, str(content.get("class", "")), ClusterError)
+    error: RiverrunError = RiverrunError.__new__(cls)
+    parts = {name: content.get(name, "") for name in ("what", "expected", "found", "hint")}
+    RiverrunError.__init__(error, **parts, lines=content.get("lines", ()), **content.get("fields", {}))
+    return error
+
+
+# --- stop -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """What `stop_runner` found and did."""
+
+    pid: int = 0
+    killed: bool = False
+    leftovers: tuple[str, ...] = ()
+
+
+def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] = lambda _: None) -> Stopped:
+    """Stop a project's runner and wait until it and all its servers are gone.
+
+    A runner that does not react is killed; its servers' guards then stop them. So does this wait for servers of a runner
+    that was killed before. Nothing runs: nothing happens.
+    """
+    path = lock_path(project)
+    pid, killed = 0, False
+    if is_locked(path):
+        pid = lock_pid(path)
+        _signal(pid, signal.SIGTERM)
+        if not wait_until_free(path, Deadline(timeout)):
+            notice(f"the runner (pid {pid}) did not stop in {timeout:.0f} s; killing it")
+            killed = True
+            _signal(pid, signal.SIGKILL)
+            if not wait_until_free(path, Deadline(10.0)):
+                raise ClusterError(f"The runner (pid {pid}) cannot be killed", pid=pid)
+    return Stopped(pid, killed, _wait_for_leftovers(project, notice))
+
+
+def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
+    """Wait for servers whose runner is gone; their guards end them. Their names."""
+    left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
+    deadline = Deadline(ORPHAN_GRACE_SECONDS + 10)
+    for path in left:
+        notice(f"{path.stem} (pid {lock_pid(path)}) is ending")
+        if not wait_until_free(path, deadline):
+            raise ClusterError(
+                f"{path.stem} (pid {lock_pid(path)}) did not end",
+                hint=f"End it: kill -9 {lock_pid(path)}",
+                server=path.stem,
+                pid=lock_pid(path),
+            )
+    return tuple(path.stem for path in left)
+
+
+def _signal(pid: int, number: int) -> None:
+    if pid > 0:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+# --- delete ---------------------------------------------------------------------------------------------------------
+
+
+def data_losses(project: Project) -> list[str]:
+    """What `delete_data` would take away, one line each."""
+    folder = project.data
+    if not folder.exists():
+        return []
+    lines = []
+    for part in sorted(folder.iterdir()):
+        files = [path for path in part.rglob("*") if path.is_file()]
+        size_mb = sum(path.stat().st_blocks * 512 for path in files) / 1e6
+        lines.append(f"{part}: {size_mb:.1f} MB in {len(files)} files: all topics and records of this project")
+    return lines
+
+
+def delete_data(project: Project) -> None:
+    """Delete all data of a project whose servers do not run. Moved aside first: no half of a cluster is ever left."""
+    if not project.data.exists():
+        return
+    aside = project.data.with_name(f"data.deleted-{secrets.token_hex(4)}")
+    project.data.rename(aside)
+    for old in project.home.glob("data.deleted-*"):
+        shutil.rmtree(old)

@@ -1,0 +1,273 @@
+"""The runner behind `riverrun up`: holds the project's lock, starts its servers, restarts what dies, stops in order."""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from riverrun._version import __version__
+from riverrun.cluster.control import compared_settings, error_to_state, server_state
+from riverrun.cluster.home import Home, folder_error
+from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.kafka import KafkaNode
+from riverrun.cluster.lock import RunnerLock
+from riverrun.cluster.ports import HOST
+from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.server import Deadline
+from riverrun.config import Project, Settings
+from riverrun.config.run_state import RunState, ServerState, last_state, lock_path, state_path
+from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
+
+# A look at the servers happens at least this often; the end of one wakes the runner at once.
+LOOK_SECONDS = 0.5
+# A server that lived shorter than this died young; after so many young deaths in a row the runner gives up.
+YOUNG_SECONDS = 60.0
+MOST_YOUNG_DEATHS = 5
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 15.0
+
+
+class StopRequestedError(BaseException):
+    """SIGINT, SIGTERM or SIGHUP arrived. Not an Exception: nothing on the way may take it for a failure."""
+
+
+@dataclass
+class _Watched:
+    """A server as the runner sees it."""
+
+    node: KafkaNode
+    state: str = "starting"
+    detail: str = ""
+    restarts: int = 0
+    young_deaths: int = 0
+    start_at: float = 0.0
+    deadline: Deadline | None = None
+    error: ClusterError | None = None
+
+
+class Supervisor:
+    """Runs a project's servers until it is told to stop.
+
+    `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        settings: Settings,
+        *,
+        runtime: Runtime,
+        notice: Callable[[str], None] = lambda _: None,
+        changed: Callable[[RunState], None] = lambda _: None,
+        looked: Callable[[RunState], None] = lambda _: None,
+    ) -> None:
+        self._project = project
+        self._settings = settings
+        self._runtime = runtime
+        self._notice = notice
+        self._changed = changed
+        self._looked = looked
+        self._lock = RunnerLock(lock_path(project))
+        self._kafka: LocalKafka | None = None
+        self._watched: list[_Watched] = []
+        self._state = RunState(os.getpid(), "starting", __version__, settings=compared_settings(settings.kafka))
+        self._written: RunState | None = None
+
+    def run(self) -> None:
+        """Start, keep running, and stop when a signal asks. Raises what kept the servers from running."""
+        Home(self._project.home).make()
+        try:
+            (self._project.home / ".gitignore").write_text("*\n", encoding="ascii")
+        except OSError as error:
+            raise folder_error(error, self._project.home) from error
+        if not self._lock.take():
+            raise AlreadyRunningError(
+                "Another runner has this project's lock",
+                hint="`riverrun status` shows it, `riverrun down` stops it",
+                project=str(self._project.root),
+            )
+        try:
+            with _signals() as stop_signals:
+                self._run(stop_signals)
+        finally:
+            self._lock.release()
+
+    def _run(self, stop_signals: "_StopSignals") -> None:
+        self._say_stale()
+        self._state.started_at = time.time()
+        self._write()
+        try:
+            self._start()
+            self._watch(stop_signals)
+        except StopRequestedError:
+            self._stop(stop_signals)
+            state_path(self._project).unlink(missing_ok=True)
+        except BaseException as error:
+            self._stop(stop_signals, failed=error)
+            raise
+
+    def _say_stale(self) -> None:
+        old = last_state(self._project)
+        if old is not None and old.state != "failed":
+            self._notice(f"the last runner (pid {old.pid}) ended without cleaning up; its state file is replaced")
+
+    # --- start ---
+
+    def _start(self) -> None:
+        kafka = self._kafka = LocalKafka(
+            self._project.home, self._settings.kafka, runtime=self._runtime, notice=self._notice
+        )
+        deadline = Deadline(kafka.start_timeout_seconds)
+        kafka.start()
+        self._watched = [_Watched(node) for node in kafka.nodes]
+        self._update()
+        kafka.ready(deadline)
+        # Ports may have been chosen anew, with new nodes, while it became ready.
+        self._watched = [_Watched(node, state="ready") for node in kafka.nodes]
+        self._state.bootstrap_servers = kafka.bootstrap_servers
+        self._update(state="ready")
+
+    # --- keep running ---
+
+    def _watch(self, stop_signals: "_StopSignals") -> None:
+        while True:
+            for watched in self._watched:
+                self._look(watched)
+            down = [watched.node.name for watched in self._watched if watched.state != "ready"]
+            self._update(state="degraded" if down else "ready")
+            self._looked(self._state)
+            if self._kafka is not None:
+                self._kafka.settle()
+            stop_signals.wait(LOOK_SECONDS)
+
+    def _look(self, watched: _Watched) -> None:
+        if watched.state in ("ready", "starting") and not watched.node.alive:
+            self._died(watched, watched.node.death())
+        elif watched.state == "restarting" and time.monotonic() >= watched.start_at:
+            self._start_again(watched)
+        elif watched.state == "starting" and watched.deadline is not None:
+            self._look_at_start(watched, watched.deadline)
+
+    def _died(self, watched: _Watched, error: ClusterError) -> None:
+        young = watched.node.lived_seconds < YOUNG_SECONDS
+        watched.young_deaths = watched.young_deaths + 1 if young else 1
+        watched.error = error
+        if watched.young_deaths > MOST_YOUNG_DEATHS:
+            self._notice(f"{watched.node.name} died {watched.young_deaths} times in a row; giving up")
+            raise error
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (watched.young_deaths - 1), LONGEST_PAUSE_SECONDS)
+        watched.start_at = time.monotonic() + pause
+        watched.state = "restarting"
+        watched.detail = error.what
+        self._notice(f"{error.what}; starting it again in {pause:g} s")
+
+    def _start_again(self, watched: _Watched) -> None:
+        watched.restarts += 1
+        watched.state = "starting"
+        watched.deadline = Deadline(watched.node.start_timeout_seconds)
+        try:
+            watched.node.start()
+        except ClusterError as error:
+            self._died(watched, error)
+
+    def _look_at_start(self, watched: _Watched, deadline: Deadline) -> None:
+        from riverrun.kafka.probe import answers
+
+        if answers(HOST, watched.node.port, 0.25):
+            watched.state, watched.detail, watched.deadline = "ready", "", None
+            self._notice(f"{watched.node.name} runs again (pid {watched.node.pid})")
+        elif deadline.passed:
+            watched.node.kill()
+            self._died(watched, watched.node.not_ready(deadline))
+
+    # --- stop ---
+
+    def _stop(self, stop_signals: "_StopSignals", failed: BaseException | None = None) -> None:
+        if self._kafka is not None and any(node.alive for node in self._kafka.nodes):
+            self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
+            self._update(state="stopping")
+            try:
+                stop_signals.armed = True
+                self._kafka.stop()
+            except StopRequestedError:
+                self._notice("killing")
+                stop_signals.armed = False
+                self._kafka.kill()
+            finally:
+                stop_signals.armed = False
+        if isinstance(failed, Exception):
+            self._state.error = error_to_state(failed)
+            self._update(state="failed", detail=failed.what if isinstance(failed, RiverrunError) else str(failed))
+
+    # --- tell ---
+
+    def _update(self, *, state: str = "", detail: str | None = None) -> None:
+        if state:
+            self._state.state = state
+        if detail is not None:
+            self._state.detail = detail
+        self._state.servers = [self._server(watched) for watched in self._watched]
+        self._write()
+
+    def _server(self, watched: _Watched) -> ServerState:
+        state = self._state.state if self._state.state in ("stopping", "failed") else watched.state
+        if state in ("stopping", "failed") and not watched.node.alive:
+            state = "stopped"
+        return server_state(watched.node, state=state, restarts=watched.restarts, detail=watched.detail)
+
+    def _write(self) -> None:
+        if self._state == self._written:
+            return
+        try:
+            self._state.write(state_path(self._project))
+        except OSError as error:
+            if self._state.state == "starting":
+                raise folder_error(error, self._project.run) from error
+            # Servers that run are not stopped because a note about them cannot be written.
+            self._notice(f"the state file cannot be written: {error.strerror}")
+        self._written = RunState(**vars(self._state))
+        self._changed(self._state)
+
+
+class _StopSignals:
+    """Turns the first stop signal into StopRequestedError, at once while `armed`; later ones count only when armed again."""
+
+    def __init__(self, reader: int) -> None:
+        self.armed = True
+        self.from_terminal = False
+        self._reader = reader
+
+    def arrived(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self.from_terminal = number == signal.SIGINT
+        if self.armed:
+            self.armed = False
+            raise StopRequestedError
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a signal, of which a child's end is one."""
+        ready, _, _ = select.select([self._reader], [], [], seconds)
+        if ready:
+            os.read(self._reader, 512)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_StopSignals]:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    stop = _StopSignals(reader)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop.arrived) for number in numbers}
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+    old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield stop
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
