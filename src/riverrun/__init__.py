@@ -12,15 +12,21 @@ if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.errors import RiverrunError
     from riverrun.kafka.connection import Connection, connect
+    from riverrun.kafka.delivery import Delivery, Receipt, Undelivered
+    from riverrun.kafka.producer import Producer
     from riverrun.model.event import Event, event_time, field, key
     from riverrun.model.topic import Topic
 
 _PLACES = {
     "App": "riverrun.app",
     "Connection": "riverrun.kafka.connection",
+    "Delivery": "riverrun.kafka.delivery",
     "Event": "riverrun.model.event",
+    "Producer": "riverrun.kafka.producer",
+    "Receipt": "riverrun.kafka.delivery",
     "RiverrunError": "riverrun.errors",
     "Topic": "riverrun.model.topic",
+    "Undelivered": "riverrun.kafka.delivery",
     "connect": "riverrun.kafka.connection",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
@@ -30,9 +36,13 @@ _PLACES = {
 __all__ = [
     "App",
     "Connection",
+    "Delivery",
     "Event",
+    "Producer",
+    "Receipt",
     "RiverrunError",
     "Topic",
+    "Undelivered",
     "__version__",
     "connect",
     "event_time",

@@ -7,22 +7,25 @@
 
 An event class is a msgspec struct (docs/decisions/0004-events.md has the measurement against pydantic). Making an instance
 checks nothing, because it must be cheap; sending one does: `EventSchema.encode` reads back the very bytes it is about to
-send, with the type's own decoder, so no producer can put into a topic what a consumer of the same type would refuse.
+send, with the type's own decoder, unless the values leave no doubt (model/shortcut.py). So no producer can put into a topic
+what a consumer of the same type would refuse.
 """
 
 import sys
+import types
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, dataclass_transform, get_args, get_origin
 
 import msgspec
 
 from riverrun.errors import DeclarationError, EventInvalidError, RecordUnreadableError
 from riverrun.model.quantity import milliseconds
+from riverrun.model.shortcut import encoder_for
 
 E = TypeVar("E", bound="Event")
 
@@ -86,13 +89,20 @@ def _apply(name: str, namespace: dict[str, Any], marks: dict[str, _Mark]) -> Non
         else:
             namespace[each] = mark.default
     for each, annotation in annotations.items():
-        constraints = dict(marks[each].constraints) if each in marks else {}
-        if annotation is datetime:
-            constraints["tz"] = True
-        if constraints:
-            annotations[each] = Annotated[annotation, msgspec.Meta(**constraints)]
+        annotations[each] = _constrained(annotation, marks[each].constraints if each in marks else {})
     namespace["__annotations__"] = annotations
     namespace.pop("__annotate_func__", None)
+
+
+def _constrained(annotation: Any, constraints: dict[str, Any]) -> Any:
+    """The annotation with its constraints; those of an optional field are its value's. A datetime has a time zone."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [each for each in get_args(annotation) if each is not types.NoneType]
+        if len(members) == 1:
+            return _constrained(members[0], constraints) | None
+    if annotation is datetime:
+        constraints = constraints | {"tz": True}
+    return Annotated[annotation, msgspec.Meta(**constraints)] if constraints else annotation
 
 
 def _annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
@@ -165,12 +175,16 @@ class EventSchema(Generic[E]):
     time_field: str | None
     late_ms: int
     header: tuple[str, bytes]
-    key_of: Callable[[E], bytes | None]
+    key_of: Callable[[E], str | bytes | None]
     _dump: Callable[[E], bytes]
     _load: Callable[[bytes], E]
 
-    def encode(self, event: E) -> bytes:
-        """The bytes to send, checked: EventInvalidError when a field has the wrong type or breaks its constraint."""
+    @cached_property
+    def encode(self) -> Callable[[E], bytes]:
+        """Gives the bytes to send, checked: EventInvalidError when a field has the wrong type or breaks its constraint."""
+        return encoder_for(self.event, self._dump, self._encode_and_read_back)
+
+    def _encode_and_read_back(self, event: E) -> bytes:
         try:
             if not isinstance(event, self.event):
                 raise TypeError(type(event).__name__)
@@ -244,17 +258,15 @@ def schema_of(event: type[E]) -> EventSchema[E]:
     )
 
 
-def _key_getter(event: type[Event], name: str | None) -> Callable[[Any], bytes | None]:
+def _key_getter(event: type[Event], name: str | None) -> Callable[[Any], str | bytes | None]:
     if name is None:
         return lambda _: None
     get = attrgetter(name)
-    types = {each.name: each.type for each in msgspec.structs.fields(event)}
-    kind = types[name]
+    kinds = {each.name: each.type for each in msgspec.structs.fields(event)}
+    kind = kinds[name]
     while getattr(kind, "__metadata__", None):
         kind = kind.__origin__
-    if kind is str:
-        return lambda each: get(each).encode()
-    if kind is bytes:
+    if kind in (str, bytes):
         return get
     if kind in (int, uuid.UUID):
         return lambda each: str(get(each)).encode()

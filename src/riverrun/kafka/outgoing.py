@@ -1,0 +1,114 @@
+"""What is sent: the bytes of a value, its key, headers and timestamp, worked out once per topic where possible."""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from riverrun.errors import EventInvalidError, UsageError
+from riverrun.model.event import SCHEMA_HEADER, Event, schema_of
+from riverrun.model.topic import Topic, check_topic_name
+
+Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]]
+
+_dump = msgspec.json.Encoder().encode
+
+
+class Route:
+    """How values become records of one topic. `headers` is None, or the list the client takes."""
+
+    __slots__ = ("encode", "headers", "key_of", "name", "tombstones", "topic")
+
+    def __init__(self, topic: Topic[Any] | str) -> None:
+        self.topic = topic  # held, because routes are found by the topic's identity
+        self.encode: Callable[[Any], bytes | None]
+        self.key_of: Callable[[Any], str | bytes | None]
+        if isinstance(topic, str):
+            self.name, schema, self.tombstones = check_topic_name(topic), None, True
+        elif isinstance(topic, Topic):
+            self.name, schema, self.tombstones = topic.name, topic.schema, topic.compact or topic.event is None
+        else:
+            raise UsageError(
+                "A record needs a topic", expected="a riverrun.Topic or a name", found=type(topic).__name__
+            )
+        self.headers: list[tuple[str, str | bytes | None]] | None = None
+        if schema is not None:
+            self.encode, self.key_of, self.headers = schema.encode, schema.key_of, [schema.header]
+        else:
+            self.encode, self.key_of = self._encode_any, _key_of_any
+
+    def _encode_any(self, value: Any) -> bytes | None:
+        if value is None or type(value) is bytes:
+            return value
+        if isinstance(value, Event):
+            return schema_of(type(value)).encode(value)
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        try:
+            return _dump(value)
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise EventInvalidError(
+                f"This value cannot be sent to {self.name}",
+                expected="an event, bytes, text, or something JSON can carry",
+                found=str(error),
+                topic=self.name,
+            ) from error
+
+    def record(
+        self, value: Any, key: str | bytes | None, headers: Headers | None
+    ) -> tuple[bytes | None, str | bytes | None, list[tuple[str, str | bytes | None]] | None]:
+        """The value, key and headers to send: the general way, for all that is not an event of the topic's class."""
+        if value is None:
+            if not self.tombstones or key is None:
+                raise EventInvalidError(
+                    f"None cannot be sent to {self.name}",
+                    expected="an event; None removes a key from a compacted topic, and needs `key`",
+                    topic=self.name,
+                )
+            return None, key, _with(None, headers)
+        data = self.encode(value)
+        if key is None:
+            key = self.key_of(value)
+        fixed = self.headers
+        if fixed is None and isinstance(value, Event):
+            fixed = [schema_of(type(value)).header]
+        return data, key, _with(fixed, headers)
+
+
+def _key_of_any(value: Any) -> str | bytes | None:
+    return schema_of(type(value)).key_of(value) if isinstance(value, Event) else None
+
+
+def _with(
+    fixed: list[tuple[str, str | bytes | None]] | None, headers: Headers | None
+) -> list[tuple[str, str | bytes | None]] | None:
+    if headers is None:
+        return fixed
+    given: list[Any] = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for each in given:
+        match each:
+            case (str(name), None | str() | bytes()) if name != SCHEMA_HEADER or fixed is None:
+                pass
+            case (str(name), _) if name == SCHEMA_HEADER:
+                raise UsageError(f"The header {SCHEMA_HEADER} is set by the event's class", hint="Leave it out")
+            case _:
+                raise UsageError("A header cannot be sent", expected="a name and text, bytes or None", found=repr(each))
+    return [*(fixed or []), *given]
+
+
+def milliseconds_of(timestamp: datetime | int | None) -> int:
+    """Kafka's timestamp; 0 is now, which the client fills in."""
+    if timestamp is None:
+        return 0
+    if isinstance(timestamp, int):
+        if timestamp <= 0:
+            raise UsageError("A record's timestamp must be after 1970", found=str(timestamp))
+        return timestamp
+    if timestamp.tzinfo is None:
+        raise UsageError(
+            "A record's timestamp has no time zone", found=timestamp.isoformat(), hint="Use datetime.now(UTC)"
+        )
+    return milliseconds_of(round(timestamp.astimezone(UTC).timestamp() * 1000))
