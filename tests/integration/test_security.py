@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
 
 from riverrun.config import Project
 from riverrun.errors import AuthenticationError, RiverrunError
 from riverrun.kafka.admin import Admin
 from riverrun.kafka.connection import connect
+from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,6 @@ def _check_roles(cls: Any) -> None:
             )
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, key, event_time))
 class EventMeta(msgspec.StructMeta):
     """Turns the marks into msgspec's annotations. Events are frozen and take their fields by name."""
 
@@ -150,14 +149,16 @@ class EventMeta(msgspec.StructMeta):
         marks = {each: mark for each, mark in namespace.items() if isinstance(mark, _Mark)}
         if marks or "__annotations__" in namespace or "__annotate_func__" in namespace:
             _apply(name, namespace, marks)
-        cls: Any = super().__new__(mcls, name, bases, namespace, kw_only=True, frozen=True, **options)
+        cls: Any = super().__new__(mcls, name, bases, namespace, **{**options, "kw_only": True, "frozen": True})
         cls.__riverrun_marks__ = getattr(cls, "__riverrun_marks__", {}) | marks
         cls.__riverrun_version__ = version
         _check_roles(cls)
         return cls  # type: ignore[no-any-return]
 
 
-class Event(msgspec.Struct, metaclass=EventMeta):
+# On the class, not the metaclass: type checkers look at base classes first, and msgspec.Struct has a transform of its own.
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field, key, event_time))
+class Event(msgspec.Struct, metaclass=EventMeta, frozen=True):
     """Base of all event classes. `class Reading(Event, version=2)` says which version of its fields a class describes."""
 
     __riverrun_marks__: ClassVar[dict[str, _Mark]]
