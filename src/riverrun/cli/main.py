@@ -99,7 +99,9 @@ def main() -> NoReturn:
 def run(arguments: list[str]) -> int:
     debug = bool(os.environ.get("RIVERRUN_DEBUG")) or "--debug" in arguments
     try:
-        cli.main(arguments, prog_name="riverrun", standalone_mode=False)
+        result = cli.main(arguments, prog_name="riverrun", standalone_mode=False)
+        # click gives back the code of `ctx.exit(code)` here; a command's own result is None.
+        return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.Abort:
@@ -129,4 +131,3 @@ def run(arguments: list[str]) -> int:
             err=True,
         )
         return 1
-    return 0

@@ -261,16 +261,16 @@ def _signal(pid: int, number: int) -> None:
 
 
 def data_losses(project: Project) -> list[str]:
-    """What `delete_data` would take away, one line each."""
-    folder = project.data
-    if not folder.exists():
+    """What `delete_data` would take away, one line each: the topics, and the folder."""
+    from riverrun.kafka.disk import sizes_below
+
+    if not any(path.is_file() for path in project.data.rglob("*")):
         return []
-    lines = []
-    for part in sorted(folder.iterdir()):
-        files = [path for path in part.rglob("*") if path.is_file()]
-        size_mb = sum(path.stat().st_blocks * 512 for path in files) / 1e6
-        lines.append(f"{part}: {size_mb:.1f} MB in {len(files)} files: all topics and records of this project")
-    return lines
+    topics = {name: size for name, size in sizes_below(project.data).items() if not name.startswith("__")}
+    return [
+        *(f"topic {name} ({size / 1e6:.1f} MB)" for name, size in sorted(topics.items())),
+        f"all that is in {project.data}, with the offsets of all groups",
+    ]
 
 
 def delete_data(project: Project) -> None:

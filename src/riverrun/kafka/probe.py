@@ -42,6 +42,13 @@ class ClusterSeen:
     brokers: tuple[BrokerSeen, ...]
 
 
+def client_versions() -> tuple[str, str]:
+    """Versions of the client library and of the C library below it."""
+    import confluent_kafka
+
+    return str(confluent_kafka.version()), str(confluent_kafka.libversion()[0])
+
+
 def answers(host: str, port: int, timeout: float) -> bool:
     """Whether a broker or controller answers there, in Kafka's own protocol without TLS or login.
 

@@ -1,0 +1,210 @@
+"""What `riverrun doctor` looks at. Each check says ok, or what is wrong and what to do; none of them changes anything."""
+
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun._version import __version__
+from riverrun.artifacts import State, cache_folder, check_set, find_java, read_lock
+from riverrun.cluster.home import LEAST_FREE_MB
+from riverrun.cluster.ports import holder_of, is_free
+from riverrun.cluster.runner import FIRST_PORT
+from riverrun.config import Loaded
+from riverrun.config.run_state import running_state
+from riverrun.errors import RiverrunError
+
+# What a broker needs besides its heap: measured at 120 to 160 MiB.
+JVM_EXTRA_MB = 180
+COMFORTABLE_FREE_MB = 1024
+FEW_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `state` is ok, warn or fail; `todo` is empty when nothing is to be done."""
+
+    check: str
+    state: str
+    found: str
+    todo: str = ""
+
+
+def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
+    """All findings, one by one as they are made: some of them take seconds."""
+    yield from _versions()
+    try:
+        loaded = load()
+    except RiverrunError as error:
+        yield _failed("configuration", error)
+        return
+    yield _configuration(loaded)
+    yield _java(loaded)
+    yield from _artifacts(loaded)
+    yield _memory(loaded)
+    yield _disk("disk", loaded.project.root, "the project")
+    yield _disk("cache disk", cache_folder(loaded.settings.artifacts), "the cache")
+    yield _open_files()
+    if not loaded.attached:
+        yield _port(loaded)
+    yield _cluster(loaded)
+
+
+def _failed(check: str, error: RiverrunError) -> Finding:
+    detail = f" (found {error.found})" if error.found else ""
+    return Finding(check, "fail", f"{error.code}: {error.what}{detail}", error.hint)
+
+
+def _versions() -> Iterator[Finding]:
+    supported = sys.version_info >= (3, 11)
+    yield Finding(
+        "python",
+        "ok" if supported else "fail",
+        f"{platform.python_version()} in {sys.prefix}",
+        "" if supported else "Use Python 3.11 or newer",
+    )
+    yield Finding("riverrun", "ok", __version__)
+    try:
+        from riverrun.kafka.probe import client_versions
+
+        client, library = client_versions()
+    except ImportError as error:
+        yield Finding("kafka client", "fail", f"it cannot be imported: {error}", "Run `pip install confluent-kafka`")
+    else:
+        yield Finding("kafka client", "ok", f"confluent-kafka {client}, librdkafka {library}")
+
+
+def _configuration(loaded: Loaded) -> Finding:
+    file = loaded.project.config_file
+    return Finding("configuration", "ok", str(file) if file.is_file() else f"none in {loaded.project.root}; defaults")
+
+
+def _java(loaded: Loaded) -> Finding:
+    try:
+        java = find_java(loaded.settings.java)
+    except RiverrunError as error:
+        return _failed("java", error)
+    found = f"{java.full_version} in {java.home} ({java.source})"
+    if java.passed_over:
+        return Finding("java", "warn", f"{found}; passed over {'; '.join(java.passed_over)}", "Correct or remove those")
+    return Finding("java", "ok", found)
+
+
+def _artifacts(loaded: Loaded) -> Iterator[Finding]:
+    settings = loaded.settings.artifacts
+    try:
+        lock = read_lock("kafka")
+        version = next(each.version for each in lock.artifacts if each.name == "kafka-clients")
+        checked = check_set("kafka", settings)
+    except RiverrunError as error:
+        yield _failed("kafka jars", error)
+        return
+    counts = {state: sum(each.state is state for each in checked) for state in State}
+    missing = counts[State.MISSING]
+    if counts[State.CORRUPT]:
+        names = ", ".join(each.path.name for each in checked if each.state is State.CORRUPT)
+        yield Finding(
+            "kafka jars", "fail", f"changed since they were fetched: {names}", "Run `riverrun fetch --repair`"
+        )
+    elif missing:
+        state, todo = ("fail", "Set artifacts.offline to false") if settings.offline else ("warn", "")
+        todo = todo or "Nothing: `riverrun up` fetches them. `riverrun fetch kafka` does so now"
+        yield Finding("kafka jars", state, f"Kafka {version}: {missing} of {len(checked)} files are missing", todo)
+    else:
+        yield Finding("kafka jars", "ok", f"Kafka {version}: {len(checked)} files in {cache_folder(settings)}")
+    yield _repository(loaded, needed=bool(missing or counts[State.CORRUPT]))
+
+
+def _repository(loaded: Loaded, *, needed: bool) -> Finding:
+    from riverrun.artifacts.reach import reach
+
+    if loaded.settings.artifacts.offline:
+        return Finding("repository", "ok", "not asked: artifacts.offline is set")
+    try:
+        repository = reach("kafka", loaded.settings.artifacts)
+    except RiverrunError as error:
+        failed = _failed("repository", error)
+        # Without need it is only a remark: everything is here.
+        return failed if needed else Finding("repository", "warn", failed.found, failed.todo)
+    return Finding("repository", "ok", f"{repository} answers")
+
+
+def _memory(loaded: Loaded) -> Finding:
+    import psutil
+
+    kafka = loaded.settings.kafka
+    memory = psutil.virtual_memory()
+    available, total = int(memory.available) >> 20, int(memory.total) >> 20
+    found = f"{available} of {total} MiB available"
+    if loaded.attached or running_state(loaded.project) is not None:
+        return Finding("memory", "ok", found)
+    nodes = kafka.brokers + kafka.controllers
+    needed = nodes * (kafka.heap_mb + JVM_EXTRA_MB)
+    found += f"; {nodes} server{'s' if nodes > 1 else ''} of {kafka.heap_mb} MiB heap need about {needed}"
+    if needed > total:
+        return Finding("memory", "fail", found, "Run fewer brokers (kafka.brokers) or smaller ones (kafka.heap_mb)")
+    if needed > available:
+        return Finding("memory", "warn", found, "End other programs, or run fewer or smaller brokers")
+    return Finding("memory", "ok", found)
+
+
+def _disk(check: str, folder: Path, whose: str) -> Finding:
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free >> 20
+    found = f"{free} MiB free for {whose} in {folder}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return Finding(check, "fail", f"{folder} may not be written by this user", "Change its rights or owner")
+    if free < LEAST_FREE_MB:
+        return Finding(check, "fail", found, "Free some space")
+    if free < COMFORTABLE_FREE_MB:
+        return Finding(check, "warn", found, "Free some space, or keep records for a shorter time")
+    return Finding(check, "ok", found)
+
+
+def _open_files() -> Finding:
+    # Java raises its own limit to the hard one.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
+        return Finding(
+            "open files", "warn", f"a process may open {hard}", f"Raise it (ulimit -Hn {FEW_FILES}) for many partitions"
+        )
+    return Finding("open files", "ok", f"a process may open {'any number' if hard == resource.RLIM_INFINITY else hard}")
+
+
+def _port(loaded: Loaded) -> Finding:
+    state = running_state(loaded.project)
+    if state is not None and state.bootstrap_servers:
+        return Finding("port", "ok", f"our Kafka listens on {state.bootstrap_servers}")
+    wanted = loaded.settings.kafka.port
+    port = wanted or FIRST_PORT
+    if is_free(port):
+        return Finding("port", "ok", f"{port} is free")
+    holder = holder_of(port) or "a process that we may not see"
+    if wanted:
+        return Finding("port", "fail", f"{port} is taken by {holder}", "Stop that process, or set kafka.port to 0")
+    return Finding("port", "ok", f"{port} is taken by {holder}; `riverrun up` takes the next free one")
+
+
+def _cluster(loaded: Loaded) -> Finding:
+    from riverrun.kafka.connection import Connection
+    from riverrun.kafka.probe import Probe
+
+    kafka = loaded.settings.kafka
+    if not kafka.bootstrap_servers:
+        return Finding("cluster", "ok", "none runs for this project")
+    try:
+        seen = Probe(Connection(kafka).properties()).look(kafka.request_timeout_seconds)
+    except RiverrunError as error:
+        return _failed("cluster", error)
+    count = len(seen.brokers)
+    found = f"{kafka.bootstrap_servers} answers: {count} broker{'s' if count != 1 else ''}"
+    state = running_state(loaded.project)
+    if not loaded.attached and state is not None and state.state == "degraded":
+        down = ", ".join(f"{each.name} ({each.detail})" for each in state.servers if each.state != "ready")
+        return Finding("cluster", "warn", f"{found}; down: {down}", "See `riverrun logs`")
+    return Finding("cluster", "ok", found)
