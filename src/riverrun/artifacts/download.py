@@ -159,10 +159,11 @@ class _Part:
 
     def _take_up(self) -> None:
         """Go on after what an earlier fetch left, if that can be the beginning of the file."""
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
-        if os.fstat(self._descriptor).st_size > self.artifact.size:
+        there = os.fstat(self._descriptor).st_size
+        if there > self.artifact.size:
             self.restart()
-        while chunk := os.read(self._descriptor, 1 << 20):
+            return
+        while self.position < there and (chunk := os.read(self._descriptor, min(1 << 20, there - self.position))):
             self._digest.update(chunk)
             self.position += len(chunk)
         if self.position == self.artifact.size and not self.matches():

