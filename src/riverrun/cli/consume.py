@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from riverrun.cli.context import cluster_option, open_admin
-from riverrun.cli.output import say
+from riverrun.cli.output import plural, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _rest(span: "Span") -> "Span":
 
 
 def _gone(place: "Place", first: int, count: int) -> None:
-    say(f"{count} records of {place} from offset {first} on were removed by retention before they could be read.")
+    say(f"{plural(count, 'record')} of {place} from offset {first} on are gone: removed before they could be read.")
 
 
 def _trouble(text: str) -> None:
@@ -156,8 +156,8 @@ def _trouble(text: str) -> None:
 
 
 def _counted(output: _Output) -> str:
-    matched = f"{output.printed} of {output.read}" if output.conditions else str(output.printed)
-    return f"{matched} record{'s' if matched != '1' else ''}."
+    count = plural(output.read if output.conditions else output.printed, "record")
+    return f"{output.printed} of {count}." if output.conditions else f"{count}."
 
 
 def _remark(output: _Output, topics: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from riverrun.cli.context import cluster_option, confirm, open_admin
-from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from riverrun.kafka.groups import GroupLag
@@ -82,7 +82,7 @@ def describe(name: str, bootstrap: str | None, as_json: bool) -> None:
             "partitions": rows,
         })  # fmt: skip
         return
-    say(f"{name}: {group.group.state}, {len(group.group.members)} members, {group.group.kind} protocol")
+    say(f"{name}: {group.group.state}, {plural(len(group.group.members), 'member')}, {group.group.kind} protocol")
     print_rows(rows, as_json=False, empty=f"{name} has committed nothing and reads nothing.")
 
 

@@ -6,7 +6,7 @@ import click
 
 from riverrun.cli.context import cluster_option, confirm, open_admin
 from riverrun.cli.groups import partition_rows
-from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def move(
         losses = [
             f"{each.place} {each.before} → {each.after}: skips {each.skipped}" for each in moves.moves if each.skipped
         ]
-        confirm("Skip them?", f"{group} would never read {moves.skipped} records", losses, yes=yes)
+        confirm("Skip them?", f"{group} would never read {plural(moves.skipped, 'record')}", losses, yes=yes)
     if not dry_run:
         apply(admin, moves)
     rows = [each.row() for each in moves.moves]
@@ -87,8 +87,8 @@ def move(
         return
     print_rows(rows, as_json=False, empty=f"{group} has committed nothing that is still there.")
     say(
-        f"{'Would move' if dry_run else 'Moved'} {len(moves.changes)} of {len(rows)} partitions: "
-        f"{moves.again} records are read again, {moves.skipped} are skipped."
+        f"{'Would move' if dry_run else 'Moved'} {len(moves.changes)} of {plural(len(rows), 'partition')}: "
+        f"{plural(moves.again, 'record')} to read again, {moves.skipped} skipped."
     )
 
 

@@ -20,6 +20,11 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 record`, `12 345 records`."""
+    return f"{number:,} {noun}{'s' if number != 1 else ''}".replace(",", " ")
+
+
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, default=str, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 

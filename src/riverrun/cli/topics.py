@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from riverrun.cli.context import app_option, cluster_option, confirm, load_declared, open_admin
-from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import TopicExistsError, UsageError
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def create(
     _, admin = open_admin(bootstrap)
     try:
         create_topic(admin, topic)
-        say(f"Created {name} with {_count(partitions, 'partition')}.")
+        say(f"Created {name} with {plural(partitions, 'partition')}.")
     except TopicExistsError as error:
         if not if_not_exists:
             raise TopicExistsError(
@@ -287,7 +287,7 @@ def delete(names: tuple[str, ...], dry_run: bool, yes: bool, bootstrap: str | No
 
 def _lost(row: Mapping[str, Any]) -> str:
     readers = f"; read by {', '.join(row['groups'])}" if row["groups"] else "; no group reads it"
-    return f"{row['topic']}: {_count(row['records'], 'record')} in {_count(row['partitions'], 'partition')}{readers}"
+    return f"{row['topic']}: {plural(row['records'], 'record')} in {plural(row['partitions'], 'partition')}{readers}"
 
 
 @topics.command(epilog="Example: riverrun topics apply --app meters.py --dry-run")
@@ -313,7 +313,3 @@ def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap:
             say(
                 f"{change.topic} also sets {', '.join(sorted(change.kept))}, which the app does not mention: left as it is."
             )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' if number != 1 else ''}".replace(",", " ")
