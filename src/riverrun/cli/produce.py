@@ -1,0 +1,255 @@
+"""`riverrun produce`: send lines from stdin or a file as records."""
+
+import os
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+import click
+
+from riverrun.cli.context import app_option, cluster_option, load_declared, open_admin
+from riverrun.cli.output import json_option, plural, print_json, say
+from riverrun.errors import TopicNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from riverrun.config import Loaded
+    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.feed import Counts
+    from riverrun.model.event import Event, EventSchema
+    from riverrun.model.lines import BadLine, Line
+    from riverrun.model.topic import Topic
+
+# Bad lines that are shown before only their number is.
+_SHOWN = 10
+
+
+@click.command(epilog="Example: riverrun produce readings readings.jsonl --key house_id --create --partitions 4")
+@click.argument("topic")
+@click.argument("file", required=False, type=click.Path())
+@click.option("--csv", "as_csv", is_flag=True, help="The lines are CSV, after a row of names.")
+@click.option("--text", "as_text", is_flag=True, help="The lines are any text, not JSON.")
+@click.option("--key", metavar="FIELD", default="", help="The field whose value is the key; dots lead inside.")
+@click.option("--key-separator", metavar="TEXT", default="", help=r"Lines are key, this, value. \t is a tab.")
+@click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header for every record.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Send at most this many records a second.")
+@click.option("--create", is_flag=True, help="Create the topic if it is not there.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Partitions of a topic that --create makes. [default: 1]"
+)
+@app_option
+@click.option("--skip-bad", is_flag=True, help="Go on after lines that are no records, and count them.")
+@click.option("--bad-to", metavar="FILE", type=click.Path(), help="Write such lines to this file, and go on.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=60,
+    show_default=True,
+    help="Seconds after which a record that is not acknowledged has failed.",
+)
+@cluster_option
+@json_option
+def produce(
+    *,
+    topic: str,
+    file: str | None,
+    as_csv: bool,
+    as_text: bool,
+    key: str,
+    key_separator: str,
+    headers: tuple[str, ...],
+    rate: float | None,
+    create: bool,
+    partitions: int | None,
+    app_file: str | None,
+    skip_bad: bool,
+    bad_to: str | None,
+    timeout: float,
+    bootstrap: str | None,
+    as_json: bool,
+) -> None:
+    """Send records from stdin or FILE: one JSON value a line, sent as it stands.
+
+    A topic that the app declares with a type takes only events of that type; any other takes any JSON. Stops at the first
+    line that is no record, and says how many were acknowledged before it.
+    """
+    from riverrun.kafka.feed import Feed
+    from riverrun.model.pace import Pace
+
+    separator = key_separator.replace("\\t", "\t").encode()
+    _check_flags(as_csv=as_csv, as_text=as_text, key=key, separator=separator)
+    settings, admin = open_admin(bootstrap)
+    declared = _declared(settings, app_file, topic)
+    schema = declared.schema if declared is not None and not as_text else None
+    if schema is not None and (key or separator):
+        raise UsageError(
+            f"The key of {topic} is declared: {schema.key_field or 'none'}", hint="Leave out --key and --key-separator"
+        )
+    limit, count = _topic(admin, topic, declared, create=create, partitions=partitions)
+    bad = _Bad(_name(file), Path(bad_to) if bad_to else None, skip=skip_bad or bad_to is not None)
+    started = time.monotonic()
+    with bad, _open(file) as stream:
+        feed = Feed(
+            admin.connection,
+            topic,
+            source=bad.source,
+            limit=limit,
+            headers=[*([schema.header] if schema else []), *_headers(headers)],
+            on_bad=bad.take,
+            on_progress=ProgressLine(started) if sys.stderr.isatty() and not sys.stdin.isatty() else None,
+            timeout_seconds=timeout,
+        )
+        lines = _lines(stream, schema, as_csv=as_csv, as_text=as_text, key=key, separator=separator, limit=limit)
+        try:
+            counts = feed.send(lines, steady=_is_file(stream), pace=Pace(rate) if rate else None)
+        except KeyboardInterrupt:
+            say(f"\nStopped: {feed.counts.acknowledged} of {feed.counts.taken} records acknowledged by {topic}.")
+            raise click.exceptions.Exit(130) from None
+    seconds = time.monotonic() - started
+    bad.summary()
+    speed = f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)".replace(",", " ") if seconds > 1 else ""
+    say(f"{plural(counts.acknowledged, 'record')} acknowledged by {topic} ({plural(count, 'partition')}){speed}.")
+    if as_json:
+        print_json({
+            "topic": topic,
+            "acknowledged": counts.acknowledged,
+            "bad": counts.bad,
+            "seconds": round(seconds, 3),
+        })  # fmt: skip
+
+
+def _check_flags(*, as_csv: bool, as_text: bool, key: str, separator: bytes) -> None:
+    if as_csv and as_text:
+        raise UsageError("--csv and --text cannot be had at once")
+    if key and separator:
+        raise UsageError("--key and --key-separator cannot be had at once")
+    if key and as_text:
+        raise UsageError("Text has no fields, and --key names one", hint="Use --key-separator")
+    if separator and as_csv:
+        raise UsageError("--key-separator is not for CSV", hint="Use --key COLUMN")
+
+
+def _declared(settings: "Loaded", app_file: str | None, name: str) -> "Topic[Event] | None":
+    app = load_declared(settings, app_file)
+    return app.topics.get(name) if app is not None else None
+
+
+def _topic(
+    admin: "Admin", name: str, declared: "Topic[Event] | None", *, create: bool, partitions: int | None
+) -> tuple[int, int]:
+    """The largest record the topic takes and its partitions, after making it if it is missing and that was asked for."""
+    from riverrun.kafka.topics import create_topic
+    from riverrun.model.topic import Topic
+
+    state = admin.topics([name]).get(name)
+    if state is None:
+        if not create:
+            error = admin.no_topic(name)
+            near = error.hint if error.hint.endswith("?") else ""
+            hint = f"{near} If not, say --create to make it" if near else "Say --create to make it"
+            raise TopicNotFoundError(error.what, hint=hint, **error.fields)
+        create_topic(admin, declared if declared is not None else Topic(name, None, partitions or 1))
+        state = admin.topic(name)
+        say(f"Created {name} with {plural(len(state.partitions), 'partition')}.")
+    return int(state.config["max.message.bytes"].value), len(state.partitions)
+
+
+def _name(file: str | None) -> str:
+    return "stdin" if file in (None, "-") else str(file)
+
+
+def _open(file: str | None) -> BinaryIO:
+    if file is None or file == "-":
+        if sys.stdin.isatty():
+            say("Type one record a line; Ctrl-D ends.")
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _is_file(stream: BinaryIO) -> bool:
+    return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+
+
+def _headers(pairs: tuple[str, ...]) -> list[tuple[str, str | bytes | None]]:
+    found: list[tuple[str, str | bytes | None]] = []
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise UsageError("--header cannot be understood", expected="NAME=VALUE", found=repr(pair))
+        found.append((name, value.encode()))
+    return found
+
+
+def _lines(
+    stream: BinaryIO,
+    schema: "EventSchema[Event] | None",
+    *,
+    as_csv: bool,
+    as_text: bool,
+    key: str,
+    separator: bytes,
+    limit: int,
+) -> "Iterator[Line | BadLine]":
+    from riverrun.model.lines import csv_lines, json_lines, text_lines
+
+    if as_csv:
+        return csv_lines(stream, schema=schema, key=key, limit=limit)
+    if as_text:
+        return text_lines(stream, separator=separator, limit=limit)
+    return json_lines(stream, schema=schema, key=key, separator=separator, limit=limit)
+
+
+class ProgressLine:
+    """One line on a terminal, written over."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+
+    def __call__(self, counts: "Counts") -> None:
+        seconds = max(time.monotonic() - self._started, 0.001)
+        text = f"\r{counts.taken:,} records, {counts.taken / seconds:,.0f}/s".replace(",", " ")
+        click.echo(f"{text}\x1b[K\r", err=True, nl=False)
+
+
+class _Bad:
+    """What to do with lines that are no records: stop, or show the first, keep them in a file, and count."""
+
+    def __init__(self, source: str, path: Path | None, *, skip: bool) -> None:
+        self.source = source
+        self._path = path
+        self._skip = skip
+        self._count = 0
+        self._out: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        if self._path is not None:
+            try:
+                self._out = self._path.open("wb")
+            except OSError as error:
+                raise UsageError(f"{self._path} cannot be written: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._out is not None:
+            self._out.close()
+
+    def take(self, line: "BadLine") -> bool:
+        if not self._skip:
+            return False
+        self._count += 1
+        if self._out is not None:
+            self._out.write(line.data + b"\n")
+        if self._count <= _SHOWN:
+            say(f"{self.source}:{line.number}: {line.reason}")
+        return True
+
+    def summary(self) -> None:
+        if self._count:
+            kept = f"; they are in {self._path}" if self._path else ""
+            say(f"{plural(self._count, 'line')} of {self.source} skipped{kept}.")

@@ -1,0 +1,155 @@
+"""Send the records of lines to one topic, count them, and say what became of the lines that are none."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from riverrun.errors import DeliveryError, EventInvalidError, QueueFullError, RiverrunError
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.outgoing import Route
+from riverrun.kafka.producer import Producer
+from riverrun.model.lines import BadLine, Line
+from riverrun.model.pace import Pace
+
+# Room in a batch for what is not the record: headers of Kafka's own.
+OVERHEAD_BYTES = 256
+_PROGRESS_SECONDS = 0.2
+_LOOK_EVERY = 256
+
+
+@dataclass
+class Counts:
+    """Lines that were sent, and lines that were no records. Kept up to date while feeding."""
+
+    taken: int = 0
+    bad: int = 0
+    acknowledged: int = 0
+
+
+class _BadLineMet(Exception):  # noqa: N818  -- never leaves this file
+    """Stops a feed at a bad line, after what was sent before it is acknowledged."""
+
+    def __init__(self, line: BadLine) -> None:
+        super().__init__(line.reason)
+        self.line = line
+
+
+class Feed:
+    """Sends lines to one topic.
+
+    `source` names the lines in messages. `on_bad` decides about a line that is no record: true to go on, false to stop.
+    `limit` is the largest record the topic takes, in bytes. A record that is not acknowledged after `timeout_seconds` has
+    failed, and the feed with it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topic: str,
+        *,
+        source: str,
+        limit: int,
+        headers: Sequence[tuple[str, str | bytes | None]] = (),
+        on_bad: Callable[[BadLine], bool],
+        on_progress: Callable[[Counts], None] | None = None,
+        timeout_seconds: float = 60,
+    ) -> None:
+        self.counts = Counts()
+        self._topic = topic
+        self._source = source
+        self._limit = limit - OVERHEAD_BYTES - sum(len(name) + len(value or b"") for name, value in headers)
+        self._headers = list(headers)
+        self._on_bad = on_bad
+        self._on_progress = on_progress
+        self._next_look = 0.0
+        self._producer = Producer(
+            connection,
+            queue_timeout_seconds=timeout_seconds,
+            delivery_timeout_seconds=timeout_seconds,
+            properties={"message.max.bytes": limit},
+        )
+
+    def send(self, lines: Iterable[Line | BadLine], *, steady: bool, pace: Pace | None = None) -> Counts:
+        """Send all and wait for their acknowledgement. A `steady` source (a file) is read ahead in blocks; others (a pipe,
+        a terminal) line by line, so that a record never waits for the next line. Whatever ends it early, `counts` says
+        how far it came, and what was sent until then is acknowledged or part of the error."""
+        records = self._records(lines)
+        try:
+            with self._producer as producer:
+                if steady and pace is None:
+                    self._send_blocks(producer, records)
+                else:
+                    self._send_each(producer, records, pace)
+                producer.flush()
+        except _BadLineMet as stop:
+            raise self._stopped(stop.line) from stop
+        except (DeliveryError, QueueFullError) as error:
+            raise self._broken(error) from error
+        finally:
+            self.counts.acknowledged = self._producer.metrics().acknowledged
+        return self.counts
+
+    def _records(self, lines: Iterable[Line | BadLine]) -> Iterator[Line]:
+        counts, limit = self.counts, self._limit
+        for line in lines:
+            if isinstance(line, BadLine):
+                self._bad(line)
+                continue
+            if len(line.value) + len(line.key or b"") > limit:
+                self._bad(BadLine(line.number, f"its record is larger than {limit} bytes", line.value))
+                continue
+            counts.taken += 1
+            if self._on_progress is not None and not counts.taken % _LOOK_EVERY:
+                self._progress()
+            yield line
+
+    def _bad(self, line: BadLine) -> None:
+        self.counts.bad += 1
+        if not self._on_bad(line):
+            raise _BadLineMet(line)
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if self._on_progress is not None and now >= self._next_look:
+            self._next_look = now + _PROGRESS_SECONDS
+            self._on_progress(self.counts)
+
+    def _send_blocks(self, producer: Producer, records: Iterator[Line]) -> None:
+        route = Route(self._topic)
+        route.encode, route.key_of, route.headers = attrgetter("value"), attrgetter("key"), self._headers
+        producer._core.send_all(route, records, None)
+
+    def _send_each(self, producer: Producer, records: Iterator[Line], pace: Pace | None) -> None:
+        send, topic, headers = producer.send_soon, self._topic, self._headers or None
+        for line in records:
+            if pace is not None:
+                pace.wait()
+                self._progress()
+            send(topic, line.value, key=line.key, headers=headers)
+            if not self.counts.taken % _LOOK_EVERY and producer.metrics().failed:
+                return
+
+    def _broken(self, error: RiverrunError) -> DeliveryError:
+        done = self._producer.metrics().acknowledged
+        return DeliveryError(
+            f"{self._topic} acknowledged {done} of the {self.counts.taken} records that were read",
+            found=f"{error.what}" + (f": {error.found}" if error.found else ""),
+            hint="The rest may or may not have been written. Check the cluster (`riverrun status`)",
+            topic=self._topic,
+            acknowledged=done,
+            taken=self.counts.taken,
+        )
+
+    def _stopped(self, line: BadLine) -> EventInvalidError:
+        done = self._producer.metrics().acknowledged
+        shown = line.data[:200].decode(errors="backslashreplace")
+        return EventInvalidError(
+            f"{self._source}:{line.number}: {line.reason}",
+            found=shown + ("…" if len(line.data) > 200 else ""),
+            hint=f"{done} records before it were acknowledged; --skip-bad goes on after bad lines",
+            file=self._source,
+            line=line.number,
+            reason=line.reason,
+            acknowledged=done,
+        )
