@@ -21,6 +21,7 @@ DEFAULT = "default"
 # The origin of an address that nobody configured: the project's own servers have it.
 RUNNING = "running cluster"
 
+_LOGIN = re.compile(r"://[^/@\s]+@")
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})
 
@@ -58,7 +59,8 @@ def _shown(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {name: STARS if looks_secret(name) else each for name, each in value.items()}
-    return value
+    # An address may carry its login: https://user:password@host/.
+    return _LOGIN.sub(rf"://{STARS}@", value) if isinstance(value, str) else value
 
 
 def looks_secret(name: str) -> bool:

@@ -165,6 +165,13 @@ class TestSecrets:
         assert "hunter4" not in json.dumps(loaded.rows())
 
 
+def test_a_login_in_an_address_is_not_shown(project: Project) -> None:
+    loaded = load(project, environ={"RIVERRUN_ARTIFACTS_MAVEN_URL": "https://ann:hunter2@repo.example/m"})
+    assert loaded.settings.artifacts.maven_url == "https://ann:hunter2@repo.example/m"
+    shown = {row["setting"]: row["value"] for row in loaded.rows()}
+    assert shown["artifacts.maven_url"] == "https://******@repo.example/m"
+
+
 def test_the_running_cluster_is_found_only_while_its_runner_lives(project: Project) -> None:
     import fcntl
 
