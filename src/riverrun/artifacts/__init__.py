@@ -1,7 +1,7 @@
 """The JVM parts: lock files, the downloader and its cache, and the Java that runs them."""
 
 from riverrun.artifacts.cache import Checked, State, cache_folder
-from riverrun.artifacts.java import Java, find_java
+from riverrun.artifacts.java import Java, check_java, find_java
 from riverrun.artifacts.lock import Artifact, Lock, lock_names, read_lock
 from riverrun.artifacts.progress import Progress
 from riverrun.artifacts.sets import Fetched, check_set, fetch, fetch_set
@@ -16,6 +16,7 @@ __all__ = [
     "Progress",
     "State",
     "cache_folder",
+    "check_java",
     "check_set",
     "fetch",
     "fetch_set",

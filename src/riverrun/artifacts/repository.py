@@ -16,6 +16,8 @@ from riverrun.errors import ConfigError, RepositoryError
 
 CENTRAL_URL = "https://repo.maven.apache.org/maven2"
 
+_PORTS = {"http": 80, "https": 443}
+
 
 @dataclass(frozen=True)
 class Repository:
@@ -129,7 +131,7 @@ def _environment_proxy(variable: str, value: str) -> Proxy:
         )
     host = f"[{host}]" if ":" in host else host
     return Proxy(
-        f"{parts.scheme}://{host}:{port or 80}",
+        f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}",
         f"environment {variable}",
         unquote(parts.username or ""),
         Secret(unquote(parts.password or "")),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import java as java_module
-from riverrun.artifacts.java import find_java, major_version
+from riverrun.artifacts.java import check_java, find_java, major_version
 from riverrun.config import JavaSettings
 from riverrun.errors import JavaError
 
@@ -146,6 +146,13 @@ def test_a_program_that_does_not_answer(make_java: MakeJava, monkeypatch: pytest
     with pytest.raises(JavaError, match="did not answer"):
         find_java(JavaSettings(home=str(home)), {})
     assert time.monotonic() - began < 20
+
+
+def test_a_java_that_looks_right_and_does_not_start(make_java: MakeJava) -> None:
+    java = find_java(JavaSettings(home=str(make_java("home", "17", script="\x00\x01"))), {})
+    with pytest.raises(JavaError, match=r"does not start\. Found .* cannot be started: Exec format error"):
+        check_java(java)
+    check_java(find_java(JavaSettings(home=str(make_java("good", "17"))), {}))
 
 
 def test_the_python_package_is_the_last_place() -> None:

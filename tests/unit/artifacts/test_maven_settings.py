@@ -383,6 +383,7 @@ def test_a_port_that_is_none(files: Files) -> None:
         ({"HTTPS_PROXY": "http://p.example:1"}, "https://repo.example", "http://p.example:1"),
         ({"HTTPS_PROXY": "p.example:1"}, "https://repo.example", "http://p.example:1"),
         ({"HTTPS_PROXY": "http://p.example"}, "https://repo.example", "http://p.example:80"),
+        ({"HTTPS_PROXY": "https://p.example"}, "https://repo.example", "https://p.example:443"),
         ({"HTTP_PROXY": "http://p.example:1"}, "https://repo.example", ""),
         ({"ALL_PROXY": "http://p.example:1"}, "https://repo.example", "http://p.example:1"),
         ({"https_proxy": "http://s.example:1", "HTTPS_PROXY": "http://b.example:1"}, "https://repo.example", "http://s.example:1"),
