@@ -45,11 +45,16 @@ def app_option(command: F) -> F:
 
 def open_admin(bootstrap: str | None) -> "tuple[Loaded, Admin]":
     """The settings, and a client for the administration of their cluster."""
+    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    return settings, admin_of(settings)
+
+
+def admin_of(settings: Loaded) -> "Admin":
+    """A client for the administration of the settings' cluster; NotRunningError when there is none."""
     from riverrun.kafka.admin import Admin
     from riverrun.kafka.connection import require_cluster
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
-    return settings, Admin(require_cluster(settings.settings.kafka, settings.project))
+    return Admin(require_cluster(settings.settings.kafka, settings.project))
 
 
 def load_declared(settings: Loaded, app_file: str | None) -> "App | None":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 import click
 
-from riverrun.cli.context import app_option, cluster_option, load_declared, open_admin
+from riverrun.cli.context import admin_of, app_option, cluster_option, load_declared, loaded
 from riverrun.cli.output import json_option, plural, print_json, say
 from riverrun.errors import TopicNotFoundError, UsageError
 
@@ -81,8 +81,9 @@ def produce(
 
     separator = key_separator.replace("\\t", "\t").encode()
     _check_flags(as_csv=as_csv, as_text=as_text, key=key, separator=separator)
-    settings, admin = open_admin(bootstrap)
+    settings = loaded(kafka__bootstrap_servers=bootstrap)
     declared = _declared(settings, app_file, topic)
+    admin = admin_of(settings)
     schema = declared.schema if declared is not None and not as_text else None
     if schema is not None and (key or separator):
         raise UsageError(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import app_option, cluster_option, confirm, load_declared, open_admin
+from riverrun.cli.context import admin_of, app_option, cluster_option, confirm, load_declared, loaded, open_admin
 from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import TopicExistsError, UsageError
 
@@ -300,10 +300,11 @@ def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap:
     """Make the cluster's topics what the app declares: create, alter what is safe, refuse the rest."""
     from riverrun.kafka.topics import apply_topics
 
-    settings, admin = open_admin(bootstrap)
+    settings = loaded(kafka__bootstrap_servers=bootstrap)
     app = load_declared(settings, app_file)
     if app is None:
         raise UsageError("There is no app to apply", hint="Say --app FILE, or set project.app in riverrun.toml")
+    admin = admin_of(settings)
     changes = apply_topics(admin, list(app.topics.values()), allow_more_partitions=more_partitions, dry_run=dry_run)
     print_rows(
         [row for change in changes for row in change.rows()], as_json=as_json, empty="The app declares no topics."
