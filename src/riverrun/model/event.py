@@ -107,8 +107,8 @@ def _constrained(annotation: Any, constraints: dict[str, Any]) -> Any:
 
 def _annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """The class body's annotations as types. Texts (`from __future__ import annotations`) are looked up in its module."""
-    raw = namespace.get("__annotations__")
-    if raw is None:
+    raw = namespace.get("__annotations__", {})
+    if "__annotate_func__" in namespace:
         from annotationlib import Format, call_annotate_function  # type: ignore[import-not-found,unused-ignore]
 
         raw = call_annotate_function(namespace["__annotate_func__"], Format.VALUE)

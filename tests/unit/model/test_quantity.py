@@ -1,0 +1,82 @@
+"""Durations and sizes as people write them."""
+
+from datetime import timedelta
+
+import pytest
+
+from riverrun.errors import DeclarationError
+from riverrun.model.quantity import bytes_of, duration_text, milliseconds, size_text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("90 s", 90_000), ("90s", 90_000), ("1.5 h", 5_400_000), ("7 days", 604_800_000), ("1 day", 86_400_000),
+        ("250 ms", 250), (" 2  Weeks ", 1_209_600_000), ("1 year", 31_536_000_000), ("forever", -1), ("Forever", -1),
+        (timedelta(minutes=2), 120_000), (timedelta(milliseconds=1), 1),
+    ],
+)  # fmt: skip
+def test_durations(text: str | timedelta, expected: int) -> None:
+    assert milliseconds(text, what="retention") == expected
+
+
+@pytest.mark.parametrize("text", ["", "7", "days", "7 dayz", "-1 s", "1 s 2 ms", "1e3 s"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(DeclarationError, match="retention cannot be understood") as caught:
+        milliseconds(text, what="retention")
+    assert caught.value.fields == {"argument": "retention"}
+    assert caught.value.found == repr(text)
+
+
+@pytest.mark.parametrize("value", ["0 s", "0.1 ms", timedelta(), timedelta(seconds=-1)])
+def test_a_duration_is_at_least_a_millisecond(value: str | timedelta) -> None:
+    with pytest.raises(DeclarationError, match="at least one millisecond"):
+        milliseconds(value, what="retention")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1 GiB", 2**30),
+        ("500 MB", 500_000_000),
+        ("1.5 kib", 1536),
+        ("10 bytes", 10),
+        ("1 B", 1),
+        (4096, 4096),
+        ("forever", -1),
+    ],
+)
+def test_sizes(text: str | int, expected: int) -> None:
+    assert bytes_of(text, what="size") == expected
+
+
+@pytest.mark.parametrize("value", ["", "1", "1 GiG", "-1 MB", 0, -5, "0 MB"])
+def test_what_is_no_size(value: str | int) -> None:
+    with pytest.raises(DeclarationError):
+        bytes_of(value, what="size")
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (-1, "forever"),
+        (0, "0 ms"),
+        (1, "1 ms"),
+        (1000, "1 second"),
+        (90_000, "90 seconds"),
+        (120_000, "2 minutes"),
+        (86_400_000, "1 day"),
+    ],
+)
+def test_durations_for_people(ms: int, text: str) -> None:
+    assert duration_text(ms) == text
+    if ms > 0:
+        assert milliseconds(text, what="it") == ms
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(-1, "unlimited"), (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB")],
+)
+def test_sizes_for_people(count: int, text: str) -> None:
+    assert size_text(count) == text
