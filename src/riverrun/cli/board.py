@@ -1,6 +1,7 @@
 """What `riverrun up` shows while it runs: a live table on a terminal, plain lines elsewhere. All of it on stderr."""
 
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import click
@@ -127,6 +128,6 @@ def _table(state: RunState) -> "RenderableType":
 
 def _line(text: str) -> None:
     try:
-        click.echo(text, err=True)
+        click.echo(f"{datetime.now().astimezone():%H:%M:%S}  {text}", err=True)
     except OSError:
         return

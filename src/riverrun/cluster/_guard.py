@@ -1,10 +1,11 @@
 """Runs one server and sees to it that the server never outlives the process that wanted it.
 
-    python -I -S _guard.py PARENT_PID GRACE_SECONDS NICENESS PID_FD KEEP_FD COMMAND…
+    python -I -S _guard.py PARENT_PID DELAY_SECONDS GRACE_SECONDS NICENESS PID_FD KEEP_FD COMMAND…
 
 Standard library only, one thread, started in a session of its own so that a terminal's Ctrl-C reaches the runner alone.
 
-- The parent is gone (killed with -9, say): ask the server to stop, kill it after the grace time.
+- The parent is gone (killed with -9, say): after the delay ask the server to stop, after the grace time kill it. The delay
+  lets servers that others need while they stop (controllers) live a little longer than those.
 - SIGTERM or SIGINT: ask the server to stop. SIGUSR1: kill it. The parent decides how long to wait in between.
 - The guard itself is killed: the kernel kills the server (Linux: PR_SET_PDEATHSIG).
 - The server ends: exit with its code, 128 + signal when a signal ended it.
@@ -28,8 +29,9 @@ LOOK_SECONDS = 0.5
 
 
 def main(arguments: list[str]) -> int:
-    parent, grace, niceness, pid_fd, keep_fd = int(arguments[0]), float(arguments[1]), *map(int, arguments[2:5])
-    command = arguments[5:]
+    parent, delay, grace = int(arguments[0]), float(arguments[1]), float(arguments[2])
+    niceness, pid_fd, keep_fd = map(int, arguments[3:6])
+    command = arguments[6:]
     wake = _wake_on_signals()
     server = _start(command, niceness, pid_fd, keep_fd)
     if pid_fd >= 0:
@@ -39,16 +41,20 @@ def main(arguments: list[str]) -> int:
         os.close(pid_fd)
     if keep_fd >= 0:
         os.set_inheritable(keep_fd, False)
-    kill_at = float("inf")
+    never = float("inf")
+    orphaned_at = ask_at = kill_at = never
     while True:
         ended, status = os.waitpid(server, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-        if kill_at == float("inf") and os.getppid() != parent:
+        now = time.monotonic()
+        if orphaned_at == never and os.getppid() != parent:
+            orphaned_at, ask_at, kill_at = now, now + delay, now + delay + grace
+        if now >= ask_at:
             os.kill(server, signal.SIGTERM)
-            kill_at = time.monotonic() + grace
-        if time.monotonic() >= kill_at:
+            ask_at = never
+        if now >= kill_at:
             os.kill(server, signal.SIGKILL)
         for number in _signals(wake):
             if number in (signal.SIGTERM, signal.SIGINT):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from riverrun import errors
-from riverrun.cluster.kafka import KafkaNode
+from riverrun.cluster.kafka import CONTROLLER_DELAY_SECONDS, KafkaNode
 from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
 from riverrun.cluster.plan import KafkaPlan
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
@@ -238,7 +238,7 @@ def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] 
 def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
     """Wait for servers whose runner is gone; their guards end them. Their names."""
     left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
-    deadline = Deadline(ORPHAN_GRACE_SECONDS + 10)
+    deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
     for path in left:
         notice(f"{path.stem} (pid {lock_pid(path)}) is ending")
         if not wait_until_free(path, deadline):

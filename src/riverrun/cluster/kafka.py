@@ -22,6 +22,8 @@ from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyErr
 # Between two looks at a server that starts; its end is noticed at once.
 LOOK_SECONDS = 0.05
 
+# When the runner was killed, controllers of their own outlive the brokers by this: without them no broker can leave.
+CONTROLLER_DELAY_SECONDS = 3.0
 # Kafka's own mark of a log folder that was closed properly; gone again once the broker runs.
 CLEAN = ".kafka_cleanshutdown"
 
@@ -154,6 +156,7 @@ class KafkaNode(Server):
                 output=self.output,
                 environ=environment(),
                 keep_fd=lock,
+                orphan_delay_seconds=0.0 if self.node.is_broker else CONTROLLER_DELAY_SECONDS,
             )
             self._process.start()
             self.started_at = time.time()
@@ -297,7 +300,7 @@ class KafkaNode(Server):
         """The node's own lock, once no earlier process holds it: a broker whose runner was killed takes seconds to end."""
         path = self.home.run / f"{self.name}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = Deadline(ORPHAN_GRACE_SECONDS + 10)
+        deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
         told = False
         try:
             while True:
@@ -346,9 +349,10 @@ def small_machine(plan: KafkaPlan) -> dict[str, str]:
         "log.retention.check.interval.ms": "10000",
         "num.network.threads": "2",
         "num.io.threads": "4",
-        # A broker that starts, stops or dies is seen by its controller at the next heartbeat.
-        "broker.heartbeat.interval.ms": "500",
-        "broker.session.timeout.ms": "6000",
+        # A broker that was killed may come back only when its old session has ended. Alone it has nobody to hand over to,
+        # so an end by mistake costs it a blink; among others it costs a change of leaders.
+        "broker.heartbeat.interval.ms": "250" if plan.brokers == 1 else "500",
+        "broker.session.timeout.ms": "2000" if plan.brokers == 1 else "6000",
     }
 
 

@@ -25,7 +25,8 @@ class GuardedProcess:
     """One child and its guard.
 
     `keep_fd` is a descriptor that stays open as long as the child lives, for a lock. Output goes to `output`, which grows:
-    `output_start` is where this child's own begins.
+    `output_start` is where this child's own begins. When we are killed, the guard asks the child to stop after
+    `orphan_delay_seconds`.
     """
 
     command: Sequence[str]
@@ -34,6 +35,7 @@ class GuardedProcess:
     environ: Mapping[str, str] | None = None
     keep_fd: int = -1
     niceness: int = 0
+    orphan_delay_seconds: float = 0.0
     pid: int = field(default=0, init=False)
     output_start: int = field(default=0, init=False)
     _guard: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
@@ -43,7 +45,8 @@ class GuardedProcess:
     def start(self) -> None:
         reader, writer = os.pipe()
         kept = [fd for fd in (writer, self.keep_fd) if fd >= 0]
-        arguments = [str(os.getpid()), str(ORPHAN_GRACE_SECONDS), str(self.niceness), str(writer), str(self.keep_fd)]
+        times = [str(self.orphan_delay_seconds), str(ORPHAN_GRACE_SECONDS)]
+        arguments = [str(os.getpid()), *times, str(self.niceness), str(writer), str(self.keep_fd)]
         try:
             with self.output.open("ab") as output:
                 self.output_start = output.tell()

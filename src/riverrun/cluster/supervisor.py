@@ -188,10 +188,10 @@ class Supervisor:
 
     def _stop(self, stop_signals: "_StopSignals", failed: BaseException | None = None) -> None:
         if self._kafka is not None and any(node.alive for node in self._kafka.nodes):
-            self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
-            self._update(state="stopping")
             try:
                 stop_signals.armed = True
+                self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
+                self._update(state="stopping")
                 self._kafka.stop()
             except StopRequestedError:
                 self._notice("killing")

@@ -67,13 +67,13 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def kafka_topic(kafka: KafkaUnderTest, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Make a topic with a name nobody else has: `kafka_topic(partitions=3, config={"retention.ms": "1000"})`."""
-    from riverrun.kafka.probe import create_topic
+    from riverrun.kafka.admin import Admin
 
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:60]
 
     def make(name: str = "", partitions: int = 1, config: dict[str, str] | None = None) -> str:
         topic = f"{name or stem}-{secrets.token_hex(4)}"
-        create_topic(kafka.connection.properties(), topic, partitions=partitions, config=config or {})
+        Admin(kafka.connection).create_topic(topic, partitions=partitions, replicas=0, config=config or {})
         return topic
 
     return make
