@@ -207,9 +207,7 @@ class _Loader:
     def flags(self, flags: Mapping[str, Any]) -> None:
         for key, value in flags.items():
             if value is not None:
-                self._take(
-                    self.specs[key], value, f"flag --{key.replace('.', '-').replace('_', '-')}", parse_text=False
-                )
+                self._take(self.specs[key], value, f"flag --{self.specs[key].name.replace('_', '-')}", parse_text=False)
 
     def _take(self, spec: Spec, value: Any, place: str, *, parse_text: bool) -> None:
         try:

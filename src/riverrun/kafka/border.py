@@ -44,6 +44,8 @@ def translate(error: ClientError | KafkaException, doing: str, **fields: Any) ->
     fields = {"kafka_error": error.name(), **fields}
     where = fields.get("bootstrap", "")
     topic = fields.get("topic", "")
+    if code == ClientError._INVALID_ARG and "configuration property" in text:
+        return errors.ConfigError([f"Kafka client properties ([kafka.client] or properties=): {text}"])
     if code in _LOGIN:
         return errors.AuthenticationError(
             f"The brokers{f' at {where}' if where else ''} refused the login while {doing}",

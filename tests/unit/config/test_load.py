@@ -45,7 +45,7 @@ def test_the_highest_place_wins_and_is_named(project: Project) -> None:
     assert (kafka.port, kafka.brokers, kafka.heap_mb) == (1, 3, 600)
     assert loaded.origins["kafka.port"] == "riverrun.toml:2"
     assert loaded.origins["kafka.brokers"] == "riverrun.toml:6"
-    assert loaded.origins["kafka.heap_mb"] == "flag --kafka-heap-mb"
+    assert loaded.origins["kafka.heap_mb"] == "flag --heap-mb"
 
 
 def test_environment_beats_the_file(project: Project) -> None:
