@@ -62,7 +62,7 @@ def test_a_created_topic_can_be_written_to_at_once(admin: Admin, name: str) -> N
 
 
 def test_offsets_records_and_times(admin: Admin, name: str) -> None:
-    admin.create_topic(name, partitions=2, replicas=0, config={})
+    admin.create_topic(name, partitions=2, replicas=0, config={"retention.ms": "-1"})
     first, second = Place(name, 0), Place(name, 1)
     with Producer(admin.connection) as producer:
         for number in range(10):

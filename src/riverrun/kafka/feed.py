@@ -27,14 +27,6 @@ class Counts:
     acknowledged: int = 0
 
 
-class _BadLineMet(Exception):  # noqa: N818  -- never leaves this file
-    """Stops a feed at a bad line, after what was sent before it is acknowledged."""
-
-    def __init__(self, line: BadLine) -> None:
-        super().__init__(line.reason)
-        self.line = line
-
-
 class Feed:
     """Sends lines to one topic.
 
@@ -63,6 +55,7 @@ class Feed:
         self._on_bad = on_bad
         self._on_progress = on_progress
         self._next_look = 0.0
+        self._stopped_at: BadLine | None = None
         self._producer = Producer(
             connection,
             queue_timeout_seconds=timeout_seconds,
@@ -82,32 +75,36 @@ class Feed:
                 else:
                     self._send_each(producer, records, pace)
                 producer.flush()
-        except _BadLineMet as stop:
-            raise self._stopped(stop.line) from stop
         except (DeliveryError, QueueFullError) as error:
             raise self._broken(error) from error
         finally:
             self.counts.acknowledged = self._producer.metrics().acknowledged
+        if self._stopped_at is not None:
+            raise self._stopped(self._stopped_at)
         return self.counts
 
     def _records(self, lines: Iterable[Line | BadLine]) -> Iterator[Line]:
-        counts, limit = self.counts, self._limit
+        counts = self.counts
         for line in lines:
-            if isinstance(line, BadLine):
-                self._bad(line)
+            if isinstance(line, Line) and not self._too_large(line):
+                counts.taken += 1
+                if self._on_progress is not None and not counts.taken % _LOOK_EVERY:
+                    self._progress()
+                yield line
                 continue
-            if len(line.value) + len(line.key or b"") > limit:
-                self._bad(BadLine(line.number, f"its record is larger than {limit} bytes", line.value))
-                continue
-            counts.taken += 1
-            if self._on_progress is not None and not counts.taken % _LOOK_EVERY:
-                self._progress()
-            yield line
+            bad = line if isinstance(line, BadLine) else self._as_bad(line)
+            counts.bad += 1
+            if not self._on_bad(bad):
+                # Told when all before it are acknowledged: an exception from here would take along those that are read
+                # and not sent yet.
+                self._stopped_at = bad
+                return
 
-    def _bad(self, line: BadLine) -> None:
-        self.counts.bad += 1
-        if not self._on_bad(line):
-            raise _BadLineMet(line)
+    def _too_large(self, line: Line) -> bool:
+        return len(line.value) + len(line.key or b"") > self._limit
+
+    def _as_bad(self, line: Line) -> BadLine:
+        return BadLine(line.number, f"its record is larger than {self._limit} bytes", line.value)
 
     def _progress(self) -> None:
         now = time.monotonic()
