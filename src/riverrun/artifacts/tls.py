@@ -14,8 +14,8 @@ from riverrun.errors import ConfigError
 # The first one that is set decides, except that SSL_CERT_FILE and SSL_CERT_DIR go together, as in OpenSSL.
 VARIABLES = (("SSL_CERT_FILE", "SSL_CERT_DIR"), ("REQUESTS_CA_BUNDLE",), ("CURL_CA_BUNDLE",))
 
-# The system's bundle on Debian, Fedora, openSUSE, and on Alpine and macOS. A Python that was built elsewhere does not know
-# these places by itself.
+# The system's bundle on Debian, Fedora, openSUSE, and on Alpine and macOS. A Python that was built elsewhere (conda, uv)
+# does not know these places, or prefers a list of its own.
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -53,12 +53,13 @@ def _trust(context: ssl.SSLContext, variable: str, value: str) -> None:
 
 
 def _trust_system(context: ssl.SSLContext) -> None:
-    context.load_default_certs()
     for bundle in SYSTEM_BUNDLES:
         if Path(bundle).is_file():
             context.load_verify_locations(cafile=bundle)
             return
-    if not any(ssl.get_default_verify_paths()[:2]):
+    if any(ssl.get_default_verify_paths()[:2]):
+        context.load_default_certs()
+    else:
         import certifi
 
         context.load_verify_locations(cafile=certifi.where())

@@ -62,13 +62,21 @@ def test_every_context_verifies(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_systems_bundle_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system that has just this one authority."""
     monkeypatch.setattr(tls, "SYSTEM_BUNDLES", ("/not/there.pem", str(CERTIFICATE)))
-    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda _: None)
+    assert tls_context({}).cert_store_stats()["x509"] == 1
+
+
+def paths(cafile: str | None) -> ssl.DefaultVerifyPaths:
+    return ssl.DefaultVerifyPaths(cafile, None, "", "", "", "")  # type: ignore[arg-type]
+
+
+def test_pythons_own_list_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "SYSTEM_BUNDLES", ())
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths("/somewhere.pem"))
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda self: self.load_verify_locations(CERTIFICATE))
     assert tls_context({}).cert_store_stats()["x509"] == 1
 
 
 def test_certifi_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "SYSTEM_BUNDLES", ())
-    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda _: None)
-    nowhere = ssl.DefaultVerifyPaths(*[None] * 2, *[""] * 4)  # type: ignore[arg-type]
-    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: nowhere)
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths(None))
     assert tls_context({}).cert_store_stats()["x509"] > 50
