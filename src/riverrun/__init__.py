@@ -11,6 +11,7 @@ from riverrun._version import __version__
 if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.errors import RiverrunError
+    from riverrun.kafka.aio_producer import AsyncProducer
     from riverrun.kafka.connection import Connection, connect
     from riverrun.kafka.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer import Producer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "App": "riverrun.app",
+    "AsyncProducer": "riverrun.kafka.aio_producer",
     "Connection": "riverrun.kafka.connection",
     "Delivery": "riverrun.kafka.delivery",
     "Event": "riverrun.model.event",
@@ -35,6 +37,7 @@ _PLACES = {
 
 __all__ = [
     "App",
+    "AsyncProducer",
     "Connection",
     "Delivery",
     "Event",

@@ -1,10 +1,13 @@
 """What became of a record: where it is (`Receipt`), that it will be known (`Delivery`), or why not (`Undelivered`)."""
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message
 
@@ -98,20 +101,19 @@ def _reason(error: ClientError, message: Message, where: str) -> RiverrunError:
     return found
 
 
-class Delivery:
+class Delivery(msgspec.Struct, gc=False, eq=False):
     """One record on its way, as `send_soon` returns it. Settled when the cluster has answered, or will not.
 
     A failure that nobody asks about here, and that no `on_delivery` was told of, is raised by the producer's next `flush`
     or `close`.
     """
 
-    __slots__ = ("__weakref__", "_callback", "_client", "_message", "_unseen")
-
-    def __init__(self, client: "Client", callback: "Callable[[Delivery], Any] | None") -> None:
-        self._client = client
-        self._callback = callback
-        self._message: Message | None = None
-        self._unseen = 0
+    # A struct that the garbage collector does not look at, and its own report callback: a tenth of the time of `send_soon`,
+    # as 100,000 may be on their way.
+    _client: Client
+    _callback: Callable[[Delivery], Any] | None = None
+    _message: Message | None = None
+    _unseen: int = 0
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -144,10 +146,9 @@ class Delivery:
             )
         return self._message
 
-    def _report(self, error: ClientError | None, message: Message) -> None:
-        """Called while the client is polled, once."""
+    def __call__(self, error: ClientError | None, message: Message) -> None:
+        """The client's report, made while it is polled, once. Not for users."""
         self._message = message
-        self._client.reported += 1
         if error is not None:
             self._client.failures.total += 1
             if self._callback is None:
@@ -158,6 +159,7 @@ class Delivery:
                 callback(self)
             except Exception as problem:  # noqa: BLE001  -- whatever the user's callback raises is raised by flush or close
                 self._client.failures.callback_failed(problem)
+        self._client.reported += 1  # last: when Ctrl-C comes in between, the record shall be missed
 
     def __repr__(self) -> str:
         if self._message is None:

@@ -9,10 +9,10 @@ import msgspec
 class ProducerMetrics:
     """A producer's counts since it was made, and the client's own view of the present.
 
-    `sent` = `acknowledged` + `failed` + `queued`. `bytes` are keys and values before compression. Latencies are averages
-    over the last interval of the client's statistics, of all records: from being sent until acknowledged (`latency_ms`),
-    of that in our own queue (`queue_ms`) and between request and answer (`broker_ms`). None when `on_metrics` is not used,
-    because then nothing asks for them, and when nothing was sent in the interval.
+    `sent` = `acknowledged` + `failed` + `queued`. `bytes` are those of the values, before compression. Latencies are
+    averages over the last interval of the client's statistics, of all records: from being sent until acknowledged
+    (`latency_ms`), of that in our own queue (`queue_ms`) and between request and answer (`broker_ms`). None when
+    `on_metrics` is not used, because then nothing asks for them, and when nothing was sent in the interval.
     """
 
     sent: int

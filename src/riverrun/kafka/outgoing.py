@@ -43,12 +43,10 @@ class Route:
             return value
         if isinstance(value, Event):
             return schema_of(type(value)).encode(value)
-        if isinstance(value, str):
-            return value.encode()
-        if isinstance(value, bytearray | memoryview):
-            return bytes(value)
         try:
-            return _dump(value)
+            if isinstance(value, str):
+                return value.encode()
+            return bytes(value) if isinstance(value, bytearray | memoryview) else _dump(value)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise EventInvalidError(
                 f"This value cannot be sent to {self.name}",
@@ -68,14 +66,23 @@ class Route:
                     expected="an event; None removes a key from a compacted topic, and needs `key`",
                     topic=self.name,
                 )
-            return None, key, _with(None, headers)
+            return None, _checked(key, "key"), _with(None, headers)
         data = self.encode(value)
-        if key is None:
-            key = self.key_of(value)
+        key = self.key_of(value) if key is None else _checked(key, "key")
         fixed = self.headers
         if fixed is None and isinstance(value, Event):
             fixed = [schema_of(type(value)).header]
         return data, key, _with(fixed, headers)
+
+
+def _checked(value: Any, what: str) -> bytes:
+    """Text or bytes as bytes: what the client library would refuse with less to go by."""
+    try:
+        if isinstance(value, str | bytes):
+            return value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError as error:
+        raise UsageError(f"The text of a record's {what} cannot be written as UTF-8", found=repr(value)) from error
+    raise UsageError(f"A record's {what} cannot be sent", expected="text or bytes", found=repr(value))
 
 
 def _key_of_any(value: Any) -> str | bytes | None:
@@ -87,16 +94,16 @@ def _with(
 ) -> list[tuple[str, str | bytes | None]] | None:
     if headers is None:
         return fixed
-    given: list[Any] = list(headers.items() if isinstance(headers, Mapping) else headers)
-    for each in given:
+    found: list[tuple[str, str | bytes | None]] = list(fixed or [])
+    for each in headers.items() if isinstance(headers, Mapping) else headers:
         match each:
-            case (str(name), None | str() | bytes()) if name != SCHEMA_HEADER or fixed is None:
-                pass
-            case (str(name), _) if name == SCHEMA_HEADER:
+            case (str(name), _) if name == SCHEMA_HEADER and fixed is not None:
                 raise UsageError(f"The header {SCHEMA_HEADER} is set by the event's class", hint="Leave it out")
+            case (str(name), value):
+                found.append((name, None if value is None else _checked(value, f"header {name}")))
             case _:
                 raise UsageError("A header cannot be sent", expected="a name and text, bytes or None", found=repr(each))
-    return [*(fixed or []), *given]
+    return found
 
 
 def milliseconds_of(timestamp: datetime | int | None) -> int:

@@ -14,7 +14,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError as ClientError
@@ -89,7 +88,6 @@ class Client:
         self._partitions: dict[str, int] = {}
         self._last_error: ClientError | None = None
         self._login_error: ClientError | None = None
-        self._interrupted_reports = 0
         self._polling = threading.RLock()
         self._poller = 0
         self._quiet_until = 0.0
@@ -136,6 +134,7 @@ class Client:
         raw, self._raw = self._raw, None
         if raw is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))
+            self.reported = self.sent  # by the parent
             self.produce = self._refuse
             self._refusal = UsageError(
                 "This producer was made before the process forked, and its threads are in the parent",
@@ -143,7 +142,8 @@ class Client:
             )
 
     def _on_error(self, error: ClientError) -> None:
-        self._last_error = error
+        if error.code() != ClientError._ALL_BROKERS_DOWN:  # which says less than what came before it
+            self._last_error = error
         if error.code() in _LOGIN:
             self._login_error = error
 
@@ -153,12 +153,14 @@ class Client:
         """Serve what has arrived, unless somebody is doing so already."""
         if self._poller != threading.get_ident():
             self._poll(0.0, _poll_now)
+            self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
     def turn(self, *, flush: bool = False) -> None:
         """Wait a moment for something to happen, serving what arrives. `flush` sends lingering records at once."""
         self.refuse_in_callback("wait")
         self._quiet_until = time.monotonic() + 2 * _TURN_SECONDS
         self._poll(_TURN_SECONDS, _flush_a_moment if flush else _poll_a_moment)
+        self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
     def _poll(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> None:
         try:
@@ -194,27 +196,18 @@ class Client:
             raw = self._raw
             if raw is not None:
                 action(raw)
-        except BaseException as error:
-            self._count_interrupted(error.__traceback__)
-            raise
+        except SystemError as error:
+            # Before Python 3.12 the library loses the KeyboardInterrupt that hits one of its callbacks, and says this.
+            raise KeyboardInterrupt from error
         finally:
             # Ctrl-C may come between getting the lock and noting that we have it; the lock itself knows whose it is.
             if self._poller == threading.get_ident():
                 self._poller = 0
             with contextlib.suppress(RuntimeError):
                 self._polling.release()
-            self._quiet_until = time.monotonic() + _QUIET_SECONDS
         if self.after_poll is not None:
             self.after_poll()
         return True
-
-    def _count_interrupted(self, trace: TracebackType | None) -> None:
-        """Ctrl-C can hit the very function that takes a report; then that record's outcome is lost, and said to be."""
-        while trace is not None:
-            if trace.tb_frame.f_code.co_name == "_report":
-                self._interrupted_reports += 1
-                return
-            trace = trace.tb_next
 
     def wait_for(self, delivery: Delivery, timeout: float | None) -> None:
         """Until this delivery is settled, or lost; TimeoutError when that takes longer."""
@@ -226,16 +219,19 @@ class Client:
 
     def wait_for_room(self, started: float, deadline: float) -> None:
         """The queue is full: serve reports until it may have room. QueueFullError at the deadline."""
-        now = time.monotonic()
-        if now >= deadline or self.in_callback():
-            raise QueueFullError(
-                f"The producer's queue stayed full for {now - started:.1f} s; this record was not taken",
-                found=f"{len(self)} records waiting for acknowledgement" + self._last_error_text(),
-                hint="Send more slowly, wait longer (queue_timeout_seconds) or check the cluster (`riverrun status`)",
-                queued=len(self),
-                waited_seconds=round(now - started, 3),
-            )
+        if time.monotonic() >= deadline or self.in_callback():
+            raise self.full(started)
         self.turn()
+
+    def full(self, started: float) -> QueueFullError:
+        waited = time.monotonic() - started
+        return QueueFullError(
+            f"The producer's queue stayed full for {waited:.1f} s; this record was not taken",
+            found=f"{len(self)} records waiting for acknowledgement" + self._last_error_text(),
+            hint="Send more slowly, wait longer (queue_timeout_seconds) or check the cluster (`riverrun status`)",
+            queued=len(self),
+            waited_seconds=round(waited, 3),
+        )
 
     def drain(self, deadline: float) -> int:
         """Until every record has its answer or the deadline passes; the number of those without."""
@@ -250,7 +246,7 @@ class Client:
     def take_failure(self) -> RiverrunError | None:
         """The error for what was not delivered and nobody was told of yet."""
         error = self.failures.take()
-        lost, self._interrupted_reports = self._interrupted_reports, 0
+        lost = self._take_lost()
         if lost and error is None:
             error = DeliveryError(
                 f"The outcome of {lost} record{'s' if lost != 1 else ''} is not known: the program was interrupted as it "
@@ -259,6 +255,14 @@ class Client:
                 count=lost,
             )
         return error
+
+    def _take_lost(self) -> int:
+        """Records whose report was lost: Ctrl-C can hit the very function that takes it."""
+        sent = self.sent
+        if self.errors_only or len(self) or sent <= self.reported:
+            return 0
+        lost, self.reported = sent - self.reported, sent
+        return lost
 
     # --- questions to the cluster -------------------------------------------------------------------------------------
 
@@ -309,6 +313,8 @@ class Client:
             if (refused := self._login_error) is not None:
                 self._login_error = None
                 raise self.translate(refused, doing)
+            if time.monotonic() > deadline + 5:
+                raise self.explain(KafkaException(ClientError(ClientError._TIMED_OUT)), doing)
         if isinstance(answer.error, KafkaException):
             raise self.explain(answer.error, doing) from answer.error
         if answer.error is not None:
@@ -358,6 +364,7 @@ class Client:
 
     def wake(self) -> None:
         """There is something to look after; for those who see `asleep`."""
+        self.asleep = False
         self._wake.set()
 
     def _keep(self) -> None:
@@ -368,8 +375,8 @@ class Client:
                 if not len(self) and not self._stop:
                     self._wake.wait(_IDLE_SECONDS)
                 self.asleep = False
-                self.poll()
-            elif time.monotonic() < self._quiet_until:
+                self._poll(0.0, _poll_now)
+            elif time.monotonic() < self._quiet_until and not self.urgent:
                 self._wake.wait(_QUIET_SECONDS)
             else:
                 self._poll(0.0, _flush_a_moment if self.urgent else _poll_briefly)

@@ -125,7 +125,7 @@ class Transaction:
             raise UsageError("A transaction of this producer is open already", hint="Commit or abort it first")
         producer._core.join_transactions()
         self._step("beginning a transaction", lambda raw: raw.begin_transaction(), time.monotonic())
-        producer._transaction = self
+        producer._enter(self)
         self._open = True
 
     def commit(self) -> None:
@@ -188,7 +188,7 @@ class Transaction:
 
     def _end(self) -> None:
         self._open = False
-        self._producer._transaction = None
+        self._producer._enter(None)
         client = self._client
         if client.queued and not client.closed:
             client.raw.purge(blocking=False)

@@ -1,0 +1,295 @@
+"""The inside of `Producer` and `AsyncProducer`: its clients, taking records, metrics, the end.
+
+It knows nothing of the producer that uses it, because it must be possible to tidy up after one that was dropped.
+"""
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message
+
+from riverrun.errors import DeliveryError, RecordTooLargeError, RiverrunError
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.delivery import KEPT_BYTES, KEPT_RECORDS, delivery_error
+from riverrun.kafka.metrics import ProducerMetrics, read_latencies
+from riverrun.kafka.outgoing import Route
+from riverrun.kafka.producer_client import Client
+from riverrun.kafka.producer_options import ProducerOptions
+from riverrun.model.quantity import size_text
+
+# How many records are sent between two looks at the reports.
+POLL_EVERY = 64
+CHUNK = 256
+
+# What the client's produce() takes: topic, value, key, partition, report, (report by its other name), timestamp, headers.
+Record = tuple[
+    str, bytes | None, str | bytes | None, int, Callable[[ClientError | None, Message], None], None, int, Any
+]
+KeyFunction = Callable[[Any], str | bytes | None]
+
+
+class Core:
+    """What a producer is made of."""
+
+    def __init__(self, connection: Connection, options: ProducerOptions) -> None:
+        self.options = options
+        self.transactional = bool(options.transactional_id)
+        self._request_timeout = connection.settings.request_timeout_seconds
+        self._properties = options.client_properties(connection)
+        self._making = threading.Lock()
+        self._joined = False
+        self._latencies: tuple[float | None, float | None] = (None, None)
+        self._bulk: Client | None = None
+        self.client = self._make(self._properties, statistics=options.on_metrics is not None)
+
+    def _make(self, properties: dict[str, Any], *, statistics: bool) -> Client:
+        if statistics:
+            properties = {**properties, "statistics.interval.ms": round(self.options.metrics_seconds * 1000)}
+        return Client(
+            properties,
+            given=self.options.properties,
+            request_timeout=self._request_timeout,
+            on_statistics=self._on_statistics if statistics else None,
+        )
+
+    def bulk(self) -> Client:
+        """The client of `send_all`: it reports failures only, and the library can say so for a whole client only. A
+        transaction has one client for everything."""
+        with self._making:
+            if self.transactional or self.client.closed:
+                return self.client
+            if self._bulk is None:
+                self._bulk = self._make({**self._properties, "delivery.report.only.error": True}, statistics=False)
+            return self._bulk
+
+    def clients(self) -> list[Client]:
+        return [self.client] if self._bulk is None else [self.client, self._bulk]
+
+    def join_transactions(self) -> None:
+        """Take the transactional id over, once: whoever had it before is fenced off, and its open transaction aborted."""
+        if not self._joined:
+            deadline = time.monotonic() + self.client.request_timeout
+            self.client.ask(lambda raw, seconds: raw.init_transactions(seconds), deadline, "joining transactions")
+            self._joined = True
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def take(self, client: Client, record: Record) -> None:
+        """Put a record into the queue. BufferError when it is full."""
+        try:
+            client.produce(*record)
+        except KafkaException as error:
+            raise self.refused(error, client, record) from error
+        client.sent = count = client.sent + 1
+        client.bytes += len(record[1] or b"")
+        if count % POLL_EVERY == 0:
+            client.poll()
+
+    def take_when_there_is_room(self, client: Client, record: Record) -> None:
+        """The same, waiting for room."""
+        started = time.monotonic()
+        while True:
+            client.wait_for_room(started, started + self.options.queue_timeout_seconds)
+            with contextlib.suppress(BufferError):
+                return self.take(client, record)
+
+    def refused(self, error: KafkaException, client: Client, record: Record) -> RiverrunError:
+        """The client did not take a record."""
+        topic, data, key = record[0], record[1], record[2]
+        if error.args and error.args[0] == ClientError.MSG_SIZE_TOO_LARGE:
+            size = len(data or b"") + len(key or b"")
+            limit = int(self._properties.get("message.max.bytes", 1_000_000))
+            return RecordTooLargeError(
+                f"A record for {topic} is too large; it was not sent",
+                expected=f"at most {size_text(limit)} ({limit} bytes)",
+                found=f"{size_text(size)} ({size} bytes)",
+                hint='Send less, or raise the limit here (Producer(properties={"message.max.bytes": …})) and the topic\'s '
+                "max.message.bytes",
+                topic=topic,
+                size=size,
+                limit=limit,
+            )
+        return client.translate(error, f"sending to {topic}", topic=topic)
+
+    def many(self, route: Route, key: KeyFunction | None) -> "Many":
+        """A `send_all` that is about to begin."""
+        client = self.bulk()
+        client.refuse_in_callback("wait")
+        if client is not self.client:
+            client.check(route.name, -1)
+        return Many(self, client, route, key)
+
+    def send_all(self, route: Route, values: Iterable[Any], key: KeyFunction | None) -> int:
+        many = self.many(route, key)
+        if many.client is not self.client:
+            # What was sent before stays before: the two clients do not wait for each other by themselves.
+            self.client.drain(time.monotonic() + self.patience)
+        try:
+            self._send_all(many, values)
+            left = many.client.drain(time.monotonic() + self.patience)
+        except Exception as error:
+            # An error of the values' own, or the queue is full: what was taken is delivered, and what was not is told.
+            many.tell(error, many.client.drain(time.monotonic() + self.patience))
+            raise
+        except BaseException:
+            many.hand_over()  # Ctrl-C: no time to wait
+            raise
+        return many.result(left)
+
+    def _send_all(self, many: "Many", values: Iterable[Any]) -> None:
+        source = iter(values)
+        while not many.failed and (chunk := list(itertools.islice(source, CHUNK))):
+            started = 0.0
+            while (taken := many.take(chunk)) < len(chunk):
+                chunk = chunk[taken:]
+                started = time.monotonic() if taken or not started else started
+                many.client.wait_for_room(started, started + self.options.queue_timeout_seconds)
+            many.client.poll()
+
+    # --- the rest -----------------------------------------------------------------------------------------------------
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which a record must have its answer, with some to spare."""
+        return self.options.delivery_timeout_seconds + 5
+
+    def flush(self, timeout: float | None) -> None:
+        deadline = time.monotonic() + (self.patience if timeout is None else timeout)
+        left = sum(client.drain(deadline) for client in self.clients())
+        self.raise_failures(left)
+
+    def raise_failures(self, left: int) -> None:
+        """What nobody was told of; `left` records have no answer."""
+        for client in self.clients():
+            error = client.take_failure()
+            if error is not None:
+                raise error
+        if left:
+            raise DeliveryError(
+                f"{left} record{'s are' if left != 1 else ' is'} still on the way",
+                hint="Flush again, or wait longer",
+                count=left,
+            )
+
+    def close(self, timeout: float | None) -> RiverrunError | None:
+        deadline = time.monotonic() + (self.patience if timeout is None else timeout)
+        found = [client.close(deadline) for client in self.clients()]
+        return next((error for error in found if error is not None), None)
+
+    def metrics(self) -> ProducerMetrics:
+        clients = self.clients()
+        sent = sum(client.sent for client in clients)
+        failed = sum(client.failures.total for client in clients)
+        queued = sum(client.queued for client in clients)
+        queue, broker = self._latencies
+        return ProducerMetrics(
+            sent=sent,
+            acknowledged=max(sent - failed - queued, 0),
+            failed=failed,
+            queued=queued,
+            bytes=sum(client.bytes for client in clients),
+            latency_ms=queue + broker if queue is not None and broker is not None else None,
+            queue_ms=queue,
+            broker_ms=broker,
+        )
+
+    def _on_statistics(self, statistics: str) -> None:
+        self._latencies = read_latencies(statistics)
+        if self.options.on_metrics is not None:
+            try:
+                self.options.on_metrics(self.metrics())
+            except Exception as problem:  # noqa: BLE001  -- whatever the user's callback raises is raised by flush or close
+                self.client.failures.callback_failed(problem)
+
+
+class Many:
+    """One `send_all`: its own failures, counted apart from everybody else's."""
+
+    def __init__(self, core: Core, client: Client, route: Route, key: KeyFunction | None) -> None:
+        self.client = client
+        self.taken = 0
+        self.failed = 0
+        self._core = core
+        self._route = route
+        self._key = key
+        self._kept: list[Message] = []
+        self._kept_bytes = 0
+        self._over = False
+
+    def take(self, chunk: list[Any]) -> int:
+        """Put values into the queue until it is full; how many."""
+        if self._route.headers is not None and self._key is None:
+            return self._take_events(chunk)
+        done = 0
+        try:
+            for value in chunk:
+                data, key, headers = self._route.record(value, self._key(value) if self._key else None, None)
+                try:
+                    self._core.take(self.client, (self._route.name, data, key, -1, self._report, None, 0, headers))
+                except BufferError:
+                    break
+                done += 1
+        finally:
+            self.taken += done
+        return done
+
+    def _take_events(self, chunk: list[Any]) -> int:
+        """The loop that decides how fast `send_all` is: events of the topic's class, nothing looked up twice."""
+        client, name, report = self.client, self._route.name, self._report
+        produce, encode, key_of, headers = client.produce, self._route.encode, self._route.key_of, self._route.headers
+        size = done = 0
+        try:
+            for event in chunk:
+                data = encode(event)
+                key = key_of(event)
+                try:
+                    produce(name, data, key, -1, report, None, 0, headers)
+                except BufferError:
+                    break
+                except KafkaException as error:
+                    raise self._core.refused(error, client, (name, data, key, -1, report, None, 0, headers)) from error
+                done += 1
+                size += len(data)  # type: ignore[arg-type]
+        finally:
+            client.sent += done
+            client.bytes += size
+            self.taken += done
+        return done
+
+    def _report(self, error: ClientError | None, message: Message) -> None:
+        if error is not None:
+            self.failed += 1
+            self.client.failures.total += 1
+            if self._over:
+                self.client.failures.add(message)
+            elif len(self._kept) < KEPT_RECORDS and self._kept_bytes + len(message) <= KEPT_BYTES:
+                self._kept.append(message)
+                self._kept_bytes += len(message)
+        self.client.reported += 1  # last: when Ctrl-C comes in between, the record shall be missed
+
+    def result(self, left: int) -> int:
+        """How many were sent; DeliveryError when some failed or (`left`) have no answer."""
+        if self.failed or left:
+            raise self._undelivered(left)
+        return self.taken
+
+    def tell(self, error: BaseException, left: int) -> None:
+        """`error` ended it: note on it what else was not delivered."""
+        if self.failed or left:
+            error.add_note(f"Of the {self.taken} records taken before this: {self._undelivered(left)}")
+
+    def hand_over(self) -> None:
+        """It ended early: its failures are told by the producer's flush or close."""
+        self._over = True
+        for message in self._kept:
+            self.client.failures.add(message)
+
+    def _undelivered(self, left: int) -> DeliveryError:
+        count = self.failed + left
+        records = [self.client.failures.record(message) for message in self._kept]
+        return delivery_error(count, records, taken=self.taken, acknowledged=self.taken - count)
