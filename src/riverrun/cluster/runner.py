@@ -93,14 +93,10 @@ class LocalKafka(Server):
         runtime = self._runtime = self._runtime or Runtime.prepare(Settings(kafka=self.settings))
         if self._use_archive:
             self._archive = ClassArchive(runtime, self.home.logs / "class-archive.out")
-        path = kafka_folder(self.home) / "cluster.json"
-        record = self._record = self._recorded(path, runtime.kafka_version)
+        record = self._record = self._recorded(runtime.kafka_version)
         nodes = self.plan.nodes(record.controller_ids)
         self._choose_ports(record, nodes)
-        try:
-            record.write(path)
-        except OSError as error:
-            raise folder_error(error, path.parent) from error
+        self._write(record)
         self.nodes = [
             KafkaNode(
                 node,
@@ -121,6 +117,7 @@ class LocalKafka(Server):
         try:
             self._answer(deadline)
             self._take_part(deadline)
+            self._tell_min_insync(deadline)
         except PortTakenError:
             # Chosen by us and lost to somebody since: choose others. A port that was asked for is the user's to change.
             self._tries_left -= 1
@@ -161,11 +158,21 @@ class LocalKafka(Server):
         if self._archive is not None:
             self._archive.close()
 
-    def _recorded(self, path: Path, kafka_version: str) -> ClusterRecord:
-        record = ClusterRecord.read(path)
+    @property
+    def _record_path(self) -> Path:
+        return kafka_folder(self.home) / "cluster.json"
+
+    def _write(self, record: ClusterRecord) -> None:
+        try:
+            record.write(self._record_path)
+        except OSError as error:
+            raise folder_error(error, self._record_path.parent) from error
+
+    def _recorded(self, kafka_version: str) -> ClusterRecord:
+        record = ClusterRecord.read(self._record_path)
         if record is None:
             return ClusterRecord.new(self.plan, kafka_version)
-        record.check(self.plan, kafka_version, path.parent)
+        record.check(self.plan, kafka_version, self._record_path.parent)
         if new := sorted(set(self.plan.broker_ids) - set(record.broker_ids)):
             self._notice(
                 f"adding broker{'s' if len(new) > 1 else ''} {', '.join(map(str, new))}; topics that are there keep the "
@@ -234,6 +241,17 @@ class LocalKafka(Server):
                     servers=missing,
                 )
             self.nodes[0].wait(LOOK_SECONDS)
+
+    def _tell_min_insync(self, deadline: Deadline) -> None:
+        from riverrun.kafka.probe import set_cluster_default
+
+        record = self._record
+        if record is None or record.min_insync == self.plan.min_insync:
+            return
+        value, timeout = str(self.plan.min_insync), max(deadline.left, 1.0)
+        set_cluster_default(HOST, self.brokers[0].port, "min.insync.replicas", value, timeout)
+        record.min_insync = self.plan.min_insync
+        self._write(record)
 
 
 def stop_all(nodes: list[KafkaNode], deadline: Deadline, quorum: Sequence[KafkaNode] = ()) -> None:

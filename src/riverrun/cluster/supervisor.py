@@ -26,7 +26,7 @@ from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
 LOOK_SECONDS = 0.5
 # A server that lived shorter than this died young; after so many young deaths in a row the runner gives up.
 YOUNG_SECONDS = 60.0
-MOST_YOUNG_DEATHS = 5
+MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 

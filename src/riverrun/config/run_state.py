@@ -65,7 +65,7 @@ def is_locked(path: Path) -> bool:
     """Whether a living process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:
         return True

@@ -1,6 +1,5 @@
 """Is a Kafka there, and which brokers has it? What readiness, `status` and `doctor` ask."""
 
-import contextlib
 import itertools
 import logging
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from riverrun.errors import RiverrunError
+from riverrun.errors import BrokerUnreachableError, KafkaError, RiverrunError
 
 # A probe asks brokers that are not there yet: the client's complaints about that are nobody's news.
 _silent = logging.getLogger("riverrun.kafka.probe")
@@ -17,6 +16,9 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 _API_VERSIONS = 18
+_INCREMENTAL_ALTER_CONFIGS = 44
+_BROKER = 4
+_LONGEST_ANSWER = 1 << 20
 _correlation = itertools.count(1)
 
 
@@ -54,20 +56,49 @@ def answers(host: str, port: int, timeout: float) -> bool:
 
     A connection alone proves nothing: the kernel accepts for a broker that is not ready, and any server may listen there.
     """
+    try:
+        reply = _ask(host, port, _API_VERSIONS, b"", timeout)
+    except OSError:
+        return False
+    return reply[:2] == b"\x00\x00"
+
+
+def set_cluster_default(host: str, port: int, name: str, value: str, timeout: float) -> None:
+    """Set a broker property for the whole cluster, above the brokers' own files, without TLS or login.
+
+    The client library cannot: it refuses a broker without a name, which is what stands for all of them.
+    """
+    entry = _text(name) + b"\x00" + _text(value)
+    body = struct.pack(">ib", 1, _BROKER) + _text("") + struct.pack(">i", 1) + entry + b"\x00"
+    try:
+        reply = _ask(host, port, _INCREMENTAL_ALTER_CONFIGS, body, timeout)
+    except OSError as error:
+        raise BrokerUnreachableError(f"{host}:{port} did not answer while setting {name}", found=str(error)) from error
+    # Throttle time, number of results, then the first one's error.
+    (code,) = struct.unpack_from(">h", reply, 8)
+    if code:
+        raise KafkaError(f"The cluster refused {name} = {value}", found=f"error {code}", setting=name, kafka_error=code)
+
+
+def _text(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode("ascii")
+
+
+def _ask(host: str, port: int, api: int, body: bytes, timeout: float) -> bytes:
+    """One request of version 0 and the body of its answer."""
     number = next(_correlation) & 0x7FFFFFFF
-    # Request header 1: api key, version, correlation id, client id. ApiVersions 0 has no body.
-    request = struct.pack(">hhih", _API_VERSIONS, 0, number, -1)
-    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=timeout) as connection:
+    # Request header 1: api key, version, correlation id, client id.
+    request = struct.pack(">hhih", api, 0, number, -1) + body
+    with socket.create_connection((host, port), timeout=timeout) as connection:
         connection.sendall(struct.pack(">i", len(request)) + request)
-        reply = b""
-        while len(reply) < 10:
-            part = connection.recv(10 - len(reply))
-            if not part:
-                return False
-            reply += part
-        _, echoed, error = struct.unpack(">iih", reply)
-        return bool(echoed == number and error == 0)
-    return False
+        with connection.makefile("rb") as stream:
+            head = stream.read(8)
+            if len(head) < 8:
+                raise ConnectionError("the connection was closed")
+            length, echoed = struct.unpack(">ii", head)
+            if echoed != number or not 4 <= length < _LONGEST_ANSWER:
+                raise ConnectionError("this is not Kafka's protocol")
+            return stream.read(length - 4)
 
 
 class Probe:
