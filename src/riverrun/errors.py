@@ -42,6 +42,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
         ├── FencedError              PRODUCER_FENCED        a newer producer has this transactional id
         ├── CommitError              COMMIT_FAILED          retryable
         ├── OffsetGoneError          OFFSET_GONE            retention removed what was to be read
+        ├── PollTooLateError         POLL_TOO_LATE          a plain loop took too long; others have its partitions
         ├── GroupNotFoundError       GROUP_NOT_FOUND
         ├── GroupLiveError           GROUP_LIVE             offsets of a group with members are not moved
         └── HandlerError             HANDLER_FAILED         the user's handler gave up on a record
@@ -90,7 +91,7 @@ class RiverrunError(Exception):
             parts.append(f"Found {self.found}.")
         if self.hint:
             parts.append(self.hint if self.hint.endswith("?") else f"{self.hint}.")
-        return " ".join(parts)
+        return "".join([" ".join(parts), *(f"\n  {line}" for line in self.lines)])
 
     def __repr__(self) -> str:
         fields = "".join(f", {name}={value!r}" for name, value in self.fields.items())
@@ -345,6 +346,12 @@ class OffsetGoneError(KafkaError):
     """Records between a reader's position and the start of the log were removed by retention."""
 
     code = "OFFSET_GONE"
+
+
+class PollTooLateError(KafkaError):
+    """A loop over records took too long for one of them, and the group gave its partitions to others. It may go on."""
+
+    code = "POLL_TOO_LATE"
 
 
 class GroupNotFoundError(KafkaError):
