@@ -11,21 +11,34 @@ from riverrun._version import __version__
 if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.errors import RiverrunError
+    from riverrun.kafka.aio_consumer import AsyncConsumer
     from riverrun.kafka.aio_producer import AsyncProducer
     from riverrun.kafka.connection import Connection, connect
+    from riverrun.kafka.consumer import Consumer
+    from riverrun.kafka.dead_letter import DeadLetter
     from riverrun.kafka.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer import Producer
+    from riverrun.kafka.record import Batch, Record
+    from riverrun.kafka.retry import Retry
     from riverrun.model.event import Event, event_time, field, key
+    from riverrun.model.state import Place
     from riverrun.model.topic import Topic
 
 _PLACES = {
     "App": "riverrun.app",
+    "AsyncConsumer": "riverrun.kafka.aio_consumer",
     "AsyncProducer": "riverrun.kafka.aio_producer",
+    "Batch": "riverrun.kafka.record",
     "Connection": "riverrun.kafka.connection",
+    "Consumer": "riverrun.kafka.consumer",
+    "DeadLetter": "riverrun.kafka.dead_letter",
     "Delivery": "riverrun.kafka.delivery",
     "Event": "riverrun.model.event",
+    "Place": "riverrun.model.state",
     "Producer": "riverrun.kafka.producer",
     "Receipt": "riverrun.kafka.delivery",
+    "Record": "riverrun.kafka.record",
+    "Retry": "riverrun.kafka.retry",
     "RiverrunError": "riverrun.errors",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.delivery",
@@ -37,12 +50,19 @@ _PLACES = {
 
 __all__ = [
     "App",
+    "AsyncConsumer",
     "AsyncProducer",
+    "Batch",
     "Connection",
+    "Consumer",
+    "DeadLetter",
     "Delivery",
     "Event",
+    "Place",
     "Producer",
     "Receipt",
+    "Record",
+    "Retry",
     "RiverrunError",
     "Topic",
     "Undelivered",

@@ -1,0 +1,195 @@
+"""Records that could not be handled, kept with all that is known about them.
+
+A dead letter has the value, the key and the headers of the record as they were, and headers that tell where it was and why
+it is here. All in-sync replicas have it before its offset is committed, so a record that was given up is always in one topic
+or the other.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
+
+from riverrun.errors import DeliveryError, RiverrunError, TopicExistsError, TopicNotFoundError
+from riverrun.kafka.admin import Admin
+from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.record import Record
+from riverrun.model.topic import check_topic_name
+
+PREFIX = "riverrun.dead."
+DEFAULT_TOPIC = "{topic}.dead"
+
+_DELIVERY_SECONDS = 30.0
+# A dead letter is its record and these headers; the message is the part that has no end.
+_MESSAGE_CHARACTERS = 2000
+_HEADER_ROOM = 16_384
+_KEPT_MS = 30 * 86_400_000
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """What the headers of a dead letter tell. `timestamp_ms` is the record's own, `at` when it was given up."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    error: str
+    message: str
+    attempts: int
+    group: str
+    at: datetime
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @classmethod
+    def of(cls, record: Record[Any]) -> "DeadLetter | None":
+        """What is known of a record in a dead-letter topic; None when it is not a dead letter."""
+        told = {name: value or b"" for name, value in record.headers if name.startswith(PREFIX)}
+        try:
+            text = {name.removeprefix(PREFIX): value.decode() for name, value in told.items()}
+            return cls(
+                topic=text["topic"],
+                partition=int(text["partition"]),
+                offset=int(text["offset"]),
+                timestamp_ms=int(text["timestamp"]) if text["timestamp"] else None,
+                error=text["error"],
+                message=text["message"],
+                attempts=int(text["attempts"]),
+                group=text["group"],
+                at=datetime.fromisoformat(text["at"]),
+                headers=tuple((name, value) for name, value in record.headers if not name.startswith(PREFIX)),
+            )
+        except (KeyError, ValueError):
+            return None
+
+
+def headers_for(record: Record[Any], error: BaseException, attempts: int, group: str, at: datetime) -> list[Any]:
+    """The record's own headers, then ours. What an earlier death told is replaced: its record is the one before."""
+    stamp = record.timestamp_ms
+    told = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": "" if stamp is None else stamp,
+        "error": type(error).__name__,
+        "message": str(error)[:_MESSAGE_CHARACTERS],
+        "attempts": attempts,
+        "group": group,
+        "at": at.isoformat(),
+    }
+    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
+    return own + [(PREFIX + name, str(value).encode(errors="replace")) for name, value in told.items()]
+
+
+class DeadLetters:
+    """Writes dead letters to the topic `name` says, where `{topic}` stands for the record's own. Safe to share."""
+
+    def __init__(self, connection: Connection, group: str, name: str = DEFAULT_TOPIC, *, create: bool = True) -> None:
+        self._connection = connection
+        self._group = group
+        self._name = name
+        self._create = create
+        self._lock = Lock()
+        self._ready: set[str] = set()
+        self._producer: Producer | None = None
+
+    def topic_for(self, topic: str) -> str:
+        return self._name.replace("{topic}", topic)
+
+    def prepare(self, topics: Collection[str]) -> None:
+        """Make sure that the dead letters of these topics have a place, before there are any."""
+        with self._lock:
+            for topic in topics:
+                self._ensure(topic)
+
+    def write(self, record: Record[Any], error: BaseException, attempts: int) -> str:
+        """Write a record and wait until it is safe; the place it is at. Raises what prevents it: then it is nowhere."""
+        with self._lock:
+            target = self._ensure(record.topic)
+            producer = self._open()
+        outcome: list[tuple[ClientError | None, Message]] = []
+        headers = headers_for(record, error, attempts, self._group, datetime.now(UTC))
+        doing = f"writing the dead letter of {record}"
+        end = time.monotonic() + _DELIVERY_SECONDS + 5
+        try:
+            producer.produce(
+                target,
+                record.raw,
+                key=record.key,
+                headers=headers,
+                on_delivery=lambda failure, message: outcome.append((failure, message)),
+            )
+            while not outcome and time.monotonic() < end:
+                producer.poll(0.1)
+        except (KafkaException, BufferError) as refused:
+            raise self._failed(refused, doing, target) from refused
+        if not outcome:
+            raise DeliveryError(
+                f"No answer while {doing} to {target}", hint="The record is not committed", topic=target
+            )
+        failure, message = outcome[0]
+        if failure is not None:
+            with self._lock:
+                self._ready.discard(record.topic)
+            raise self._failed(failure, doing, target)
+        return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+
+    def close(self) -> None:
+        """Nothing waits here: every `write` waited for its own."""
+        with self._lock:
+            self._producer = None
+
+    def _failed(self, error: ClientError | KafkaException | BufferError, doing: str, target: str) -> RiverrunError:
+        if isinstance(error, BufferError):
+            return DeliveryError(f"The queue is full while {doing}", hint="The record is not committed", topic=target)
+        return translate(error, doing, topic=target, bootstrap=self._connection.bootstrap_servers)
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            properties = {
+                "acks": "all",
+                "enable.idempotence": True,
+                "message.timeout.ms": round(_DELIVERY_SECONDS * 1000),
+                "linger.ms": 0,
+                "partitioner": "murmur2_random",
+                # The topic decides how large a record may be; the client's own limit is lower than many topics'.
+                "message.max.bytes": 100_000_000,
+            }
+            self._producer = Producer(self._connection.properties(properties), logger=client_log)
+        return self._producer
+
+    def _ensure(self, topic: str) -> str:
+        target = check_topic_name(self.topic_for(topic))
+        if topic in self._ready:
+            return target
+        admin = Admin(self._connection)
+        if target not in admin.topics([target], config=False):
+            if not self._create:
+                raise TopicNotFoundError(
+                    f"There is no topic {target} for the dead letters of {topic}",
+                    hint=f"Create it: riverrun topics create {target}; or allow it with create_dead_letter=True",
+                    topic=target,
+                )
+            self._make(admin, topic, target)
+        self._ready.add(topic)
+        return target
+
+    def _make(self, admin: Admin, topic: str, target: str) -> None:
+        source = admin.topics([topic]).get(topic)
+        limit = source.config.get("max.message.bytes") if source else None
+        config = {"retention.ms": str(_KEPT_MS)}
+        if limit is not None:
+            config["max.message.bytes"] = str(int(limit.value) + _HEADER_ROOM)
+        try:
+            admin.create_topic(target, partitions=1, replicas=0, config=config)
+        except TopicExistsError:
+            return
+        except RiverrunError as error:
+            error.add_note(f"The topic {target} is needed for the records of {topic} that cannot be handled.")
+            raise

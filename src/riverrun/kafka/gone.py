@@ -1,0 +1,58 @@
+"""Records that retention removed before they were read."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from riverrun.errors import OffsetGoneError
+from riverrun.model.state import Place
+
+
+class Gap(NamedTuple):
+    """A partition was to be read from offset `first`, and its log begins at `next` and ends at `end`."""
+
+    place: Place
+    first: int
+    next: int
+    end: int
+
+    @property
+    def gone(self) -> int:
+        """How many offsets are gone."""
+        return max(0, self.next - self.first)
+
+    @property
+    def made_anew(self) -> bool:
+        """Whether the position lies behind the end: the log is not the one that was read."""
+        return self.first > self.end
+
+    def __str__(self) -> str:
+        if self.made_anew:
+            return f"{self.place} was to be read from {self.first} and ends at {self.end}"
+        return f"{self.place} from {self.first} to {self.next - 1}"
+
+
+def gone_error(gaps: Sequence[Gap], group: str) -> OffsetGoneError:
+    """One error for all partitions that were found out of range together."""
+    count = sum(gap.gone for gap in gaps)
+    topics = ", ".join(sorted({gap.place.topic for gap in gaps}))
+    fields: dict[str, Any] = {
+        "count": count,
+        "group": group,
+        "gaps": tuple(gaps),
+        **({"topic": gaps[0].place.topic, "partition": gaps[0].place.partition} if len(gaps) == 1 else {}),
+    }
+    found = "; ".join(str(gap) for gap in gaps)
+    if any(gap.made_anew for gap in gaps):
+        return OffsetGoneError(
+            f"What was to be read of {topics} is not there: the topic was deleted and made anew, or lost its end",
+            found=found,
+            hint="Reading goes on at the oldest record there is",
+            **fields,
+        )
+    return OffsetGoneError(
+        f"{count} record{'s' if count != 1 else ''} of {topics} {'are' if count != 1 else 'is'} gone: retention removed "
+        f"{'them' if count != 1 else 'it'} before {'they were' if count != 1 else 'it was'} read",
+        found=found,
+        hint="Reading goes on at the oldest record there is; keep records longer (retention), or read faster",
+        **fields,
+    )

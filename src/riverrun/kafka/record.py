@@ -1,0 +1,218 @@
+"""Records as a consumer hands them out: typed when asked, raw bytes kept, and always able to say where they were.
+
+Nothing is read out of a record until it is asked for, so a handler that looks at keys only does not pay for values, and a
+record that is not what its topic promises raises where its value is used, with its place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from riverrun.errors import RecordUnreadableError
+from riverrun.model.event import SCHEMA_HEADER, EventSchema
+from riverrun.model.state import Place
+
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+_UNREAD: Any = object()
+_load_json: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+
+
+class Decoding(Generic[V]):
+    """How the values of each topic are read: as its event type, or as any JSON where no type is declared."""
+
+    def __init__(self, schemas: Mapping[str, EventSchema[Any] | None]) -> None:
+        self._schemas = dict(schemas)
+        loads = {topic: schema._load if schema else _load_json for topic, schema in schemas.items()}
+        self._loads: dict[str, Callable[[bytes], V]] = loads
+        # The one function for all values, where there is one: what makes a batch fast.
+        self.only: Callable[[bytes], V] | None = next(iter(loads.values())) if len(set(loads.values())) == 1 else None
+
+    def read(self, record: "Record[V]") -> V:
+        """The value of a record; RecordUnreadableError, with the place, when its bytes are not one."""
+        topic, raw = record.topic, record.raw
+        if raw is None:
+            raise RecordUnreadableError(
+                f"The record {record} has no value: it says that its key was deleted",
+                hint="Look at `record.deleted` first",
+                **_place_fields(record),
+            )
+        try:
+            load: Callable[[bytes], V] = self._loads.get(topic, _load_json)
+            return load(raw)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise self._unreadable(record, raw, error) from error
+
+    def _unreadable(self, record: "Record[V]", raw: bytes, error: Exception) -> RecordUnreadableError:
+        schema = self._schemas.get(record.topic)
+        fields = _place_fields(record)
+        if schema is None:
+            return RecordUnreadableError(
+                f"The record {record} is not JSON",
+                found=str(error),
+                hint="Its bytes are in `record.raw`",
+                reason=str(error),
+                **fields,
+            )
+        try:
+            schema.decode(raw)
+            reason = str(error)
+        except RecordUnreadableError as explained:
+            reason = str(explained.fields.get("reason", explained.found))
+        written = record.header(SCHEMA_HEADER)
+        ours = schema.header[1]
+        return RecordUnreadableError(
+            f"The record {record} is not a {schema.name}",
+            found=reason,
+            hint=f"It was written as {written.decode(errors='replace')}, and is read as {ours.decode()}"
+            if written not in (None, ours)
+            else "Its bytes are in `record.raw`",
+            event=schema.name,
+            reason=reason,
+            **fields,
+        )  # fmt: skip
+
+
+def _place_fields(record: "Record[Any]") -> dict[str, Any]:
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+
+
+class Record(Generic[V_co]):
+    """One record. `str(record)` is its place: `readings[3]@41`."""
+
+    __slots__ = ("_decoding", "_message", "_value")
+
+    def __init__(self, message: Message, decoding: Decoding[Any]) -> None:
+        self._message = message
+        self._decoding = decoding
+        self._value: Any = _UNREAD
+
+    @property
+    def value(self) -> V_co:
+        """The event; for a topic without a type, what its JSON says. RecordUnreadableError when the bytes are neither."""
+        found = self._value
+        if found is _UNREAD:
+            found = self._value = self._decoding.read(self)
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def raw(self) -> bytes | None:
+        """The bytes of the value as they lie in the topic. None: a deletion."""
+        return self._message.value()
+
+    @property
+    def deleted(self) -> bool:
+        """Whether this record has no value: in a compacted topic, its key is to be forgotten."""
+        return self._message.value() is None
+
+    @property
+    def key(self) -> bytes | None:
+        return self._message.key()
+
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """All headers in their order; a name may occur more than once."""
+        return self._message.headers() or []  # type: ignore[return-value]
+
+    def header(self, name: str) -> bytes | None:
+        """The last header of this name; None when there is none."""
+        for each, value in reversed(self.headers):
+            if each == name:
+                return value
+        return None
+
+    @property
+    def topic(self) -> str:
+        return self._message.topic()  # type: ignore[return-value]
+
+    @property
+    def partition(self) -> int:
+        return self._message.partition()  # type: ignore[return-value]
+
+    @property
+    def offset(self) -> int:
+        return self._message.offset()  # type: ignore[return-value]
+
+    @property
+    def place(self) -> Place:
+        """The partition it is in."""
+        return Place(self.topic, self.partition)
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """Kafka's own timestamp, in milliseconds since 1970: when it was sent, unless the topic says otherwise."""
+        kind, stamp = self._message.timestamp()
+        return None if kind == TIMESTAMP_NOT_AVAILABLE else stamp
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """Kafka's own timestamp, in UTC."""
+        stamp = self.timestamp_ms
+        return None if stamp is None else datetime.fromtimestamp(stamp / 1000, UTC)
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        message = self._message
+        return len(message.value() or b"") + len(message.key() or b"")
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+    def __repr__(self) -> str:
+        return f"<Record {self}>"
+
+
+class Batch(Sequence[Record[V_co]]):
+    """Records that were fetched together; within a partition they are in order. Never empty."""
+
+    __slots__ = ("_decoding", "_messages")
+
+    def __init__(self, messages: list[Message], decoding: Decoding[Any]) -> None:
+        self._messages = messages
+        self._decoding = decoding
+
+    def values(self, on_unreadable: Callable[[Record[V_co], RecordUnreadableError], Any] | None = None) -> list[V_co]:
+        """All values, the fast way.
+
+        A record that cannot be read raises RecordUnreadableError, or is given to `on_unreadable` and left out.
+        """
+        load = self._decoding.only
+        if load is not None:
+            try:
+                return [load(each.value()) for each in self._messages]  # type: ignore[arg-type]
+            except (msgspec.MsgspecError, ValueError, TypeError):
+                # One of them is not readable or a deletion: go through them again to say which.
+                pass
+        found = []
+        for record in self:
+            try:
+                found.append(record.value)
+            except RecordUnreadableError as error:
+                if on_unreadable is None:
+                    raise
+                on_unreadable(record, error)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Record[V_co]]:
+        decoding = self._decoding
+        return (Record(each, decoding) for each in self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Record[V_co]: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Batch[V_co]": ...
+    def __getitem__(self, index: int | slice) -> "Record[V_co] | Batch[V_co]":
+        if isinstance(index, slice):
+            return Batch(self._messages[index], self._decoding)
+        return Record(self._messages[index], self._decoding)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} records>"

@@ -1,0 +1,74 @@
+"""What a dead letter carries."""
+
+from datetime import UTC, datetime
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+
+from riverrun.config import KafkaSettings
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.dead_letter import PREFIX, DeadLetter, DeadLetters, headers_for
+from riverrun.kafka.record import Decoding, Record
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+DECODING: Decoding[object] = Decoding({"t": None})
+
+
+def record(headers: list[tuple[str, str | bytes | None]] | None = None) -> Record[object]:
+    message = Message(
+        topic="t", partition=3, offset=41, value=b"\xff\x00", timestamp=(TIMESTAMP_CREATE_TIME, 5), headers=headers
+    )
+    return Record(message, DECODING)
+
+
+def dead(letter: Record[object], error: Exception, attempts: int = 4) -> Record[object]:
+    """The record as it is read from the dead-letter topic."""
+    headers = headers_for(letter, error, attempts, "alerts", AT)
+    message = Message(topic="t.dead", partition=0, offset=0, key=letter.key, value=letter.raw, headers=headers)
+    return Record(message, DECODING)
+
+
+def test_a_dead_letter_tells_where_it_was_and_why_it_died() -> None:
+    found = DeadLetter.of(dead(record([("trace", b"\xfe")]), ValueError("no such höuse")))
+    assert found == DeadLetter(
+        topic="t",
+        partition=3,
+        offset=41,
+        timestamp_ms=5,
+        error="ValueError",
+        message="no such höuse",
+        attempts=4,
+        group="alerts",
+        at=AT,
+        headers=(("trace", b"\xfe"),),
+    )
+
+
+def test_the_records_own_headers_come_first_and_unchanged() -> None:
+    own: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", b"2")]
+    headers = headers_for(record(own), ValueError(), 1, "", AT)
+    assert headers[:2] == own
+    assert all(name.startswith(PREFIX) for name, _ in headers[2:])
+
+
+def test_a_second_death_replaces_the_first() -> None:
+    once = dead(record([("a", b"1")]), ValueError("first"))
+    found = DeadLetter.of(dead(once, KeyError("second"), attempts=1))
+    assert found is not None
+    assert (found.topic, found.error, found.attempts, found.headers) == ("t.dead", "KeyError", 1, (("a", b"1"),))
+
+
+def test_an_endless_message_is_cut() -> None:
+    found = DeadLetter.of(dead(record(), ValueError("x" * 100_000)))
+    assert found is not None
+    assert len(found.message) == 2000
+
+
+def test_an_ordinary_record_is_no_dead_letter() -> None:
+    assert DeadLetter.of(record([("a", b"1")])) is None
+    assert DeadLetter.of(record([(PREFIX + "topic", b"t")])) is None
+
+
+def test_the_topic_of_dead_letters_follows_the_name() -> None:
+    connection = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    assert DeadLetters(connection, "g").topic_for("orders") == "orders.dead"
+    assert DeadLetters(connection, "g", "all-dead").topic_for("orders") == "all-dead"
