@@ -196,8 +196,10 @@ def error_to_state(error: Exception) -> dict[str, Any]:
 
 def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
     """The error as it was raised in the runner."""
-    cls = getattr(errors, str(content.get("class", "")), ClusterError)
-    error: RiverrunError = RiverrunError.__new__(cls)
+    cls = getattr(errors, str(content.get("class", "")), None)
+    known = isinstance(cls, type) and issubclass(cls, RiverrunError)
+    # Without its own constructor: the parts below are what any of those made of its arguments.
+    error: RiverrunError = RiverrunError.__new__(cls if known and cls is not None else ClusterError)
     parts = {name: content.get(name, "") for name in ("what", "expected", "found", "hint")}
     RiverrunError.__init__(error, **parts, lines=content.get("lines", ()), **content.get("fields", {}))
     return error
