@@ -132,7 +132,7 @@ class Bench:
         return self.rate(work)
 
     def send_soon_called_back(self) -> float:
-        done = []
+        done: list[rr.Delivery] = []
 
         def work() -> None:
             send_soon = self.producer.send_soon
@@ -164,6 +164,8 @@ class Bench:
             return self.rate(work)
 
     def asynchronous(self) -> float:
+        rate = 0.0
+
         async def work() -> None:
             async with rr.AsyncProducer(self.connection, compression=self.compression) as producer:
                 await producer.send(READINGS, self.events[0])
@@ -174,7 +176,6 @@ class Bench:
                 nonlocal rate
                 rate = len(self.events) / (time.perf_counter() - begun)
 
-        rate = 0.0
         asyncio.run(work())
         return rate
 
