@@ -154,8 +154,9 @@ def test_send_all_sends_all_in_order(kafka: KafkaUnderTest, kafka_topic: MakeTop
 
 def test_send_all_keeps_its_place_among_other_sends(kafka: KafkaUnderTest, kafka_topic: MakeTopic) -> None:
     topic = Topic(kafka_topic(), Reading)
-    with Producer(kafka.connection, linger_ms=200) as producer:
-        for n in range(10):
+    with Producer(kafka.connection, linger_ms=500) as producer:
+        producer.send_all(topic, [reading(0)])
+        for n in range(1, 10):
             producer.send_soon(topic, reading(n))
         producer.send_all(topic, [reading(n) for n in range(10, 20)])
         producer.send(topic, reading(20))
