@@ -31,8 +31,12 @@ class Gap(NamedTuple):
         return f"{self.place} from {self.first} to {self.next - 1}"
 
 
-def gone_error(gaps: Sequence[Gap], group: str) -> OffsetGoneError:
-    """One error for all partitions that were found out of range together."""
+def gone_error(gaps: Sequence[Gap], group: str, *, stops: bool = False) -> OffsetGoneError:
+    """One error for all partitions that were found out of range together. `stops` says that the reader ends with it."""
+    then = "Reading goes on at the oldest record there is"
+    if stops:
+        move = f" (riverrun offsets move {group} --to-earliest)" if group else ""
+        then = f'Nothing was skipped yet: move the reader{move}, or read with on_gone="continue"'
     count = sum(gap.gone for gap in gaps)
     topics = ", ".join(sorted({gap.place.topic for gap in gaps}))
     fields: dict[str, Any] = {
@@ -46,13 +50,13 @@ def gone_error(gaps: Sequence[Gap], group: str) -> OffsetGoneError:
         return OffsetGoneError(
             f"What was to be read of {topics} is not there: the topic was deleted and made anew, or lost its end",
             found=found,
-            hint="Reading goes on at the oldest record there is",
+            hint=then,
             **fields,
         )
     return OffsetGoneError(
         f"{count} record{'s' if count != 1 else ''} of {topics} {'are' if count != 1 else 'is'} gone: retention removed "
         f"{'them' if count != 1 else 'it'} before {'they were' if count != 1 else 'it was'} read",
         found=found,
-        hint="Reading goes on at the oldest record there is; keep records longer (retention), or read faster",
+        hint=f"{then}; keep records longer (retention), or read faster",
         **fields,
     )

@@ -369,14 +369,15 @@ class Subscription:
         except BrokerUnreachableError as unreachable:
             log.warning("%s", unreachable)
             return
-        self.move(first)
         gaps = [Gap(place, gone[place], first[place], end[place]) for place in gone if place in self.owned]
+        error = gone_error(gaps, self.choice.group, stops=self.options.on_gone == "stop")
+        if self.options.on_gone == "stop":
+            # The reader stays where it was: what it did not read is not committed, and the next one is told as well.
+            raise error
+        self.move(first)
         for gap in gaps:
             self._counts.gone += gap.gone
             self._listener.moved(gap.place, gap.next)
-        error = gone_error(gaps, self.choice.group)
-        if self.options.on_gone == "stop":
-            raise error
         log.warning("%s", error)
         if callable(self.options.on_gone):
             self.options.on_gone(error)
