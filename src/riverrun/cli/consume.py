@@ -1,5 +1,6 @@
 """`riverrun consume`: print the records of topics, at a prompt or into a pipe."""
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,14 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from riverrun.cli.records import Printer
+    from riverrun.kafka.admin import Admin
     from riverrun.kafka.reader import Span
     from riverrun.model.record import RawRecord
     from riverrun.model.state import Place
+    from riverrun.model.when import Position
     from riverrun.model.where import Condition
+
+
+_BATCH = 2000
 
 
 class _Enough(Exception):  # noqa: N818  -- the normal end of --limit
     """As many records as were asked for are printed."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which records."""
+
+    topics: tuple[str, ...]
+    start: "Position"
+    end: "Position | None"
+    follow: bool
+    partitions: tuple[int, ...]
 
 
 @dataclass
@@ -51,6 +68,11 @@ class _Output:
             self.printed += len(records)
         if self.limit is not None and self.printed >= self.limit:
             raise _Enough
+
+    def room(self) -> int:
+        """How many records may be fetched at once, so that none beyond --limit is committed."""
+        left = _BATCH if self.limit is None else min(_BATCH, self.limit - self.printed)
+        return min(1, left) if self.conditions and self.limit is not None else left
 
     def _matching(self, records: "Sequence[RawRecord]") -> "list[RawRecord]":
         from riverrun.model.record import json_value
@@ -83,6 +105,7 @@ class _Output:
     multiple=True,
     help="Only records whose JSON has it: 'load_kw>2', 'house.street=Main', 'note~fire'. Several must all hold.",
 )
+@click.option("--group", default="", help="Read as this group, from where it stands, and commit what is printed.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: place, time, key, value, headers.")
 @click.option("--table", "as_table", is_flag=True, help="A table, with a column for each field.")
 @click.option("--keys", "with_key", is_flag=True, help="Print the key and a tab before each value.")
@@ -96,6 +119,7 @@ def consume(
     limit: int | None,
     partitions: tuple[int, ...],
     conditions: tuple[str, ...],
+    group: str,
     as_json: bool,
     as_table: bool,
     with_key: bool,
@@ -106,7 +130,6 @@ def consume(
     Order holds within a partition. Only committed records of transactions are shown. A deleted key prints as null.
     """
     from riverrun.cli.records import printer
-    from riverrun.kafka.reader import Reader, newest, spans
     from riverrun.model.when import parse_position
     from riverrun.model.where import parse_condition
 
@@ -114,24 +137,26 @@ def consume(
         raise UsageError("--json and --table cannot be had at once")
     if follow and end is not None:
         raise UsageError("--follow has no end, and --to is one", hint="Leave one of them out")
-    first = parse_position(start, what="--from")
-    last = parse_position(end, what="--to") if end is not None else None
+    if group and end is not None:
+        raise UsageError("A group reads to the end, and --to is another", hint="Leave --to or --group out")
+    wanted = _Wanted(
+        topics,
+        parse_position(start, what="--from"),
+        parse_position(end, what="--to") if end is not None else None,
+        follow,
+        partitions,
+    )
     output = _Output(
         printer(as_json=as_json, as_table=as_table, with_key=with_key, several_topics=len(topics) > 1),
         [parse_condition(each) for each in conditions],
         limit,
     )
     _, admin = open_admin(bootstrap)
-    tail = first.kind == "last"
-    todo = spans(admin, topics, start=first, end=last, follow=follow and not tail, partitions=partitions)
     try:
-        if tail:
-            with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
-                output.take(newest(reader, first.number))
-            todo = {place: _rest(span) for place, span in todo.items()} if follow else {}
-        with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
-            for batch in reader:
-                output.take(batch)
+        if group:
+            _as_group(admin, group, wanted, output)
+        else:
+            _plainly(admin, wanted, output)
         output.printer.flush()
     except _Enough:
         output.printer.flush()
@@ -140,6 +165,49 @@ def consume(
         say(f"\n{_counted(output)}")
         raise click.exceptions.Exit(0 if follow else 130) from None
     _remark(output, topics)
+
+
+def _plainly(admin: "Admin", wanted: "_Wanted", output: _Output) -> None:
+    from riverrun.kafka.reader import Reader, newest, spans
+
+    tail = wanted.start.kind == "last"
+    todo = spans(
+        admin,
+        wanted.topics,
+        start=wanted.start,
+        end=wanted.end,
+        follow=wanted.follow and not tail,
+        partitions=wanted.partitions,
+    )
+    if tail:
+        with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
+            output.take(newest(reader, wanted.start.number))
+        todo = {place: _rest(span) for place, span in todo.items()} if wanted.follow else {}
+    with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
+        for batch in reader:
+            output.take(batch)
+
+
+def _as_group(admin: "Admin", group: str, wanted: "_Wanted", output: _Output) -> None:
+    from riverrun.kafka.reader import read_as_group
+
+    for name in wanted.topics:
+        admin.topic(name)
+    batches = read_as_group(
+        admin.connection,
+        group,
+        wanted.topics,
+        start=wanted.start,
+        follow=wanted.follow,
+        partitions=wanted.partitions,
+        most=output.room,
+        on_gone=lambda error: say(str(error)),
+    )
+    for batch in batches:
+        # When --limit is reached, there is no more room, and the iteration ends after it has committed this batch.
+        with contextlib.suppress(_Enough):
+            output.take(batch)
+        output.printer.flush()
 
 
 def _rest(span: "Span") -> "Span":

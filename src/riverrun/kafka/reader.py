@@ -8,17 +8,20 @@ import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer as ClientConsumer
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from riverrun.errors import BrokerUnreachableError, UsageError
+from riverrun.errors import BrokerUnreachableError, OffsetGoneError, UsageError
 from riverrun.kafka.admin import Admin
 from riverrun.kafka.border import client_log, translate
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.consumer import Consumer
 from riverrun.kafka.offsets import offsets_at
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
@@ -75,7 +78,9 @@ class Reader:
         self._follow = any(end is None for end in self._ends.values())
         self._login_error: ClientError | None = None
         self._in_trouble = False
-        self._consumer = Consumer(connection.properties({**_PROPERTIES, "error_cb": self._on_error}), logger=client_log)
+        self._consumer = ClientConsumer(
+            connection.properties({**_PROPERTIES, "error_cb": self._on_error}), logger=client_log
+        )
         if self._ends:
             self._consumer.assign([ClientPartition(*place, self._next[place]) for place in self._ends])
 
@@ -156,15 +161,19 @@ class Reader:
 
     def _check_alive(self) -> None:
         """Nothing came for a while: find out whether there is nothing or nobody."""
-        place = next(iter(self._ends))
+        topic = next(iter(self._ends)).topic
         try:
-            self._consumer.get_watermark_offsets(ClientPartition(*place), timeout=self._timeout)
+            # Metadata, not offsets: for those a client without brokers says that it knows no such partition.
+            problem = self._consumer.list_topics(topic, timeout=self._timeout).topics[topic].error
+            if problem is not None:
+                raise KafkaException(problem)
         except KafkaException as error:
-            problem = translate(error, f"reading {place}", topic=place.topic, bootstrap=self._where)
-            if not self._follow or not isinstance(problem, BrokerUnreachableError):
-                raise problem from error
+            told = translate(error, f"reading {topic}", topic=topic, bootstrap=self._where)
+            if not self._follow or not isinstance(told, BrokerUnreachableError):
+                raise told from error
+            if not self._in_trouble:
+                self._on_trouble(told.what)
             self._in_trouble = True
-            self._on_trouble(problem.what)
             return
         self._answered()
 
@@ -216,3 +225,40 @@ def newest(batches: Iterable[list[RawRecord]], count: int) -> list[RawRecord]:
             elif heap and entry[:3] > heap[0][:3]:
                 heapq.heapreplace(heap, entry)
     return [entry[3] for heap in heaps.values() for entry in sorted(heap, key=lambda entry: entry[:3])]
+
+
+def read_as_group(
+    connection: Connection,
+    group: str,
+    topics: Collection[str],
+    *,
+    start: Position,
+    follow: bool,
+    partitions: Collection[int] = (),
+    most: Callable[[], int] = lambda: _BATCH,
+    on_gone: Callable[[OffsetGoneError], None] = lambda _error: None,
+) -> Iterator[list[RawRecord]]:
+    """Batches of up to `most()` records (0 ends it), as a member of a group, from where the group stands (or from `start`,
+    in a partition where it has not been). A batch is committed when the next one is asked for; one that is in hand when
+    the iteration is left is read again."""
+    if start.kind in ("offset", "last"):
+        raise UsageError(
+            f"A group begins at earliest, latest or a time, not at {start}",
+            hint="`riverrun offsets move` starts a group at an offset",
+        )
+    begin: Literal["earliest", "latest"] | datetime = "earliest" if start.kind == "earliest" else "latest"
+    if start.kind == "time":
+        begin = datetime.fromtimestamp(start.number / 1000, UTC)
+    with Consumer(
+        list(topics),
+        group=group,
+        connection=connection,
+        start=begin,
+        follow=follow,
+        commit="batch",
+        partitions=[Place(topic, each) for topic in topics for each in partitions] or None,
+        on_gone=on_gone,
+    ) as consumer:
+        while (count := most()) and (batch := next(consumer.batches(count, wait_seconds=0.2), None)) is not None:
+            yield list(batch._messages)
+            consumer.commit()
