@@ -1,11 +1,15 @@
 """Transactions against a real broker: readers of committed records see all of one or none of it."""
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer as BareConsumer
 
 from riverrun.errors import DeliveryError, FencedError, RecordTooLargeError, TransactionError, UsageError
+from riverrun.kafka.consumer import Consumer
 from riverrun.kafka.producer import Producer
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
@@ -110,52 +114,80 @@ def test_closing_in_a_transaction_aborts_it(kafka: KafkaUnderTest, kafka_topic: 
     assert read(kafka, topic) == []
 
 
-def test_read_transform_write_exactly_once(kafka: KafkaUnderTest, kafka_topic: MakeTopic) -> None:
-    """A worker that dies again and again, at different moments, changes each record once."""
+class DiedError(Exception):
+    """A worker's death, in the middle of things."""
+
+
+def raw_batches(kafka: KafkaUnderTest, source: str) -> Iterator[tuple[Any, list[bytes]]]:
+    """The bare client, as its users would use it: (consumer, values) until the end."""
+    properties = {
+        "group.id": source,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+    }
+    consumer = BareConsumer(kafka.connection.properties(properties))
+    consumer.subscribe([source])
+    try:
+        more = True
+        while more:
+            batch = consumer.consume(60, timeout=0.5)
+            records = [each.value() or b"" for each in batch if each.error() is None]
+            more = len(records) == len(batch)
+            yield consumer, records
+    finally:
+        consumer.close()
+
+
+def our_batches(kafka: KafkaUnderTest, source: str) -> Iterator[tuple[Any, list[bytes]]]:
+    with Consumer(source, group=source, connection=kafka.connection, commit="manual", follow=False) as consumer:
+        for batch in consumer.batches(60):
+            yield consumer, [each.raw or b"" for each in batch]
+
+
+@pytest.mark.parametrize("batches", [raw_batches, our_batches])
+def test_read_transform_write_exactly_once(
+    kafka: KafkaUnderTest,
+    kafka_topic: MakeTopic,
+    batches: Callable[[KafkaUnderTest, str], Iterator[tuple[Any, list[bytes]]]],
+) -> None:
+    """A worker that dies again and again, before and after it has told its offsets, changes each record once."""
     source, target = kafka_topic("source"), kafka_topic("target")
     with Producer(kafka.connection) as producer:
         producer.send_all(source, [str(n) for n in range(500)])
-    deaths = iter([3, 0, 50, 7, 120, 1])
+    deaths = iter([(0, 3), (0, 60), (2, 0), (1, 59), (1, 60), (3, 1)])
 
-    class DiedError(Exception):
-        pass
-
-    def work() -> bool:
-        """Read and write until the end, or until it dies in the middle of a transaction."""
-        consumer = Consumer(
-            kafka.connection.properties(
-                {
-                    "group.id": source,
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "earliest",
-                    "enable.partition.eof": True,
-                }
-            )
-        )
-        consumer.subscribe([source])
-        death = next(deaths, None)
-        try:
-            with Producer(kafka.connection, transactional_id=source) as producer:
-                while True:
-                    batch = consumer.consume(60, timeout=0.5)
-                    records = [each for each in batch if each.error() is None]
-                    with producer.transaction() as tx:
-                        for position, each in enumerate(records):
-                            tx.send_soon(target, b"changed " + (each.value() or b""))
-                            if death is not None and position >= death % 60:
-                                raise DiedError
-                        tx.commit_offsets(consumer)
-                        if death is not None and records:
+    def work() -> None:
+        batch_of_death, record_of_death = next(deaths, (-1, -1))
+        with (
+            Producer(kafka.connection, transactional_id=source) as producer,
+            contextlib.closing(batches(kafka, source)) as reading,  # type: ignore[type-var]
+        ):
+            for number, (consumer, records) in enumerate(reading):
+                with producer.transaction() as tx:
+                    for position, value in enumerate(records):
+                        if (number, position) == (batch_of_death, record_of_death):
                             raise DiedError
-                    if len(records) < len(batch):
-                        return True
-        except DiedError:
-            return False
-        finally:
-            consumer.close()
+                        tx.send_soon(target, b"changed " + value)
+                    tx.commit_offsets(consumer)
+                    if number == batch_of_death and record_of_death >= len(records):
+                        raise DiedError
 
-    rounds = 0
-    while not work():
-        rounds += 1
-    assert rounds == 6
+    for _ in range(6):
+        with pytest.raises(DiedError):
+            work()
+    work()
     assert values(read(kafka, target)) == [f"changed {n}".encode() for n in range(500)]
+
+
+def test_a_consumer_that_commits_by_itself_cannot_be_part_of_a_transaction(
+    kafka: KafkaUnderTest, kafka_topic: MakeTopic
+) -> None:
+    topic = kafka_topic()
+    with (
+        Producer(kafka.connection, transactional_id=topic) as producer,
+        Consumer(topic, group=topic, connection=kafka.connection) as consumer,
+        producer.transaction() as tx,
+        pytest.raises(UsageError, match="cannot be part of a transaction"),
+    ):
+        tx.commit_offsets(consumer)

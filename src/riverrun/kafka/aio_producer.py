@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message
 
 from riverrun.errors import RiverrunError, UsageError
+from riverrun.kafka.aio_consumer import AsyncConsumer
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.delivery import Delivery, Receipt
 from riverrun.kafka.metrics import ProducerMetrics
@@ -32,7 +33,7 @@ from riverrun.kafka.producer import HURRY_SECONDS, Producer
 from riverrun.kafka.producer_client import Client
 from riverrun.kafka.producer_core import CHUNK, KeyFunction, Many
 from riverrun.kafka.producer_options import ProducerKeywords
-from riverrun.kafka.transaction import OffsetSource, Transaction
+from riverrun.kafka.transaction import Transaction
 from riverrun.model.topic import Topic
 
 T = TypeVar("T")
@@ -322,9 +323,9 @@ class AsyncTransaction:
         self._transaction._check_open()
         return await self._producer.send_all(topic, values, key=key)
 
-    async def commit_offsets(self, consumer: OffsetSource) -> None:
+    async def commit_offsets(self, consumer: AsyncConsumer[Any]) -> None:
         """As `Transaction.commit_offsets`."""
-        await _in_thread(lambda: self._transaction.commit_offsets(consumer))
+        await _in_thread(lambda: self._transaction.commit_offsets(consumer._consumer))
 
     async def abort(self) -> None:
         """Give everything up."""

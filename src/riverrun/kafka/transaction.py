@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer as RawConsumer
 from confluent_kafka import KafkaError as ClientError
@@ -28,20 +28,12 @@ from riverrun.kafka.outgoing import Headers
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
+    from riverrun.kafka.consumer import Consumer
     from riverrun.kafka.producer import Producer
     from riverrun.kafka.producer_client import Client
 
 # How long one step may be deaf to Ctrl-C. Steps that take longer are resumed.
 _STEP_SECONDS = 0.5
-
-
-@runtime_checkable
-class OffsetSource(Protocol):
-    """A consumer whose progress can be part of a transaction."""
-
-    def transaction_offsets(self) -> tuple[list[ClientPartition], Any]:
-        """The offsets to read next, of what has been handled, and the group's metadata from the client library."""
-        ...
 
 
 class Transaction:
@@ -90,15 +82,14 @@ class Transaction:
         self._check_open()
         return self._producer.send_all(topic, values, key=key)
 
-    def commit_offsets(self, consumer: OffsetSource | RawConsumer) -> None:
-        """Make the consumer's progress part of the transaction: read, transform and write exactly once. The consumer must
-        not commit by itself."""
+    def commit_offsets(self, consumer: "Consumer[Any] | RawConsumer") -> None:
+        """Make what the consumer has handed out part of the transaction: read, transform and write exactly once.
+
+        The consumer must not commit by itself (`commit="manual"`). When the transaction is aborted it must read again what
+        it had: let the exception end it, or seek.
+        """
         self._check_open()
-        if isinstance(consumer, OffsetSource):
-            positions, group = consumer.transaction_offsets()
-        else:
-            positions = [each for each in consumer.position(consumer.assignment()) if each.offset >= 0]
-            group = consumer.consumer_group_metadata()
+        positions, group = _progress(consumer)
         if not positions:
             return
         deadline = time.monotonic() + self._client.request_timeout
@@ -225,6 +216,22 @@ class _NeedsAbortError(Exception):
     def __init__(self, error: RiverrunError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _progress(consumer: "Consumer[Any] | RawConsumer") -> tuple[list[ClientPartition], Any]:
+    """The offsets to read next, and the group as the cluster must know it to accept them."""
+    if isinstance(consumer, RawConsumer):
+        places = [each for each in consumer.position(consumer.assignment()) if each.offset >= 0]
+        return places, consumer.consumer_group_metadata()
+    if not consumer.group or consumer.options.commit != "manual":
+        raise UsageError(
+            "This consumer's offsets cannot be part of a transaction",
+            expected='Consumer(…, group="…", commit="manual")',
+            found=f'commit="{consumer.options.commit}"' if consumer.group else "no group",
+        )
+    offsets = consumer._hand.done | consumer._hand.in_hand()
+    places = [ClientPartition(*place, offset) for place, offset in offsets.items()]
+    return places, consumer._reading.client.consumer_group_metadata()
 
 
 def _as_transaction_error(error: RiverrunError) -> TransactionError:
