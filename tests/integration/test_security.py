@@ -3,7 +3,8 @@
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from riverrun.config import Project
 from riverrun.errors import AuthenticationError, RiverrunError
 from riverrun.kafka.admin import Admin
 from riverrun.kafka.connection import connect
+from riverrun.kafka.producer import Producer
 from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
 
 
@@ -57,6 +59,23 @@ def test_a_wrong_password_says_so_at_once_and_does_not_repeat_it(
         brokers(tmp_path, secured.login, **login(secured, mechanism, "open-barley"))
     assert secured.login in str(caught.value)
     assert "open-barley" not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize("first", ["send", "send_soon", "send_all", "transaction"])
+def test_a_producer_says_at_once_that_its_password_is_wrong(tmp_path: Path, secured: Secured, first: str) -> None:
+    options = login(secured, "SCRAM-SHA-512", "open-barley")
+    connection = connect(secured.login, project=tmp_path, request_timeout_seconds=20, **options)
+    with Producer(connection, transactional_id="t" if first == "transaction" else "") as producer:
+        uses: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send("t", b""),
+            "send_soon": lambda: producer.send_soon("t", b""),
+            "send_all": lambda: producer.send_all("t", [b""]),
+            "transaction": lambda: producer.transaction().begin(),
+        }
+        started = time.monotonic()
+        with pytest.raises(AuthenticationError):
+            uses[first]()
+        assert time.monotonic() - started < 8
 
 
 def test_a_certificate_nobody_we_know_signed(tmp_path: Path, secured: Secured) -> None:
