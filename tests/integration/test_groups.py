@@ -15,6 +15,7 @@ from riverrun.kafka.producer import Producer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
+from support.kafka_tools import described_group
 from support.members import member
 from support.shell import Shell
 
@@ -161,3 +162,19 @@ def test_a_table_for_people(admin: Admin, shell: Shell, group: str, kafka_topic:
     assert shell.fine("groups", "list").lines[0].split() == [
         "GROUP", "STATE", "KIND", "MEMBERS", "TOPICS", "LAG", "LAG", "SECONDS",
     ]  # fmt: skip
+
+
+def test_kafkas_own_tool_agrees(
+    kafka: KafkaUnderTest, admin: Admin, shell: Shell, group: str, kafka_topic: Callable[..., str]
+) -> None:
+    topic = kafka_topic(partitions=3)
+    for partition in range(3):
+        fill(admin, topic, 100 * partition, partition=partition)
+    admin.commit(group, {Place(topic, 0): 0, Place(topic, 1): 60, Place(topic, 2): 120})
+    shell.fine("offsets", "move", group, "--shift", "-20")
+    ours = {
+        (row["topic"], row["partition"]): (row["committed"], row["end"], row["lag"])
+        for row in shell.fine("groups", "describe", group, "--json").json["partitions"]
+    }
+    assert ours == {(topic, 0): (0, 0, 0), (topic, 1): (40, 100, 60), (topic, 2): (100, 200, 100)}
+    assert described_group(kafka.bootstrap_servers, group) == ours
