@@ -2,11 +2,15 @@
 
 import json
 import os
+import pty
+import re
+import select
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +18,7 @@ from riverrun.kafka.admin import Admin
 from riverrun.kafka.connection import Connection, connect
 from riverrun.kafka.probe import Probe
 from riverrun.testing.pytest_plugin import KafkaUnderTest
-from support.cluster import ProjectDriver, guard_of, lives, wait_for
-
-if TYPE_CHECKING:
-    import subprocess
+from support.cluster import TAKE_TERMINAL, ProjectDriver, after, guard_of, lives, wait_for
 
 
 @pytest.fixture
@@ -294,3 +295,45 @@ def test_attached_to_nothing(project: ProjectDriver) -> None:
         doctor = project.run("doctor")
         assert doctor.code == 1
         assert "fail  cluster" in doctor.out
+
+
+def test_a_terminal_shows_a_live_table_and_ctrl_c_stops(project: ProjectDriver) -> None:
+    leader, follower = pty.openpty()
+    try:
+        runner = subprocess.Popen(
+            after(TAKE_TERMINAL, [sys.executable, "-m", "riverrun", "up"]),
+            cwd=project.root,
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            # Ctrl-C reaches the whole foreground group of the session.
+            start_new_session=True,
+        )
+        screen = Screen(leader)
+        screen.wait_for("Kafka is ready on 127.0.0.1:", 60)
+        assert len(project.java()) == 1
+        os.write(leader, b"\x03")
+        screen.wait_for("Stopping", 10)
+        screen.wait_for("Stopped.", 30)
+        assert runner.wait(10) == 0
+        assert project.java() == []
+    finally:
+        os.close(leader)
+        os.close(follower)
+
+
+class Screen:
+    """What a terminal has shown, without its control sequences."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.text = ""
+
+    def wait_for(self, words: str, seconds: float) -> None:
+        def shown() -> bool:
+            while select.select([self._descriptor], [], [], 0.05)[0]:
+                raw = os.read(self._descriptor, 65536).decode(errors="replace")
+                self.text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", raw)
+            return words in self.text
+
+        wait_for(shown, seconds, f"the terminal did not show {words!r} but {self.text!r}")

@@ -1,6 +1,5 @@
 """Drive `riverrun` in a project of its own, and see which Java processes it leaves."""
 
-import ctypes
 import json
 import os
 import signal
@@ -14,8 +13,10 @@ from typing import Any
 
 import psutil
 
-PR_CAPBSET_DROP = 24
-CAP_DAC_OVERRIDE = 1
+# Take from root the right to ignore file rights: PR_CAPBSET_DROP, CAP_DAC_OVERRIDE.
+OBEY_FILE_RIGHTS = "import ctypes\nif os.geteuid() == 0: ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)"
+# Make standard input the terminal that Ctrl-C comes from, as a shell does.
+TAKE_TERMINAL = "import fcntl, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)"
 
 
 @dataclass
@@ -44,7 +45,7 @@ class ProjectDriver:
     def run(self, *arguments: str, timeout: float = 90, like_a_user: bool = False) -> Done:
         """Run `riverrun ARGUMENTS`. `like_a_user`: file rights count, even when the tests run as root."""
         done = subprocess.run(
-            self._command(*arguments),
+            after(OBEY_FILE_RIGHTS if like_a_user else "", self._command(*arguments)),
             cwd=self.root,
             env=self._environ(),
             capture_output=True,
@@ -52,7 +53,6 @@ class ProjectDriver:
             timeout=timeout,
             check=False,
             stdin=subprocess.DEVNULL,
-            preexec_fn=obey_file_rights if like_a_user else None,
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
@@ -100,10 +100,12 @@ class ProjectDriver:
         return kept | self.environ
 
 
-def obey_file_rights() -> None:
-    """Take from a root process, before it begins, the right to ignore file rights."""
-    if os.geteuid() == 0:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+def after(code: str, command: list[str]) -> list[str]:
+    """A command that runs `code` before it becomes the given one. A hook between fork and exec would not be safe: the
+    tests' own process has threads."""
+    if not code:
+        return command
+    return [sys.executable, "-I", "-S", "-c", f"import os, sys\n{code}\nos.execv(sys.argv[1], sys.argv[1:])", *command]
 
 
 def wait_for(condition: Callable[[], object], seconds: float, complaint: str) -> None:
