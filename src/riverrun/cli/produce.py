@@ -111,7 +111,11 @@ def produce(
             raise click.exceptions.Exit(130) from None
     seconds = time.monotonic() - started
     bad.summary()
-    speed = f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)".replace(",", " ") if seconds > 1 else ""
+    speed = (
+        f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)".replace(",", " ")
+        if seconds > 1 and counts.taken >= 1000
+        else ""
+    )
     say(f"{plural(counts.acknowledged, 'record')} acknowledged by {topic} ({plural(count, 'partition')}){speed}.")
     if as_json:
         print_json({

@@ -144,7 +144,8 @@ class Feed:
         return EventInvalidError(
             f"{self._source}:{line.number}: {line.reason}",
             found=shown + ("…" if len(line.data) > 200 else ""),
-            hint=f"{done} records before it were acknowledged; --skip-bad goes on after bad lines",
+            hint=f"{done} record{'s' if done != 1 else ''} before it {'were' if done != 1 else 'was'} acknowledged; "
+            "--skip-bad goes on after bad lines",
             file=self._source,
             line=line.number,
             reason=line.reason,
