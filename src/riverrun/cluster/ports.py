@@ -76,21 +76,31 @@ class Claims:
         """Take this port if it is free and nobody else has claimed it."""
         if port in self._held:
             return False
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._folder / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = self._open(port)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if descriptor >= 0:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_free(port):
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, b"%d" % os.getpid(), 0)
+                if descriptor >= 0:
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, b"%d" % os.getpid(), 0)
                 self._held[port] = descriptor
                 return True
         except BlockingIOError:
             pass
         finally:
-            if port not in self._held:
+            if descriptor >= 0 and port not in self._held:
                 os.close(descriptor)
         return False
+
+    def _open(self, port: int) -> int:
+        """The port's claim file; -1 where none can be made: claims are a courtesy, the port itself decides."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            return os.open(self._folder / str(port), flags, 0o600)
+        except OSError:
+            return -1
 
     def claim_first(self, start: int) -> int:
         """Take the first free port from `start` up; from a start below the ephemeral ports, one below them."""
@@ -131,5 +141,6 @@ class Claims:
 
     def close(self) -> None:
         for descriptor in self._held.values():
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         self._held.clear()

@@ -84,17 +84,23 @@ class Supervisor:
             (self._project.home / ".gitignore").write_text("*\n", encoding="ascii")
         except OSError as error:
             raise folder_error(error, self._project.home) from error
+        with _signals() as stop_signals:
+            try:
+                self._take_lock()
+                self._run(stop_signals)
+            except StopRequestedError:
+                # Before anything was started.
+                return
+            finally:
+                self._lock.release()
+
+    def _take_lock(self) -> None:
         if not self._lock.take():
             raise AlreadyRunningError(
                 "Another runner has this project's lock",
                 hint="`riverrun status` shows it, `riverrun down` stops it",
                 project=str(self._project.root),
             )
-        try:
-            with _signals() as stop_signals:
-                self._run(stop_signals)
-        finally:
-            self._lock.release()
 
     def _run(self, stop_signals: "_StopSignals") -> None:
         self._say_stale()
@@ -259,7 +265,10 @@ def _signals() -> Iterator[_StopSignals]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     stop = _StopSignals(reader)
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What is ignored stays so: `nohup riverrun up`, or a shell's `riverrun up &`.
+    numbers = [
+        each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, stop.arrived) for number in numbers}
     before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
     old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

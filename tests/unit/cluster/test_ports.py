@@ -87,3 +87,13 @@ def test_a_port_that_was_asked_for_and_is_taken_names_its_holder(claims: Claims,
         claims.claim_exactly(port, "broker-1")
     assert caught.value.fields == {"port": port, "pid": os.getpid(), "process": caught.value.fields["process"]}
     assert str(caught.value).startswith(f"Port {port} for broker-1 is taken by ")
+
+
+def test_claims_are_a_courtesy(tmp_path: Path, port: int) -> None:
+    (tmp_path / "file").write_text("")
+    claims = Claims(tmp_path / "file")
+    assert claims.claim(port)
+    assert not claims.claim(port)
+    claims.close()
+    with socket.create_server(("127.0.0.1", port)):
+        assert not claims.claim(port)
