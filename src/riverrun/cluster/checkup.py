@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun._version import __version__
-from riverrun.artifacts import State, cache_folder, check_set, find_java, read_lock
+from riverrun.artifacts import State, cache_folder, check_java, check_set, find_java, read_lock
 from riverrun.cluster.home import LEAST_FREE_MB
 from riverrun.cluster.ports import holder_of, is_free
 from riverrun.cluster.runner import FIRST_PORT
@@ -86,6 +86,7 @@ def _configuration(loaded: Loaded) -> Finding:
 def _java(loaded: Loaded) -> Finding:
     try:
         java = find_java(loaded.settings.java)
+        check_java(java)
     except RiverrunError as error:
         return _failed("java", error)
     found = f"{java.full_version} in {java.home} ({java.source})"

@@ -76,6 +76,17 @@ def test_a_java_that_is_none(loading: Callable[..., Loaded], tmp_path: Path) -> 
     assert (found.state, found.found.split(":")[0]) == ("fail", "JAVA_NOT_FOUND")
 
 
+def test_a_java_that_looks_right_and_does_not_start(loading: Callable[..., Loaded], tmp_path: Path) -> None:
+    executable = tmp_path / "jre/bin/java"
+    executable.parent.mkdir(parents=True)
+    (tmp_path / "jre/release").write_text('JAVA_VERSION="21.0.8"\n')
+    executable.write_text("#!/bin/sh\necho no >&2; exit 1\n")
+    executable.chmod(0o755)
+    found = findings(lambda: loading(JAVA_HOME=str(tmp_path / "jre")))["java"]
+    assert found.state == "fail"
+    assert "does not start" in found.found
+
+
 def test_a_heap_larger_than_the_machine(loading: Callable[..., Loaded]) -> None:
     found = findings(lambda: loading(KAFKA_HEAP_MB="100000000"))["memory"]
     assert found.state == "fail"
