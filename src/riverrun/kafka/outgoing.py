@@ -14,11 +14,14 @@ Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | N
 
 _dump = msgspec.json.Encoder().encode
 
+# The same for events of the topic's class, at hand without a look-up each: topic, name, encode, key_of, headers.
+Way = tuple[object, str, Callable[[Any], bytes], Callable[[Any], str | bytes | None], list[Any]]
+
 
 class Route:
     """How values become records of one topic. `headers` is None, or the list the client takes."""
 
-    __slots__ = ("encode", "headers", "key_of", "name", "tombstones", "topic")
+    __slots__ = ("encode", "headers", "key_of", "name", "tombstones", "topic", "way")
 
     def __init__(self, topic: Topic[Any] | str) -> None:
         self.topic = topic  # held, because routes are found by the topic's identity
@@ -33,8 +36,10 @@ class Route:
                 "A record needs a topic", expected="a riverrun.Topic or a name", found=type(topic).__name__
             )
         self.headers: list[tuple[str, str | bytes | None]] | None = None
+        self.way: Way | None = None
         if schema is not None:
             self.encode, self.key_of, self.headers = schema.encode, schema.key_of, [schema.header]
+            self.way = (topic, self.name, schema.encode, schema.key_of, self.headers)
         else:
             self.encode, self.key_of = self._encode_any, _key_of_any
 

@@ -25,7 +25,7 @@ from riverrun.errors import RiverrunError, UsageError
 from riverrun.kafka.connection import Connection, connect
 from riverrun.kafka.delivery import Delivery, Receipt
 from riverrun.kafka.metrics import ProducerMetrics
-from riverrun.kafka.outgoing import Headers, Route, milliseconds_of
+from riverrun.kafka.outgoing import Headers, Route, Way, milliseconds_of
 from riverrun.kafka.producer_core import POLL_EVERY, Core, Record
 from riverrun.kafka.producer_options import ProducerKeywords, ProducerOptions
 from riverrun.kafka.transaction import Transaction
@@ -36,6 +36,8 @@ log = logging.getLogger("riverrun.kafka.producer")
 _ROUTES = 1000
 # Leaving after Ctrl-C: time for what is on its way to a healthy cluster, and no more.
 HURRY_SECONDS = 5.0
+
+_NO_WAY: Way = (None, "", lambda _: b"", lambda _: None, [])
 
 
 class Producer:
@@ -50,8 +52,9 @@ class Producer:
         self._core = Core(self.connection, self.options)
         self._routes: dict[int | str, Route] = {}
         self._transaction: Transaction | None = None
-        self._open_routes: dict[int | str, Route] = {}
-        self._enter(None)
+        self._client = self._core.client
+        self._ways: dict[int, Way] = {}
+        self._last_way = _NO_WAY
         self._finalizer = weakref.finalize(self, _abandon, self._core)
 
     # --- sending ------------------------------------------------------------------------------------------------------
@@ -88,26 +91,29 @@ class Producer:
     ) -> Delivery:
         """Take one record and return at once, unless the queue is full. `on_delivery` is called with the settled delivery,
         by the thread that sends or waits or by one of the producer's own, never two at a time."""
-        client = self._core.client
+        client = self._client
         delivery = Delivery(client, on_delivery)
-        route = self._open_routes.get(topic if type(topic) is str else id(topic))
-        special = value is None or not (key is None and partition is None and headers is None and timestamp is None)
-        if special or route is None or route.headers is None:
+        way = self._last_way
+        if way[0] is not topic:
+            way = self._last_way = self._ways.get(id(topic), _NO_WAY)
+        plain = key is None and partition is None and headers is None and timestamp is None and value is not None
+        if plain and way is not _NO_WAY:  # an event, sent as it is: the same as below, in a third of the time
+            _, name, encode, key_of, fixed = way
+            data, key = encode(value), key_of(value)
+            try:
+                client.produce(name, data, key, -1, delivery, None, 0, fixed)
+            except (BufferError, KafkaException):
+                self._take((name, data, key, -1, delivery, None, 0, fixed))
+            else:
+                client.sent = count = client.sent + 1
+                client.bytes += len(data)
+                if count % POLL_EVERY == 0:
+                    client.poll()
+        else:
             record = self._record(
                 delivery, topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
             )
             self._take(record)
-        else:  # an event, sent as it is: the same, in a third of the time
-            data, key = route.encode(value), route.key_of(value)
-            try:
-                client.produce(route.name, data, key, -1, delivery, None, 0, route.headers)
-            except (BufferError, KafkaException):
-                self._take((route.name, data, key, -1, delivery, None, 0, route.headers))
-            else:
-                client.sent = count = client.sent + 1
-                client.bytes += len(data)  # type: ignore[arg-type]
-                if count % POLL_EVERY == 0:
-                    client.poll()
         if client.asleep:
             client.wake()
         return delivery
@@ -172,7 +178,11 @@ class Producer:
             self._core.client.check(route.name, -1)
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
+                self._ways.clear()
             self._routes[cache_key] = route
+        if route.way is not None and id(topic) not in self._ways:
+            self._ways[id(topic)] = route.way
+            self._last_way = _NO_WAY
         return route
 
     def transaction(self) -> Transaction:
@@ -180,9 +190,10 @@ class Producer:
         return Transaction(self)
 
     def _enter(self, transaction: Transaction | None) -> None:
-        """What follows is part of this transaction, or of none. A producer that needs one has no open routes without."""
+        """What follows is part of this transaction, or of none. A producer that needs one has no ways without."""
         self._transaction = transaction
-        self._open_routes = {} if self._core.transactional and transaction is None else self._routes
+        if transaction is None:
+            self._ways, self._last_way = {}, _NO_WAY
 
     def _refuse_outside_transaction(self) -> None:
         if self._core.transactional and self._transaction is None:
