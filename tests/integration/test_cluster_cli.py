@@ -130,6 +130,14 @@ def test_doctor_finds_nothing_wrong(running: ProjectDriver) -> None:
     assert findings["kafka jars"]["state"] == "ok"
 
 
+def test_several_ups_at_the_same_moment_start_one_cluster(project: ProjectDriver) -> None:
+    runners = [project.start("up", "--detach") for _ in range(3)]
+    said = [runner.communicate(timeout=90) for runner in runners]
+    assert [runner.returncode for runner in runners] == [0, 0, 0], said
+    assert len({out for out, _ in said}) == 1
+    assert len(project.java()) == 1
+
+
 def test_data_and_address_survive_down_and_up(project: ProjectDriver) -> None:
     first = project.run("up", "--detach")
     assert first.code == 0, first.err

@@ -8,6 +8,8 @@ from riverrun.cli.context import confirm, loaded
 from riverrun.cli.output import say
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from riverrun.cluster.jvm import Runtime
     from riverrun.config import Loaded
     from riverrun.config.run_state import RunState
@@ -34,20 +36,34 @@ def up(*, detach: bool, **flags: int | None) -> None:
     Its data, logs and state are in .riverrun/ of the project: the same data is there after the next `up`. A second `up`
     finds the first one and prints its address. When the settings name a cluster that runs elsewhere, nothing is started.
     """
-    from riverrun.cluster.control import find_running, start_detached
+    from riverrun.cluster.control import find_running
+    from riverrun.errors import AlreadyRunningError
 
     settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
     if settings.attached:
         _attached(settings)
         return
     kafka = settings.settings.kafka
-    if state := find_running(settings.project, kafka, _notice):
-        say(f"Kafka runs already (pid {state.pid}).")
-        _address(state)
-        return
-    if not detach:
-        _run_here(settings)
-        return
+    state = find_running(settings.project, kafka, _notice)
+    if state is None:
+        try:
+            if detach:
+                _run_detached(settings, flags)
+            else:
+                _run_here(settings)
+            return
+        except AlreadyRunningError:
+            # Another `up` was quicker: take what it started.
+            state = find_running(settings.project, kafka, _notice)
+            if state is None:
+                raise
+    say(f"Kafka runs already (pid {state.pid}).")
+    _address(state)
+
+
+def _run_detached(settings: "Loaded", flags: "Mapping[str, int | None]") -> None:
+    from riverrun.cluster.control import start_detached
+
     # Here, where there is a terminal to show how far a download is; the runner then finds everything in the cache.
     _prepare(settings)
     arguments = ["--project", str(settings.project.root)]
@@ -56,7 +72,7 @@ def up(*, detach: bool, **flags: int | None) -> None:
     arguments.append("up")
     for name, value in flags.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
-    _address(start_detached(settings.project, arguments, kafka.start_timeout_seconds))
+    _address(start_detached(settings.project, arguments, settings.settings.kafka.start_timeout_seconds))
     say("Kafka runs in the background. `riverrun status` shows it, `riverrun down` stops it.")
 
 

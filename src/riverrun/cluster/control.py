@@ -1,6 +1,5 @@
 """What other processes do with a project's runner: find it, compare it, wait for it, stop it, delete its data."""
 
-import contextlib
 import os
 import secrets
 import shutil
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from riverrun import errors
+from riverrun.cluster.diagnosis import read_from, tail
+from riverrun.cluster.home import make_folder
 from riverrun.cluster.kafka import CONTROLLER_DELAY_SECONDS, KafkaNode
 from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
 from riverrun.cluster.plan import KafkaPlan
@@ -24,6 +25,7 @@ from riverrun.config.run_state import RunState, ServerState, is_locked, last_sta
 from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
 
 RUNNER_LOG = "runner.log"
+RUNNER_LOG_BYTES = 1 << 20
 # What a runner needs on top of its servers' own time: Python, Java, looking at files.
 RUNNER_EXTRA_SECONDS = 30.0
 
@@ -86,9 +88,13 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
 
     Raises what the runner failed of. A runner that is not ready in time is stopped again.
     """
-    project.logs.mkdir(parents=True, exist_ok=True)
+    make_folder(project.logs)
     log = project.logs / RUNNER_LOG
-    with log.open("wb") as output:
+    # Added to: another runner that starts at the same moment may be writing there.
+    with log.open("ab") as output:
+        if output.tell() > RUNNER_LOG_BYTES:
+            output.truncate(0)
+        log_start = output.tell()
         runner = subprocess.Popen(
             [sys.executable, "-m", "riverrun", *arguments],
             stdin=subprocess.DEVNULL,
@@ -106,7 +112,7 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
                 runner.returncode = 0
                 return state
             if _ended(runner, LOOK_SECONDS):
-                raise _failure(project, runner, log)
+                raise _failure(project, runner, log, log_start)
             if deadline.passed:
                 raise ServerNotReadyError(
                     f"The runner was not ready after {deadline.seconds:.0f} s", hint=f"See {log}", log=log
@@ -133,15 +139,17 @@ def _state_of(project: Project, pid: int) -> RunState | None:
     return state if state is not None and state.pid == pid else None
 
 
-def _failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path) -> RiverrunError:
+def _failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path, log_start: int) -> RiverrunError:
     state = _state_of(project, runner.pid)
     if state is not None and state.error:
         return error_from_state(state.error)
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+    if runner.returncode == 0:
+        # It found another one that was quicker, and left it to that.
+        return AlreadyRunningError("Another runner has this project's lock", hint="`riverrun status` shows it")
     return ServerDiedError(
         f"The runner exited with code {runner.returncode}",
         hint=f"See {log}",
-        lines=lines,
+        lines=tail(read_from(log, log_start)),
         exit_code=runner.returncode,
         log=log,
     )
@@ -254,9 +262,16 @@ def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tupl
 
 
 def _signal(pid: int, number: int) -> None:
-    if pid > 0:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+    if pid <= 0:
+        return
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+    except PermissionError as error:
+        raise ClusterError(
+            f"The runner (pid {pid}) belongs to another user", hint="Stop it as that user", pid=pid
+        ) from error
 
 
 # --- delete ---------------------------------------------------------------------------------------------------------
