@@ -1,11 +1,12 @@
 """Where the cluster is and how to log in, as properties of the client library."""
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from riverrun._version import __version__
 from riverrun.config import KafkaSettings, Project, load
 from riverrun.errors import NotRunningError
 
@@ -31,7 +32,7 @@ class Connection:
         kafka = self.settings
         found: dict[str, Any] = {
             "bootstrap.servers": kafka.bootstrap_servers,
-            "client.id": f"riverrun-{__version__}",
+            "client.id": client_id(),
             # Reconnect quickly: a broker that restarts is back in seconds, and the default grows to 10 s.
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,
@@ -59,6 +60,12 @@ class Connection:
                 "sasl.password": kafka.sasl_password.reveal(),
             }
         return found | dict(kafka.client) | dict(extra or {})
+
+
+def client_id() -> str:
+    """How brokers, `riverrun groups` and logs name this process: the program and its pid, such as `watch-4711`."""
+    program = Path(sys.argv[0] if sys.argv else "").stem.strip("_") or "python"
+    return f"{'riverrun' if program == 'main' else program}-{os.getpid()}"
 
 
 def connect(

@@ -76,7 +76,7 @@ class Consumer(Generic[V]):
         self._counts = Counts()
         listener = Listener(self._assigned, self._revoked, self._lost, self._moved)
         self._reading = Subscription(choice, self.options, self.connection, listener, self._counts)
-        self._committer = Committer(self._reading.commit, group)
+        self._committer = self._reading.committer = Committer(self._reading, group)
         self._hand = Hand()
         self._engine: Engine[V] | None = None
         self._stopping = threading.Event()
@@ -235,6 +235,8 @@ class Consumer(Generic[V]):
         self._committer.put(offsets)
         if wait:
             self._committer.wait(self._reading.timeout if seconds is None else seconds)
+        else:
+            self._committer.start()
 
     def _commit_done(
         self, done: Mapping[Place, int] | None = None, *, wait: bool | None = None, seconds: float | None = None
@@ -292,7 +294,7 @@ class Consumer(Generic[V]):
     def _lost(self, places: list[Place]) -> None:
         if self._engine is not None:
             self._engine.lost(places)
-        self._committer.forget(places, seconds=1.0)
+        self._committer.forget(places)
         self._hand.forget(places)
         log.warning("Lost %s to the group; what was not committed is read again.", ", ".join(map(str, places)))
         if self.options.on_lost is not None:

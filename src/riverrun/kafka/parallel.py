@@ -189,6 +189,10 @@ class Engine(Generic[V]):
         """Read until it is to end. Errors of the cluster are raised."""
         if "dead-letter" in (self.options.on_error, self.options.unreadable):
             self.dead_letters.prepare(self._reading.choice.names)
+        with self._reading.reserved():
+            self._read()
+
+    def _read(self) -> None:
         while not self._over():
             now = time.monotonic()
             self._tick(now)
@@ -318,6 +322,8 @@ class Engine(Generic[V]):
         self._committer.put(self.committable())
         if self._consumer.waits_for_commit:
             self._committer.wait(self._reading.timeout)
+        else:
+            self._committer.start()
 
     def assigned(self, places: list[Place]) -> None:
         with self._changed:

@@ -5,12 +5,14 @@ passwords — arrives in `fetch` and nowhere else. Records that were fetched are
 given out by the next `fetch`.
 """
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as ClientError
@@ -23,6 +25,9 @@ from riverrun.kafka.consumer_options import ConsumerOptions, Counts
 from riverrun.kafka.gone import Gap, gone_error
 from riverrun.kafka.lookup import MISSING, Choice, Lookup
 from riverrun.model.state import Place
+
+if TYPE_CHECKING:
+    from riverrun.kafka.committer import Committer
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
@@ -38,6 +43,9 @@ _PASSING = frozenset({
 })  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
 _ALONE = "riverrun-alone"
+
+# While a commit is awaited, at most so many records are taken in before the partitions are stopped.
+_MOST_HELD = 500
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,15 @@ class Subscription:
         self._new: set[Place] = set()
         self._out_of_range: dict[Place, int] = {}
         self._held = Fetched()
+        self._held_events: list[Message] = []
         self._torn = False
+        # The thread that is inside of the client, and whether that is inside of a callback.
+        self._inside = 0
+        self._calling_back = False
+        # A thread that polls in a loop and lets no other do it; whether partitions stand still while an answer is awaited.
+        self._reserved = 0
+        self._muted = False
+        self.committer: Committer | None = None
         self._failure: BaseException | None = None
         self._login_error: ClientError | None = None
         self._missing = False
@@ -97,7 +113,9 @@ class Subscription:
         self._look_again_at = 0.0
         properties = options.client_properties(connection, choice.group or _ALONE)
         try:
-            self.client = Consumer({**properties, "error_cb": self._on_error}, logger=client_log)
+            self.client = Consumer(
+                {**properties, "error_cb": self._on_error, "on_commit": self._on_commit}, logger=client_log
+            )
         except (KafkaException, ValueError, TypeError) as error:
             found = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             raise ConfigError([f"the client refuses a property of the consumer: {found}"]) from error
@@ -143,9 +161,13 @@ class Subscription:
             return self._give_out()
         if self._torn:
             self._rewind()
+        if self.committer is not None:
+            self.committer.pump()
         self._rebalanced = False
         self._torn = True
-        messages = self._poll(most, wait_seconds, fill_seconds)
+        polled = self._poll(most, wait_seconds, fill_seconds)
+        messages = [*self._held_events, *polled] if self._held_events else polled
+        self._held_events = []
         events = [each for each in messages if each.error() is not None]
         if events:
             messages = [each for each in messages if each.error() is None]
@@ -156,13 +178,46 @@ class Subscription:
         self._settle(events)
         return self._give_out()
 
+    @property
+    def may_poll(self) -> bool:
+        me = threading.get_ident()
+        return self._opened and self._inside in (0, me) and self._reserved in (0, me)
+
+    def serve(self, seconds: float) -> None:
+        """Let the client call back what it has to say, for so long; records that come are kept for the next `fetch`."""
+        if len(self._held.messages) >= _MOST_HELD and not self._muted:
+            self._muted = True
+            self.client.pause([ClientPartition(*place) for place in self.owned - self._paused])
+        torn, self._torn = self._torn, True
+        for message in self._poll(1, seconds, 0.0):
+            place = Place(message.topic() or "", message.partition() or 0)
+            if message.error() is not None:
+                self._held_events.append(message)
+            elif place in self.owned:
+                self._held.messages.append(message)
+                self._held.positions[place] = (message.offset() or 0) + 1
+        self._torn = torn
+
+    @contextlib.contextmanager
+    def reserved(self) -> Iterator[None]:
+        """Only this thread polls meanwhile."""
+        self._reserved = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._reserved = 0
+
     def _give_out(self) -> Fetched:
         held, self._held = self._held, Fetched()
+        if self._muted:
+            self._muted = False
+            self.client.resume([ClientPartition(*place) for place in self.owned - self._paused])
         self.positions.update(held.positions)
         return held
 
     def _poll(self, most: int, wait_seconds: float, fill_seconds: float) -> list[Message]:
         # `poll` returns as soon as there is a record, and can be interrupted; `consume` waits for all it was asked for.
+        self._inside = threading.get_ident()
         try:
             first = self.client.poll(wait_seconds)
             if first is None:
@@ -170,6 +225,8 @@ class Subscription:
             return [first, *self.client.consume(most - 1, fill_seconds)] if most > 1 else [first]
         except KafkaException as error:
             raise translate(error, f"reading {self.choice}", bootstrap=self._where) from error
+        finally:
+            self._inside = 0
 
     def _positions_now(self) -> dict[Place, int]:
         # The client's own count: it knows of markers of transactions behind the last record, and costs one call a fetch.
@@ -281,10 +338,13 @@ class Subscription:
         if self._closing:
             return
         self._rebalanced = True
+        self._calling_back = True
         try:
             act(places)
         except BaseException as error:  # noqa: BLE001  -- raised by `fetch`, after the records at hand are safe
             self._failure = error
+        finally:
+            self._calling_back = False
 
     def _assigned(self, places: list[Place]) -> None:
         self._counts.rebalances += 1
@@ -426,8 +486,21 @@ class Subscription:
             raise translate(error, f"reading the offsets of {self.choice.group}", bootstrap=self._where) from error
         return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-    def commit(self, offsets: list[ClientPartition]) -> list[ClientPartition]:
+    # --- commits, for the committer -----------------------------------------------------------------------------------
+
+    @property
+    def in_callback(self) -> bool:
+        return self._calling_back and self._inside == threading.get_ident()
+
+    def send_commit(self, offsets: list[ClientPartition]) -> None:
+        self.client.commit(offsets=offsets, asynchronous=True)
+
+    def commit_now(self, offsets: list[ClientPartition]) -> list[ClientPartition]:
         return self.client.commit(offsets=offsets, asynchronous=False)
+
+    def _on_commit(self, error: ClientError | None, partitions: list[ClientPartition]) -> None:
+        if self.committer is not None:
+            self.committer.answered(error, partitions)
 
     def close(self) -> None:
         """Leave the group and end the client. May take as long as the brokers let it: see `Consumer.close`."""
