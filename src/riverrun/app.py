@@ -6,11 +6,14 @@ import traceback
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.event import Event
 from riverrun.model.topic import Topic
+
+if TYPE_CHECKING:
+    from riverrun.kafka.connection import Connection
 
 E = TypeVar("E", bound=Event)
 
@@ -44,6 +47,15 @@ class App:
         topic = Topic(name, event, partitions, replicas, retention, retention_size, compact, dict(config or {}))
         self.topics[name] = topic
         return topic
+
+    def apply(self, connection: "Connection | None" = None, *, more_partitions: bool = False) -> None:
+        """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
+        changed. `more_partitions` allows adding partitions, which moves keys. `riverrun topics apply` from Python."""
+        from riverrun.kafka.admin import Admin
+        from riverrun.kafka.connection import connect
+        from riverrun.kafka.topics import apply_topics
+
+        apply_topics(Admin(connection or connect()), list(self.topics.values()), allow_more_partitions=more_partitions)
 
 
 def load_app(path: Path) -> App:

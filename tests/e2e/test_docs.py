@@ -39,6 +39,8 @@ def blocks(page: str) -> list[Block]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty project that is the current folder; what a page starts there is stopped."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "app", raising=False)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     yield tmp_path
     shell("riverrun down", tmp_path)
@@ -99,7 +101,6 @@ def test_what_a_page_shows_works(page: str, project: Path) -> None:
 def test_links_between_pages_lead_somewhere() -> None:
     broken = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            if not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)} → {target}")
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        broken += [f"{page.relative_to(ROOT)} → {target}" for target in targets if not (page.parent / target).exists()]
     assert broken == []

