@@ -322,7 +322,7 @@ producer.send(sys.argv[2], "parent again")
 producer.close()
 """
     done = subprocess.run(
-        [sys.executable, "-c", code, kafka.bootstrap_servers, topic],
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, kafka.bootstrap_servers, topic],
         capture_output=True,
         text=True,
         timeout=60,
