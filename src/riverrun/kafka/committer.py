@@ -1,26 +1,26 @@
-"""Commits offsets, one request at a time, on the thread that polls.
+"""What is to be committed, what is on its way, and what failed.
 
 The client lets one thread at a time into a consumer, and whoever polls in a loop hardly leaves it: a commit of another
-thread waits for ever, and inside of a rebalance callback it cannot enter at all. So commits are sent, without waiting, by
-the thread that polls (`pump`), and answered inside of its next poll (`answered`). Whoever waits, waits with a deadline,
-which the client's own synchronous commit does not have: that one is used only inside of a callback.
+thread waits for ever. And its synchronous commit has no deadline: it was seen to wait for minutes on a broker that hangs.
+So commits are sent, without waiting, by the thread that polls (`pump`), and answered within its next poll (`answered`);
+whoever waits, waits with a deadline. Partitions that go to another member need no wait: the client does not let them go
+before the group has answered the commits that were sent before.
 
-A commit that nobody waits for cannot be overtaken: per partition only the newest offset is sent, never a smaller one than
-before, and never for a partition that was forgotten. A commit that failed for the moment is tried again; why it failed is
-logged, counted, and raised by the next one who waits.
+Per partition only the newest offset is sent, one request at a time, never a smaller offset than before, and never for a
+partition that was forgotten. A commit that failed for the moment is sent again; why it failed is logged, counted, and
+raised by the next one who asks.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from riverrun.errors import CommitError, RiverrunError
+from riverrun.errors import CommitError
 from riverrun.kafka.border import translate
 from riverrun.model.state import Place
 
@@ -34,58 +34,38 @@ _SETTLING = frozenset({
     ClientError.UNKNOWN_MEMBER_ID, ClientError._ALL_BROKERS_DOWN,
 })  # fmt: skip
 _AGAIN_SECONDS = 0.25
-# So many refusals in a row are told; fewer are how groups work.
+# So many such answers in a row are told; fewer are how groups work.
 _ORDINARY = 8
 
-# How long a thread that waits for an answer polls at a time; and one that leaves the polling to another waits.
-_TURN_SECONDS = 0.05
-
-
-class Channel(Protocol):
-    """What carries commits: a `Subscription`."""
-
-    @property
-    def in_callback(self) -> bool:
-        """Whether this is called from within a poll of the same thread, where nothing can be polled."""
-
-    def send_commit(self, offsets: list[ClientPartition]) -> None:
-        """Send it, and do not wait: `Committer.answered` is called within a later poll."""
-
-    def commit_now(self, offsets: list[ClientPartition]) -> list[ClientPartition]:
-        """Send it, and wait."""
-
-    @property
-    def may_poll(self) -> bool:
-        """Whether this thread may poll: not while another one does."""
-
-    def serve(self, seconds: float) -> None:
-        """Poll, and keep what comes for later."""
+Clock = Callable[[], float]
 
 
 class Committer:
-    """Of one consumer."""
+    """`send` gives a request to the client and does not wait. `pump` and `answered` are for the thread that polls."""
 
-    def __init__(self, channel: Channel, group: str) -> None:
-        self._channel = channel
+    def __init__(
+        self, send: Callable[[list[ClientPartition]], None], group: str, clock: Clock = time.monotonic
+    ) -> None:
+        self._send = send
         self._group = group
+        self._clock = clock
         self._changed = threading.Condition(threading.RLock())
         self._wanted: dict[Place, int] = {}
         self._sending: dict[Place, int] = {}
-        self._under_way = False
         self._committed: dict[Place, int] = {}
         self._not_before = 0.0
         # Why a commit failed, and of what; forgotten as soon as all of that is committed after all.
         self._failure: CommitError | None = None
         self._failed: set[Place] = set()
-        # Partitions that went to others before what was wanted of them was committed.
-        self._too_late_for: set[Place] = set()
+        # Partitions that went before what was wanted of them was answered; those that go once it is.
+        self._missed: set[Place] = set()
+        self._released: set[Place] = set()
         self._in_a_row = 0
-        self._closed = False
         self.commits = 0
         self.failed = 0
 
     def put(self, offsets: Mapping[Place, int]) -> None:
-        """Commit these with the next `pump`; does not wait."""
+        """Commit these next."""
         with self._changed:
             for each, offset in offsets.items():
                 place = Place(*each)
@@ -93,178 +73,142 @@ class Committer:
                 if offset > latest:
                     self._wanted[place] = offset
 
-    def start(self) -> None:
-        """Send what is wanted now, if this thread may; else the one that polls does."""
-        if self._channel.may_poll and not self._channel.in_callback:
-            self.pump()
-
-    def pump(self) -> None:
-        """Send what is wanted, if nothing is under way. Called by the thread that polls, before each poll."""
+    def pump(self, *, at_once: bool = False) -> None:
+        """Send what is wanted, unless a request is on its way; `at_once` sends it even then."""
         with self._changed:
-            if self._under_way or self._closed or not self._wanted or time.monotonic() < self._not_before:
+            if not self._wanted or (not at_once and (self._sending or self._clock() < self._not_before)):
                 return
-            self._sending, self._wanted = self._wanted, {}
-            self._under_way = True
-            request = [ClientPartition(*place, offset) for place, offset in self._sending.items()]
-            try:
-                self._channel.send_commit(request)
-            except (KafkaException, RuntimeError) as error:
-                self._refused(error)
+            request = [ClientPartition(*place, offset) for place, offset in self._wanted.items()]
+            self._sending |= self._wanted
+            self._wanted = {}
+        try:
+            self._send(request)
+        except KafkaException as error:
+            self.answered(error.args[0], request)
 
-    def answered(self, error: ClientError | None, partitions: Iterable[ClientPartition]) -> None:
-        """The answer to what was sent; called within a poll."""
+    def answered(self, error: ClientError | None, partitions: Sequence[ClientPartition]) -> None:
+        """What became of a request."""
         with self._changed:
-            answer = list(partitions)
-            ours = any(self._sending.get(Place(each.topic, each.partition)) == each.offset for each in answer)
-            if not self._under_way or (answer and not ours):
-                # The late answer to a commit that a newer one has replaced, or of partitions that are not ours any more.
-                return
-            if error is not None:
-                self._refused(KafkaException(error))
+            settling = False
+            failure: ClientError | None = None
+            if error is not None and not partitions:
+                partitions = [ClientPartition(*place, offset) for place, offset in self._sending.items()]
+            for each in partitions:
+                place, problem = Place(each.topic, each.partition), each.error or error
+                if problem is not None:
+                    failure, settling = problem, problem.code() in _SETTLING
+                if self._sending.get(place) == each.offset:
+                    del self._sending[place]
+                    self._settle(place, each.offset, problem)
+            self._not_before = self._clock() + _AGAIN_SECONDS if settling else 0.0
+            if failure is None:
+                self.commits += 1
+                self._in_a_row = 0
             else:
-                self._take_answer(answer)
+                self.failed += 1
+                self._in_a_row += 1
+                explained = self._explained(failure)
+                if self._in_a_row == (_ORDINARY if settling else 1):
+                    log.warning("%s", explained)
+                self._failure = explained
+            if not self._failed:
+                self._failure = None
+            self._changed.notify_all()
+
+    def _settle(self, place: Place, offset: int, problem: ClientError | None) -> None:
+        ours = place not in self._released
+        self._released.discard(place)
+        if problem is not None:
+            self._failed.add(place)
+            if ours and problem.code() in _SETTLING:
+                self._wanted.setdefault(place, offset)
+        else:
+            self._failed.discard(place)
+            if ours:
+                self._committed[place] = offset
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was put is committed, or failed for good."""
+        return not self._wanted and not self._sending
+
+    def await_with(self, serve: Callable[[], None], seconds: float) -> None:
+        """Wait until all that was put is committed; CommitError when it is not. For the thread that polls, by `serve`."""
+        self._begin_wait()
+        end = self._clock() + seconds
+        while not self.idle and self._clock() < end:
+            self.pump()
+            serve()
+        self._end_wait(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all that was put is committed; CommitError when it is not after that time."""
-        end = time.monotonic() + seconds
-        self._not_before = 0.0
-        self._too_late_for.clear()
-        if self._channel.in_callback:
-            self._commit_now()
-        else:
-            self._await_answers(end)
+        """The same for other threads, while one polls."""
+        self._begin_wait()
+        end = self._clock() + seconds
         with self._changed:
-            if failure := self._take_failure():
-                raise failure
-            if self._too_late_for:
-                raise self._not_ours(self._too_late_for)
-            if self._wanted or self._sending:
+            while not self.idle and (left := end - self._clock()) > 0:
+                self._changed.wait(left)
+        self._end_wait(seconds)
+
+    def _begin_wait(self) -> None:
+        with self._changed:
+            # Somebody waits: what failed for the moment is sent again at once.
+            self._not_before = 0.0
+            self._missed.clear()
+
+    def _end_wait(self, seconds: float) -> None:
+        with self._changed:
+            self.raise_failure()
+            if self._missed:
+                raise self._not_ours(self._missed)
+            if not self.idle:
                 raise self._too_late(seconds)
-
-    def _await_answers(self, end: float) -> None:
-        while (self._wanted or self._sending) and (left := end - time.monotonic()) > 0 and not self._closed:
-            if self._channel.may_poll:
-                self.pump()
-                self._channel.serve(min(left, _TURN_SECONDS))
-            else:
-                with self._changed:
-                    if self._wanted or self._sending:
-                        self._changed.wait(min(left, _TURN_SECONDS))
-
-    def _commit_now(self) -> None:
-        """Inside of a callback: what is under way will be answered too late to count; the newest is sent with it."""
-        with self._changed:
-            self._sending = {**self._sending, **self._wanted}
-            self._wanted = {}
-            if not self._sending:
-                return
-            self._under_way = True
-            request = [ClientPartition(*place, offset) for place, offset in self._sending.items()]
-            try:
-                self._take_answer(self._channel.commit_now(request))
-            except (KafkaException, RuntimeError) as error:
-                self._refused(error)
-                # Whether to try again is for a poll to decide, and partitions that go away are forgotten before.
 
     def raise_failure(self) -> None:
         """Raise why an earlier commit failed, once."""
         with self._changed:
-            if failure := self._take_failure():
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                self._failed.clear()
                 raise failure
 
+    def release(self, places: Collection[Place]) -> None:
+        """These are about to go: send what is wanted of them, now or never."""
+        self.pump(at_once=True)
+        with self._changed:
+            self._released |= self._sending.keys() & set(places)
+            for place in places:
+                self._committed.pop(place, None)
+
     def forget(self, places: Collection[Place]) -> None:
-        """These are not ours any more: commit nothing for them, and take no answer about them."""
+        """These are not ours any more, or are read from elsewhere: commit nothing for them, whatever is answered."""
         with self._changed:
             for place in places:
-                if place in self._wanted or place in self._sending:
-                    self._too_late_for.add(place)
-                self._wanted.pop(place, None)
-                self._sending.pop(place, None)
+                if self._wanted.pop(place, None) is not None or self._sending.pop(place, None) is not None:
+                    self._missed.add(place)
                 self._committed.pop(place, None)
                 self._failed.discard(place)
-            self._under_way = self._under_way and bool(self._sending)
+                self._released.discard(place)
             self._changed.notify_all()
 
     def committed(self) -> dict[Place, int]:
-        """What this committer has committed."""
+        """What was committed."""
         with self._changed:
             return dict(self._committed)
 
-    def close(self) -> None:
-        """No more commits; what is still wanted is not committed."""
-        with self._changed:
-            self._closed = True
-            self._wanted.clear()
-            self._sending.clear()
-            self._changed.notify_all()
-
-    # --- answers ------------------------------------------------------------------------------------------------------
-
-    def _take_answer(self, partitions: Iterable[ClientPartition]) -> None:
-        failure: CommitError | None = None
-        settling = False
-        done: set[Place] = set()
-        for each in partitions:
-            if each.error is None:
-                done.add(Place(each.topic, each.partition))
-            else:
-                failure = self._explained(each.error)
-                settling = each.error.code() in _SETTLING
-        self._settle(done, failure, settling=settling)
-
-    def _refused(self, error: KafkaException | RuntimeError) -> None:
-        if isinstance(error, KafkaException):
-            self._settle((), self._explained(error), settling=error.args[0].code() in _SETTLING)
-        else:
-            # The client was closed under us.
-            failure = CommitError(f"The group {self._group} could not commit", found=str(error), group=self._group)
-            self._settle((), failure, settling=False)
-
-    def _settle(self, done: Collection[Place], failure: CommitError | None, *, settling: bool) -> None:
-        with self._changed:
-            self._under_way = False
-            for place, offset in self._sending.items():
-                if place in done:
-                    self._committed[place] = offset
-                    self._failed.discard(place)
-                else:
-                    self._failed.add(place)
-                    if settling:
-                        self._wanted.setdefault(place, offset)
-            self._sending = {}
-            self._not_before = time.monotonic() + _AGAIN_SECONDS if settling else 0.0
-            if failure is None:
-                self.commits += 1
-                self._in_a_row = 0
-                if not self._failed:
-                    self._failure = None
-            else:
-                self.failed += 1
-                self._in_a_row += 1
-                # While a group is shared out anew a refusal is ordinary, and the next try does it.
-                if self._in_a_row == (_ORDINARY if settling else 1):
-                    log.warning("%s", failure)
-                self._failure = failure
-            self._changed.notify_all()
-
-    def _explained(self, error: ClientError | KafkaException) -> CommitError:
-        cause: RiverrunError = translate(error, "committing")
+    def _explained(self, error: ClientError) -> CommitError:
+        cause = translate(error, "committing")
         return CommitError(
             f"The group {self._group} could not commit",
             found=cause.found or cause.what,
             hint="What was handled since the last commit will be read again",
             group=self._group,
-            **{name: value for name, value in cause.fields.items() if name == "kafka_error"},
+            kafka_error=error.name(),
         )
-
-    def _take_failure(self) -> CommitError | None:
-        failure, self._failure = self._failure, None
-        self._failed.clear()
-        return failure
 
     def _not_ours(self, places: Collection[Place]) -> CommitError:
         return CommitError(
-            f"The group {self._group} gave {', '.join(map(str, sorted(places)))} to another member before the commit",
+            f"The group {self._group} took {', '.join(map(str, sorted(places)))} away before the commit",
             hint="What was handled since the last commit will be read again",
             group=self._group,
         )

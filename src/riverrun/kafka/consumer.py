@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from riverrun.errors import BrokerUnreachableError, CommitError, UsageError
-from riverrun.kafka.committer import Committer
 from riverrun.kafka.connection import Connection, connect
 from riverrun.kafka.consumer_options import ConsumerKeywords, ConsumerMetrics, ConsumerOptions, Counts
 from riverrun.kafka.dead_letter import DeadLetters
@@ -48,6 +47,7 @@ log = logging.getLogger("riverrun.kafka.consumer")
 
 # How many records a plain loop fetches at a time, and how long it goes on without looking after the group.
 _FETCH = 500
+_AHEAD = 1000
 _LOOK_SECONDS = 0.5
 # How long a wait for records goes on before it looks whether it is to end.
 _TURN_SECONDS = 0.1
@@ -76,7 +76,7 @@ class Consumer(Generic[V]):
         self._counts = Counts()
         listener = Listener(self._assigned, self._revoked, self._lost, self._moved)
         self._reading = Subscription(choice, self.options, self.connection, listener, self._counts)
-        self._committer = self._reading.committer = Committer(self._reading, group)
+        self._commits = self._reading.commits
         self._hand = Hand()
         self._engine: Engine[V] | None = None
         self._stopping = threading.Event()
@@ -122,7 +122,10 @@ class Consumer(Generic[V]):
         if not ahead and self.options.commit == "batch":
             self._commit_done()
         self._look_after(time.monotonic())
-        self._hand.put(self._reading.fetch(max(1, _FETCH - ahead), 0.0 if ahead else _TURN_SECONDS))
+        if ahead < _FETCH:
+            self._hand.put(self._reading.fetch(_FETCH - ahead, 0.0 if ahead else _TURN_SECONDS))
+        else:
+            self._reading.serve(_AHEAD - ahead)
         self._look_at = time.monotonic() + _LOOK_SECONDS
         return bool(len(self._hand)) or not self._finished
 
@@ -191,7 +194,6 @@ class Consumer(Generic[V]):
         dead_letters = DeadLetters(self.connection, self.group, options.dead_letter, create=options.create_dead_letter)
         engine = self._engine = Engine(
             reading=self._reading,
-            committer=self._committer,
             decoding=self._decoding,
             consumer=self.options,
             options=options,
@@ -222,7 +224,7 @@ class Consumer(Generic[V]):
         self._check_usable()
         if not self.group:
             raise UsageError("A consumer without a group has nothing to commit to", hint="Give it a `group`")
-        self._committer.raise_failure()
+        self._commits.raise_failure()
         if self._engine is not None:
             offsets: Mapping[Place, int] = self._engine.committable()
         elif through is not None:
@@ -232,11 +234,19 @@ class Consumer(Generic[V]):
         self._commit(offsets, wait=wait)
 
     def _commit(self, offsets: Mapping[Place, int], *, wait: bool, seconds: float | None = None) -> None:
-        self._committer.put(offsets)
-        if wait:
-            self._committer.wait(self._reading.timeout if seconds is None else seconds)
+        self._commits.put(offsets)
+        seconds = self._reading.timeout if seconds is None else seconds
+        if self._reading.calling_back:
+            # Nothing can be awaited here, nor must it: the client lets no partition go before this is answered.
+            self._commits.pump(at_once=True)
+        elif self._engine is not None:
+            # Asked by a handler: the thread that reads does it.
+            if wait:
+                self._commits.wait(seconds)
+        elif wait:
+            self._commits.await_with(lambda: self._reading.serve(_AHEAD - len(self._hand)), seconds)
         else:
-            self._committer.start()
+            self._commits.pump()
 
     def _commit_done(
         self, done: Mapping[Place, int] | None = None, *, wait: bool | None = None, seconds: float | None = None
@@ -282,19 +292,14 @@ class Consumer(Generic[V]):
         if self._engine is not None:
             self._engine.revoked(places)
         elif self.options.commit != "manual":
-            done = {place: offset for place, offset in self._hand.done.items() if place in places}
-            try:
-                self._commit_done(done, wait=True)
-            except CommitError as error:
-                # Logged by the committer; what is not committed is read again by the next owner.
-                log.debug("%s", error)
-        self._committer.forget(places)
+            self._commit_done({place: offset for place, offset in self._hand.done.items() if place in places})
+        self._commits.release(places)
         self._hand.forget(places)
 
     def _lost(self, places: list[Place]) -> None:
         if self._engine is not None:
             self._engine.lost(places)
-        self._committer.forget(places)
+        self._commits.forget(places)
         self._hand.forget(places)
         log.warning("Lost %s to the group; what was not committed is read again.", ", ".join(map(str, places)))
         if self.options.on_lost is not None:
@@ -303,7 +308,7 @@ class Consumer(Generic[V]):
     def _moved(self, place: Place, offset: int) -> None:
         if offset < self._hand.done.get(place, offset):
             # The topic was made anew: this once, going back is right.
-            self._committer.forget([place])
+            self._commits.forget([place])
         if self._engine is not None:
             self._engine.moved(place, offset)
         else:
@@ -341,8 +346,8 @@ class Consumer(Generic[V]):
             **dataclasses.asdict(self._counts),
             in_flight=in_flight[0],
             in_flight_bytes=in_flight[1],
-            commits=self._committer.commits,
-            commits_failed=self._committer.failed,
+            commits=self._commits.commits,
+            commits_failed=self._commits.failed,
             lag=self._known_lag(),
         )
 
@@ -352,7 +357,7 @@ class Consumer(Generic[V]):
 
     def _known_lag(self) -> int | None:
         places = set(self._reading.owned)
-        done = {**self._committer.committed(), **self._standing(places)}
+        done = {**self._commits.committed(), **self._standing(places)}
         ends = {place: self._reading.end_of(place) for place in places}
         if not places or any(place not in done or ends[place] is None for place in places):
             return None
@@ -383,7 +388,7 @@ class Consumer(Generic[V]):
         places = list(offsets)
         self._hand.forget(places)
         # Going back is what was asked for.
-        self._committer.forget(places)
+        self._commits.forget(places)
         self._reading.move(offsets)
         self._hand.done.update(offsets)
 
@@ -482,7 +487,6 @@ class Consumer(Generic[V]):
             if self.options.commit != "manual":
                 self._commit_done(wait=True, seconds=self.options.close_seconds)
         finally:
-            self._committer.close()
             # Leaving waits for brokers that may never answer, and takes no deadline.
             leaving = threading.Thread(target=self._reading.close, name="riverrun-leave", daemon=True)
             leaving.start()

@@ -110,9 +110,11 @@ class Hand:
         return dict(self._many or {})
 
     def put_back(self) -> None:
-        """What is in hand was not given out after all."""
-        self._ahead.extendleft(reversed(self._given))
-        self._count += len(self._given)
+        """What is in hand was not given out after all. What is of partitions that went meanwhile is dropped."""
+        ours = self.in_hand()
+        again = [each for each in self._given if (each.topic(), each.partition()) in ours]
+        self._ahead.extendleft(reversed(again))
+        self._count += len(again)
         self._one = self._many = None
 
     def drop_ahead(self, places: Collection[Place]) -> dict[Place, int]:

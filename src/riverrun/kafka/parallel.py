@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from riverrun.errors import CommitError, HandlerError, RecordUnreadableError
-from riverrun.kafka.committer import Committer
 from riverrun.kafka.consumer_options import ConsumerOptions, Counts
 from riverrun.kafka.dead_letter import DeadLetters
 from riverrun.kafka.record import Decoding, Record
@@ -42,7 +41,6 @@ class Engine(Generic[V]):
         self,
         *,
         reading: Subscription,
-        committer: Committer,
         decoding: Decoding[V],
         consumer: ConsumerOptions,
         options: RunOptions,
@@ -59,7 +57,7 @@ class Engine(Generic[V]):
         # Told when a record may be ready; for crews that do not wait in `take`.
         self.on_ready: Callable[[], None] = lambda: None
         self._reading = reading
-        self._committer = committer
+        self._commits = reading.commits
         self._decoding = decoding
         self._consumer = consumer
         self._retry = options.retries
@@ -189,10 +187,6 @@ class Engine(Generic[V]):
         """Read until it is to end. Errors of the cluster are raised."""
         if "dead-letter" in (self.options.on_error, self.options.unreadable):
             self.dead_letters.prepare(self._reading.choice.names)
-        with self._reading.reserved():
-            self._read()
-
-    def _read(self) -> None:
         while not self._over():
             now = time.monotonic()
             self._tick(now)
@@ -229,8 +223,8 @@ class Engine(Generic[V]):
 
     def _take_in(self, fetched: Fetched) -> None:
         if fetched.messages and self._consumer.delivery == "at-most-once" and self._reading.choice.group:
-            self._committer.put(fetched.positions)
-            self._committer.wait(self._reading.timeout)
+            self._commits.put(self._reading.positions)
+            self._await_commits()
         records = [Record[V](each, self._decoding) for each in fetched.messages]
         if records:
             size = sum(each.size for each in records) / len(records)
@@ -311,19 +305,21 @@ class Engine(Generic[V]):
             return self._schedule.committable(places)
 
     @property
-    def _commits(self) -> bool:
+    def _may_commit(self) -> bool:
         return bool(self._reading.choice.group) and self._consumer.delivery == "at-least-once"
+
+    def _await_commits(self) -> None:
+        room = max(1, self._room())
+        self._commits.await_with(lambda: self._reading.serve(room), self._reading.timeout)
 
     def _commit_if_due(self, now: float) -> None:
         mode = self._consumer.commit
-        if not self._commits or mode == "manual" or (mode == "interval" and now < self._commit_at):
+        if not self._may_commit or mode == "manual" or (mode == "interval" and now < self._commit_at):
             return
         self._commit_at = now + self._consumer.commit_interval_seconds
-        self._committer.put(self.committable())
+        self._commits.put(self.committable())
         if self._consumer.waits_for_commit:
-            self._committer.wait(self._reading.timeout)
-        else:
-            self._committer.start()
+            self._await_commits()
 
     def assigned(self, places: list[Place]) -> None:
         with self._changed:
@@ -342,6 +338,7 @@ class Engine(Generic[V]):
         """Let handlers finish what they have of these partitions, drop the rest, commit what is done."""
         limit = min(self.options.stop_seconds, self._consumer.max_poll_seconds / 2)
         self._settle(places, limit)
+        self._commits.release(places)
         self._close(places)
 
     def lost(self, places: list[Place]) -> None:
@@ -366,13 +363,8 @@ class Engine(Generic[V]):
             offsets = self._schedule.committable(places)
         if running:
             log.warning("%d records were still being handled after %g s; they will be handled again.", running, seconds)
-        if self._commits and self._consumer.commit != "manual":
-            self._committer.put(offsets)
-            try:
-                self._committer.wait(self._reading.timeout)
-            except CommitError as error:
-                # Logged by the committer; what is not committed is read again by the next owner.
-                log.debug("%s", error)
+        if self._may_commit and self._consumer.commit != "manual":
+            self._commits.put(offsets)
 
     def finish(self, *, hurry: bool = False) -> None:
         """No more records: wait for handlers, commit what is done, and raise why it ended, if that was an error."""
@@ -386,6 +378,11 @@ class Engine(Generic[V]):
             self._ready.notify_all()
         self.on_ready()
         self._settle(list(self._schedule.partitions), 0.0 if hurry else self.options.stop_seconds)
+        try:
+            self._await_commits()
+        except CommitError as error:
+            # Logged; leaving tries once more, and raises it.
+            log.debug("%s", error)
         done = self.committable()
         self.unfinished = {place: max(offset, done.get(place, offset)) for place, offset in first.items()}
         if self._error is not None:

@@ -5,14 +5,12 @@ passwords — arrives in `fetch` and nowhere else. Records that were fetched are
 given out by the next `fetch`.
 """
 
-import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as ClientError
@@ -20,14 +18,12 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError
 from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.committer import Committer
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer_options import ConsumerOptions, Counts
 from riverrun.kafka.gone import Gap, gone_error
 from riverrun.kafka.lookup import MISSING, Choice, Lookup
 from riverrun.model.state import Place
-
-if TYPE_CHECKING:
-    from riverrun.kafka.committer import Committer
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
@@ -42,10 +38,8 @@ _PASSING = frozenset({
     ClientError.STALE_MEMBER_EPOCH, ClientError.UNKNOWN_MEMBER_ID, ClientError.ILLEGAL_GENERATION,
 })  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
+_SERVE_SECONDS = 0.001
 _ALONE = "riverrun-alone"
-
-# While a commit is awaited, at most so many records are taken in before the partitions are stopped.
-_MOST_HELD = 500
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,6 @@ class Fetched:
 
     messages: list[Message] = field(default_factory=list)
     ends: dict[Place, int] = field(default_factory=dict)
-    # Where the partitions are read next, when these records have been given out.
-    positions: dict[Place, int] = field(default_factory=dict)
 
 
 class Subscription:
@@ -90,31 +82,29 @@ class Subscription:
         self._closing = False
         self._assigned_once = False
         self._rebalanced = False
+        # Whether the client calls back right now: then nothing can be polled.
+        self.calling_back = False
         self._paused: set[Place] = set()
         self._ended: set[Place] = set()
         self._begin: dict[Place, int] = {}
         self._new: set[Place] = set()
         self._out_of_range: dict[Place, int] = {}
         self._held = Fetched()
-        self._held_events: list[Message] = []
+        self._events: list[Message] = []
         self._torn = False
-        # The thread that is inside of the client, and whether that is inside of a callback.
-        self._inside = 0
-        self._calling_back = False
-        # A thread that polls in a loop and lets no other do it; whether partitions stand still while an answer is awaited.
-        self._reserved = 0
-        self._muted = False
-        self.committer: Committer | None = None
+        # Paused only because somebody waits for something else than records.
+        self._quiet: set[Place] = set()
         self._failure: BaseException | None = None
         self._login_error: ClientError | None = None
         self._missing = False
         self._unreachable = False
         self._topics: list[str] = []
         self._look_again_at = 0.0
+        self.commits = Committer(self._commit, choice.group)
         properties = options.client_properties(connection, choice.group or _ALONE)
         try:
             self.client = Consumer(
-                {**properties, "error_cb": self._on_error, "on_commit": self._on_commit}, logger=client_log
+                {**properties, "error_cb": self._on_error, "on_commit": self.commits.answered}, logger=client_log
             )
         except (KafkaException, ValueError, TypeError) as error:
             found = error.args[0].str() if isinstance(error, KafkaException) else str(error)
@@ -157,67 +147,59 @@ class Subscription:
     def fetch(self, most: int, wait_seconds: float, fill_seconds: float = 0.0) -> Fetched:
         """Up to `most` records: waits for a first one, then takes what is there, or waits up to `fill_seconds` for more."""
         self.open()
-        if self._held.messages or self._held.ends:
-            return self._give_out()
         if self._torn:
             self._rewind()
-        if self.committer is not None:
-            self.committer.pump()
+        self.commits.pump()
+        if not self._held.messages:
+            self._be_loud()
+            self._take(lambda: self._poll(most, wait_seconds, fill_seconds))
+        self._settle()
+        held, self._held = self._held, Fetched()
+        self.positions.update(self._positions_now())
+        return held
+
+    def serve(self, room: int) -> None:
+        """Look after the group for a moment. Up to `room` records are taken meanwhile, and held for the next `fetch`."""
+        if self._torn:
+            self._rewind()
+        if len(self._held.messages) >= room:
+            self._be_quiet()
+        self._take(lambda: self._poll(1, _SERVE_SECONDS, 0.0))
+        if self._held.messages:
+            # The client has more of them, and does not wait; we do.
+            time.sleep(_SERVE_SECONDS)
+
+    def _take(self, poll: Callable[[], list[Message]]) -> None:
+        """Put what the client gives among what is held. If this is interrupted, it is read again."""
         self._rebalanced = False
         self._torn = True
-        polled = self._poll(most, wait_seconds, fill_seconds)
-        messages = [*self._held_events, *polled] if self._held_events else polled
-        self._held_events = []
+        messages = poll()
         events = [each for each in messages if each.error() is not None]
         if events:
             messages = [each for each in messages if each.error() is None]
         if self._rebalanced:
             messages = [each for each in messages if (each.topic(), each.partition()) in self.owned]
-        self._held = Fetched(messages, positions=self._positions_now())
+        if self._held.messages:
+            self._held.messages += messages
+        else:
+            self._held.messages = messages
+        self._events += events
         self._torn = False
-        self._settle(events)
-        return self._give_out()
 
-    @property
-    def may_poll(self) -> bool:
-        me = threading.get_ident()
-        return self._opened and self._inside in (0, me) and self._reserved in (0, me)
+    def _be_quiet(self) -> None:
+        """Get no records for now, without forgetting who is paused for other reasons."""
+        if loud := self.owned - self._paused - self._quiet:
+            self.client.pause([ClientPartition(*place) for place in loud])
+            self._quiet |= loud
 
-    def serve(self, seconds: float) -> None:
-        """Let the client call back what it has to say, for so long; records that come are kept for the next `fetch`."""
-        if len(self._held.messages) >= _MOST_HELD and not self._muted:
-            self._muted = True
-            self.client.pause([ClientPartition(*place) for place in self.owned - self._paused])
-        torn, self._torn = self._torn, True
-        for message in self._poll(1, seconds, 0.0):
-            place = Place(message.topic() or "", message.partition() or 0)
-            if message.error() is not None:
-                self._held_events.append(message)
-            elif place in self.owned:
-                self._held.messages.append(message)
-                self._held.positions[place] = (message.offset() or 0) + 1
-        self._torn = torn
-
-    @contextlib.contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Only this thread polls meanwhile."""
-        self._reserved = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._reserved = 0
-
-    def _give_out(self) -> Fetched:
-        held, self._held = self._held, Fetched()
-        if self._muted:
-            self._muted = False
-            self.client.resume([ClientPartition(*place) for place in self.owned - self._paused])
-        self.positions.update(held.positions)
-        return held
+    def _be_loud(self) -> None:
+        if self._quiet:
+            loud = [ClientPartition(*place) for place in self._quiet if place in self.owned - self._paused]
+            self.client.resume(loud)
+            self._quiet = set()
 
     def _poll(self, most: int, wait_seconds: float, fill_seconds: float) -> list[Message]:
         # `poll` returns as soon as there is a record, and can be interrupted; `consume` waits for all it was asked for.
-        self._inside = threading.get_ident()
         try:
             first = self.client.poll(wait_seconds)
             if first is None:
@@ -225,17 +207,16 @@ class Subscription:
             return [first, *self.client.consume(most - 1, fill_seconds)] if most > 1 else [first]
         except KafkaException as error:
             raise translate(error, f"reading {self.choice}", bootstrap=self._where) from error
-        finally:
-            self._inside = 0
 
     def _positions_now(self) -> dict[Place, int]:
         # The client's own count: it knows of markers of transactions behind the last record, and costs one call a fetch.
         found = self.client.position([ClientPartition(*place) for place in self.owned])
         return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-    def _settle(self, events: list[Message]) -> None:
+    def _settle(self) -> None:
         """Look after all that is not a record; what must stop the reader is raised here, after the records are safe."""
         stop: RiverrunError | None = None
+        events, self._events = self._events, []
         for event in events:
             stop = self._event(event) or stop
         if self._failure is not None:
@@ -337,14 +318,12 @@ class Subscription:
     def _guarded(self, act: Callable[[list[Place]], None], places: list[Place]) -> None:
         if self._closing:
             return
-        self._rebalanced = True
-        self._calling_back = True
+        self._rebalanced = self.calling_back = True
         try:
             act(places)
         except BaseException as error:  # noqa: BLE001  -- raised by `fetch`, after the records at hand are safe
             self._failure = error
-        finally:
-            self._calling_back = False
+        self.calling_back = False
 
     def _assigned(self, places: list[Place]) -> None:
         self._counts.rebalances += 1
@@ -366,12 +345,12 @@ class Subscription:
         self.owned.difference_update(places)
         self._ended.difference_update(places)
         self._paused.difference_update(places)
+        self._quiet.difference_update(places)
         self._new.difference_update(places)
         for place in places:
             self.positions.pop(place, None)
             self._out_of_range.pop(place, None)
             self._held.ends.pop(place, None)
-            self._held.positions.pop(place, None)
         if self._held.messages:
             self._held.messages = self._without(places)
 
@@ -400,7 +379,6 @@ class Subscription:
         self._held.messages = self._without(ours)
         for place, offset in ours.items():
             self._held.ends.pop(place, None)
-            self._held.positions.pop(place, None)
             self._ended.discard(place)
             self._new.discard(place)
             self._out_of_range.pop(place, None)
@@ -486,21 +464,8 @@ class Subscription:
             raise translate(error, f"reading the offsets of {self.choice.group}", bootstrap=self._where) from error
         return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
-    # --- commits, for the committer -----------------------------------------------------------------------------------
-
-    @property
-    def in_callback(self) -> bool:
-        return self._calling_back and self._inside == threading.get_ident()
-
-    def send_commit(self, offsets: list[ClientPartition]) -> None:
+    def _commit(self, offsets: list[ClientPartition]) -> None:
         self.client.commit(offsets=offsets, asynchronous=True)
-
-    def commit_now(self, offsets: list[ClientPartition]) -> list[ClientPartition]:
-        return self.client.commit(offsets=offsets, asynchronous=False)
-
-    def _on_commit(self, error: ClientError | None, partitions: list[ClientPartition]) -> None:
-        if self.committer is not None:
-            self.committer.answered(error, partitions)
 
     def close(self) -> None:
         """Leave the group and end the client. May take as long as the brokers let it: see `Consumer.close`."""
