@@ -18,7 +18,7 @@ from pathlib import Path
 
 from riverrun.config import KafkaSettings
 from riverrun.errors import RiverrunError
-from riverrun.kafka.connection import Connection
+from riverrun.kafka.connection import Connection, client_id
 from riverrun.model.event import Event, key
 from riverrun.model.topic import Topic
 
@@ -103,9 +103,12 @@ class World:
         text = re.sub(r"\b[Pp]ort \d{4,5}\b", "port PORT", text)
         text = re.sub(r"--port \d{4,5}\b", "--port PORT", text)
         text = re.sub(r"\bpid \d+", "pid PID", text)
+        text = re.sub(rf"\b{re.escape(client_id())}\b", "CLIENT", text)
         text = re.sub(r"\b\d+(\.\d+)? ?(ms|s|seconds|MB|MiB|GB|GiB)\b", r"N \2", text)
         text = re.sub(r"SHA-256 [0-9a-f]{64}", "SHA-256 …", text)
+        text = re.sub(r"\d{4}-\d\d-\d\d[T ][0-9:]+[.,][0-9]+", "TIME", text)
         text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)?", "TIME", text)
+        text = re.sub(r"maven2/\S+\.jar", "maven2/….jar", text)
         text = re.sub(r"datetime\.datetime\([^)]*\)", "datetime(…)", text)
         progress = re.compile(r"kafka: |Starting|\[")
         return "\n".join(line.rstrip() for line in text.strip().splitlines() if not progress.match(line))

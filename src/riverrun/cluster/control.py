@@ -14,7 +14,7 @@ from typing import Any
 
 from riverrun import errors
 from riverrun.cluster.diagnosis import read_from, tail
-from riverrun.cluster.home import make_folder
+from riverrun.cluster.home import check_space, make_folder
 from riverrun.cluster.kafka import CONTROLLER_DELAY_SECONDS, KafkaNode
 from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
 from riverrun.cluster.plan import KafkaPlan
@@ -89,6 +89,8 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
     Raises what the runner failed of. A runner that is not ready in time is stopped again.
     """
     make_folder(project.logs)
+    # Here too: on a full disk the runner could not write down why it failed.
+    check_space(project.logs)
     log = project.logs / RUNNER_LOG
     # Added to: another runner that starts at the same moment may be writing there.
     with log.open("ab") as output:
