@@ -6,8 +6,10 @@ the end it stops the source, waits until the group has read everything, and coun
 
 import argparse
 import contextlib
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,7 +113,7 @@ def page(seen: Seen, lag: GroupLag | None, rate: float, speed: float) -> Rendera
         (f"{sum(p.end for p in lag.partitions) if lag else 0:,}", "bold"), " stored    ",
         (f"{lag.lag or 0 if lag else 0:,}", "bold cyan"), " behind    ",
         (f"{len(seen.over)}", "bold red"), " houses over 2 kW now    ",
-        (f"{seen.began:,}", "bold"), " overloads since the start",
+        (f"{seen.began:,}", "bold"), " overloads so far",
     )  # fmt: skip
     return Group(
         Panel(head, title=f"riverrun · smart meters · city time runs {speed:g} times faster", border_style="blue"),
@@ -160,8 +162,14 @@ def show(console: Console, admin: Admin, parts: list[Part], options: argparse.Na
             frame = page(seen, lag, rate, options.speed)
             if console.is_terminal:
                 live.update(frame, refresh=True)
-    if not console.is_terminal or options.picture:
+    if not console.is_terminal:
         console.print(frame)
+    if options.picture:
+        picture = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+        picture.print(frame)
+        # Without the fonts that rich would load from elsewhere: a picture in the docs asks nobody for anything.
+        svg = re.sub(r"@font-face \{.*?\}\s*", "", picture.export_svg(title="script/demo"), flags=re.DOTALL)
+        options.picture.write_text(svg, encoding="utf-8")
     seen.stop.set()
     reader.join(10)
 
@@ -200,7 +208,7 @@ def main() -> int:
     if options.picture:
         options.picture = options.picture.resolve()
     os.chdir(HERE)
-    console = Console(record=bool(options.picture), width=100 if options.picture else None)
+    console = Console()
     parts: list[Part] = []
     with stopping() as stop:
         # Each demo starts from nothing, so that its counts are its own.
@@ -212,8 +220,6 @@ def main() -> int:
             parts += [Part("watch.py") for _ in range(MEMBERS)]
             admin = Admin(rr.connect())
             show(console, admin, parts, options, stop)
-            if options.picture:
-                console.save_svg(str(options.picture), title="script/demo")
             return account(admin, parts)
         finally:
             for part in parts:

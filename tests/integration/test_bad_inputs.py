@@ -15,8 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs/reference/errors.md"
 HEADER = """# What each mistake says
 
 Each row was made for real by `tests/integration/test_bad_inputs.py`, which compares what it got with this table;
-`script/docs` writes the table. What differs from run to run stands as a word in capitals (`PROJECT`, `HOST:PORT`, `PID`). The first word
-of a message is its stable code; the exit code is 2 where the command or configuration was wrong, 1 where it failed.
+`script/docs` writes the table. What differs from run to run stands as a word in capitals (`PROJECT`, `HOST:PORT`).
+The first word of a message is its stable code; the exit code is 2 where the command or configuration was wrong, 1
+where it failed.
 
 | what you did | what it says |
 | --- | --- |
