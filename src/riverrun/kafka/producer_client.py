@@ -93,7 +93,7 @@ class Client:
         self._quiet_until = 0.0
         self._wake = threading.Event()
         self._stop = False
-        self._refusal = UsageError("This producer is closed", hint="Make a new one")
+        self._refusal = ("This producer is closed", "Make a new one")
         callbacks: dict[str, Any] = {"error_cb": self._on_error}
         if on_statistics is not None:
             callbacks["stats_cb"] = on_statistics
@@ -127,7 +127,8 @@ class Client:
         return len(self) if self.errors_only else max(self.sent - self.reported, 0)
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise self._refusal
+        what, hint = self._refusal
+        raise UsageError(what, hint=hint)
 
     def forked(self) -> None:
         """In a forked child: the client's threads are not here, so nothing of it may be touched, not even to free it."""
@@ -136,9 +137,9 @@ class Client:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))
             self.reported = self.sent  # by the parent
             self.produce = self._refuse
-            self._refusal = UsageError(
+            self._refusal = (
                 "This producer was made before the process forked, and its threads are in the parent",
-                hint="Make a producer in the child, after the fork",
+                "Make a producer in the child, after the fork",
             )
 
     def _on_error(self, error: ClientError) -> None:
