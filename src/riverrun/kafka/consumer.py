@@ -327,7 +327,8 @@ class Consumer(Generic[V]):
         return {**self._reading.positions, **self._hand.first_ahead()}
 
     def lag(self) -> dict[Place, int]:
-        """How many offsets each partition goes on behind what is done. Asks the cluster."""
+        """How many offsets each partition goes on behind what is done. Asks the cluster; while it runs, see `metrics`."""
+        self._not_in_run("ask for its lag")
         self._check_usable()
         self._await_partitions()
         places = self.partitions
@@ -358,10 +359,10 @@ class Consumer(Generic[V]):
     def _known_lag(self) -> int | None:
         places = set(self._reading.owned)
         done = {**self._commits.committed(), **self._standing(places)}
-        ends = {place: self._reading.end_of(place) for place in places}
-        if not places or any(place not in done or ends[place] is None for place in places):
+        ends = dict(self._reading.ends)
+        if not places or not places <= done.keys() & ends.keys():
             return None
-        return sum(max(0, (ends[place] or 0) - done[place]) for place in places)
+        return sum(max(0, ends[place] - done[place]) for place in places)
 
     # --- elsewhere ----------------------------------------------------------------------------------------------------
 
@@ -451,7 +452,7 @@ class Consumer(Generic[V]):
 
     def _not_in_run(self, doing: str) -> None:
         if self._engine is not None:
-            raise UsageError(f"A consumer cannot {doing} while it runs", hint="run() pauses and resumes by itself")
+            raise UsageError(f"A consumer cannot {doing} while it runs", hint="It pauses by itself; see its metrics()")
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -256,7 +256,7 @@ class Engine(Generic[V]):
                 self._changed.wait(_TURN_SECONDS / 2)
             resume = self._halted is not None and self._well_below()
         if resume and self._halted is not None:
-            self._reading.resume(self._halted)
+            self._reading.resume(self._halted - self._stalled.keys())
             self._halted = self._full_since = None
 
     def _well_below(self) -> bool:

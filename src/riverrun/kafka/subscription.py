@@ -39,6 +39,7 @@ _PASSING = frozenset({
 })  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
 _SERVE_SECONDS = 0.001
+_ENDS_SECONDS = 0.25
 _ALONE = "riverrun-alone"
 
 
@@ -75,6 +76,9 @@ class Subscription:
         self.owned: set[Place] = set()
         # Where each partition of ours is read next; missing where nothing was read yet.
         self.positions: dict[Place, int] = {}
+        # The ends of our partitions, as of a moment ago.
+        self.ends: dict[Place, int] = {}
+        self._ends_at = 0.0
         self._counts = counts
         self._where = connection.bootstrap_servers
         self.timeout: float = connection.settings.request_timeout_seconds
@@ -156,6 +160,7 @@ class Subscription:
         self._settle()
         held, self._held = self._held, Fetched()
         self.positions.update(self._positions_now())
+        self._note_ends()
         return held
 
     def serve(self, room: int) -> None:
@@ -213,6 +218,16 @@ class Subscription:
         found = self.client.position([ClientPartition(*place) for place in self.owned])
         return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
+    def _note_ends(self) -> None:
+        # What the client learnt with its last fetches; other threads must not ask it (riverrun.kafka.committer says why).
+        now = time.monotonic()
+        if now >= self._ends_at:
+            self._ends_at = now + _ENDS_SECONDS
+            for place in self.owned:
+                _, end = self.client.get_watermark_offsets(ClientPartition(*place), cached=True)
+                if end >= 0:
+                    self.ends[place] = end
+
     def _settle(self) -> None:
         """Look after all that is not a record; what must stop the reader is raised here, after the records are safe."""
         stop: RiverrunError | None = None
@@ -240,7 +255,7 @@ class Subscription:
         if code == ClientError._PARTITION_EOF:
             if place in self.owned and offset is not None:
                 self._ended.add(place)
-                self._held.ends[place] = offset
+                self._held.ends[place] = self.ends[place] = offset
         elif code in _RESET:
             if place in self.owned:
                 if offset is None or offset < 0:
@@ -349,6 +364,7 @@ class Subscription:
         self._new.difference_update(places)
         for place in places:
             self.positions.pop(place, None)
+            self.ends.pop(place, None)
             self._out_of_range.pop(place, None)
             self._held.ends.pop(place, None)
         if self._held.messages:
@@ -445,14 +461,6 @@ class Subscription:
     @property
     def paused(self) -> frozenset[Place]:
         return frozenset(self._paused)
-
-    def end_of(self, place: Place) -> int | None:
-        """The end of a partition as the last fetch told; None when there was none yet."""
-        try:
-            _, end = self.client.get_watermark_offsets(ClientPartition(*place), cached=True)
-        except KafkaException:
-            return None
-        return end if end >= 0 else None
 
     def committed(self, places: Collection[Place]) -> dict[Place, int]:
         """What the group has committed, of those of which it has."""
