@@ -102,8 +102,10 @@ class Producer:
             data, key = encode(value), key_of(value)
             try:
                 client.produce(name, data, key, -1, delivery, None, 0, fixed)
-            except (BufferError, KafkaException):
+            except BufferError:
                 self._take((name, data, key, -1, delivery, None, 0, fixed))
+            except (KafkaException, TypeError) as error:
+                raise self._core.refused(error, client, (name, data, key, -1, delivery, None, 0, fixed)) from error
             else:
                 client.sent = count = client.sent + 1
                 client.bytes += len(data)

@@ -83,7 +83,7 @@ class Core:
         """Put a record into the queue. BufferError when it is full."""
         try:
             client.produce(*record)
-        except KafkaException as error:
+        except (KafkaException, TypeError) as error:
             raise self.refused(error, client, record) from error
         client.sent = count = client.sent + 1
         client.bytes += len(record[1] or b"")
@@ -98,8 +98,11 @@ class Core:
             with contextlib.suppress(BufferError):
                 return self.take(client, record)
 
-    def refused(self, error: KafkaException, client: Client, record: Record) -> RiverrunError:
+    def refused(self, error: KafkaException | TypeError, client: Client, record: Record) -> BaseException:
         """The client did not take a record."""
+        if isinstance(error, TypeError):
+            # Names of headers are text here. What the library takes for something else is Ctrl-C, met as it looked.
+            return KeyboardInterrupt() if "header key" in str(error) else error
         topic, data, key = record[0], record[1], record[2]
         if error.args and error.args[0] == ClientError.MSG_SIZE_TOO_LARGE:
             size = len(data or b"") + len(key or b"")
@@ -251,7 +254,7 @@ class Many:
                     produce(name, data, key, -1, report, None, 0, headers)
                 except BufferError:
                     break
-                except KafkaException as error:
+                except (KafkaException, TypeError) as error:
                     raise self._core.refused(error, client, (name, data, key, -1, report, None, 0, headers)) from error
                 done += 1
                 size += len(data)  # type: ignore[arg-type]

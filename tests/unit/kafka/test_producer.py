@@ -369,6 +369,49 @@ def test_ctrl_c_is_heard(where: str) -> None:
             waits[where]()
 
 
+@pytest.mark.parametrize("send", [lambda p: p.send(ORDERS, EVENT), lambda p: p.send_soon(ORDERS, EVENT)])
+def test_ctrl_c_that_the_library_takes_for_a_wrong_header_is_ctrl_c(send: Callable[[Producer], Any]) -> None:
+    """It says so when the signal arrives while it reads a header: about one in a thousand."""
+
+    def met(*_: Any) -> None:
+        raise TypeError("expected header key to be unicode string")
+
+    with lonely() as producer:
+        send_first = producer.send_soon(ORDERS, EVENT)
+        assert not send_first.done()
+        producer._core.client.produce = met
+        with pytest.raises(KeyboardInterrupt):
+            send(producer)
+        with pytest.raises(DeliveryError):
+            producer.close(0)
+
+
+def test_ctrl_c_that_the_library_loses_in_a_callback_is_ctrl_c() -> None:
+    def lost(_: Any) -> None:
+        raise SystemError("<method 'flush'> returned NULL without setting an exception")
+
+    with given_up(lonely()) as producer:
+        with pytest.raises(KeyboardInterrupt):
+            producer._core.client.hold(lost)
+        producer.send_soon(ORDERS, EVENT)
+        with pytest.raises(DeliveryError, match="still on the way"):
+            producer.flush(0.1)
+
+
+def test_a_report_that_was_interrupted_is_missed() -> None:
+    class Interrupted:
+        def __call__(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    producer = lonely()
+    delivery = producer.send_soon(ORDERS, EVENT)
+    delivery._callback = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        producer.close(0)
+    with pytest.raises(DeliveryError, match="The outcome of 1 record is not known"):
+        producer.flush()
+
+
 def test_threads_share_a_producer() -> None:
     with given_up(lonely()) as producer:
 
