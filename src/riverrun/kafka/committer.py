@@ -189,6 +189,8 @@ class Committer:
                 self._committed.pop(place, None)
                 self._failed.discard(place)
                 self._released.discard(place)
+            if not self._failed:
+                self._failure = None
             self._changed.notify_all()
 
     def committed(self) -> dict[Place, int]:

@@ -301,7 +301,8 @@ class Consumer(Generic[V]):
             self._engine.lost(places)
         self._commits.forget(places)
         self._hand.forget(places)
-        log.warning("Lost %s to the group; what was not committed is read again.", ", ".join(map(str, places)))
+        if places:
+            log.warning("Lost %s; what was not committed is read again.", ", ".join(map(str, places)))
         if self.options.on_lost is not None:
             self.options.on_lost(places)
 

@@ -310,6 +310,7 @@ class Subscription:
         there = self.lookup.all_topics(self.timeout)
         for name in self.choice.names:
             if there is not None and name not in there:
+                self._lost([place for place in self.owned if place.topic == name])
                 raise self.lookup.no_topic(name, any_more=True)
 
     def _look_for_topics(self) -> None:

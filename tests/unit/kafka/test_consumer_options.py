@@ -74,7 +74,7 @@ def test_other_properties_win_over_ours() -> None:
 def test_the_group_protocols_have_their_own_properties() -> None:
     classic = ConsumerOptions(session_timeout_seconds=6, instance="one").client_properties(NOWHERE, "g")
     assert classic["partition.assignment.strategy"] == "cooperative-sticky"
-    assert (classic["session.timeout.ms"], classic["heartbeat.interval.ms"]) == (6000, 2000)
+    assert (classic["session.timeout.ms"], classic["heartbeat.interval.ms"]) == (6000, 1000)
     assert classic["group.instance.id"] == "one"
     new = ConsumerOptions(protocol="consumer").client_properties(NOWHERE, "g")
     assert new["group.protocol"] == "consumer"
