@@ -23,7 +23,7 @@ import riverrun as rr
 from measure import alternate, report
 from producer import cluster
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer_options import ConsumerOptions
+from riverrun.kafka.consumer.options import ConsumerOptions
 from riverrun.kafka.probe import create_topic
 
 BATCH = 10_000

@@ -30,7 +30,7 @@ import riverrun as rr
 from measure import alternate, report
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.probe import create_topic
-from riverrun.kafka.producer_options import ProducerOptions
+from riverrun.kafka.producer.options import ProducerOptions
 from riverrun.model.event import schema_of
 
 

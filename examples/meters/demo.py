@@ -28,8 +28,8 @@ from rich.table import Table
 from rich.text import Text
 
 import riverrun as rr
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import GroupLag, group_lags
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import GroupLag, group_lags
 
 HERE = Path(__file__).parent
 GROUP = "overload-watch"

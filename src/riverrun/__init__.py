@@ -11,37 +11,37 @@ from riverrun._version import __version__
 if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.errors import RiverrunError
-    from riverrun.kafka.aio_consumer import AsyncConsumer
-    from riverrun.kafka.aio_producer import AsyncProducer
     from riverrun.kafka.connection import Connection, connect
-    from riverrun.kafka.consumer import Consumer
-    from riverrun.kafka.dead_letter import DeadLetter
-    from riverrun.kafka.delivery import Delivery, Receipt, Undelivered
-    from riverrun.kafka.producer import Producer
-    from riverrun.kafka.record import Batch, Record
-    from riverrun.kafka.retry import Retry
+    from riverrun.kafka.consumer.aio import AsyncConsumer
+    from riverrun.kafka.consumer.consumer import Consumer
+    from riverrun.kafka.consumer.dead_letter import DeadLetter
+    from riverrun.kafka.consumer.record import Batch, Record
+    from riverrun.kafka.consumer.retry import Retry
+    from riverrun.kafka.producer.aio import AsyncProducer
+    from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
+    from riverrun.kafka.producer.producer import Producer
     from riverrun.model.event import Event, event_time, field, key
     from riverrun.model.state import Place
     from riverrun.model.topic import Topic
 
 _PLACES = {
     "App": "riverrun.app",
-    "AsyncConsumer": "riverrun.kafka.aio_consumer",
-    "AsyncProducer": "riverrun.kafka.aio_producer",
-    "Batch": "riverrun.kafka.record",
+    "AsyncConsumer": "riverrun.kafka.consumer.aio",
+    "AsyncProducer": "riverrun.kafka.producer.aio",
+    "Batch": "riverrun.kafka.consumer.record",
     "Connection": "riverrun.kafka.connection",
-    "Consumer": "riverrun.kafka.consumer",
-    "DeadLetter": "riverrun.kafka.dead_letter",
-    "Delivery": "riverrun.kafka.delivery",
+    "Consumer": "riverrun.kafka.consumer.consumer",
+    "DeadLetter": "riverrun.kafka.consumer.dead_letter",
+    "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
     "Place": "riverrun.model.state",
-    "Producer": "riverrun.kafka.producer",
-    "Receipt": "riverrun.kafka.delivery",
-    "Record": "riverrun.kafka.record",
-    "Retry": "riverrun.kafka.retry",
+    "Producer": "riverrun.kafka.producer.producer",
+    "Receipt": "riverrun.kafka.producer.delivery",
+    "Record": "riverrun.kafka.consumer.record",
+    "Retry": "riverrun.kafka.consumer.retry",
     "RiverrunError": "riverrun.errors",
     "Topic": "riverrun.model.topic",
-    "Undelivered": "riverrun.kafka.delivery",
+    "Undelivered": "riverrun.kafka.producer.delivery",
     "connect": "riverrun.kafka.connection",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",

@@ -51,9 +51,9 @@ class App:
     def apply(self, connection: "Connection | None" = None, *, more_partitions: bool = False) -> None:
         """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
         changed. `more_partitions` allows adding partitions, which moves keys. `riverrun topics apply` from Python."""
-        from riverrun.kafka.admin import Admin
+        from riverrun.kafka.admin.admin import Admin
+        from riverrun.kafka.admin.topics import apply_topics
         from riverrun.kafka.connection import connect
-        from riverrun.kafka.topics import apply_topics
 
         apply_topics(Admin(connection or connect()), list(self.topics.values()), allow_more_partitions=more_partitions)
 

@@ -11,10 +11,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from riverrun.app import App
 from riverrun.cluster.runner import LocalKafka
 from riverrun.config import KafkaSettings
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer import Producer
-from riverrun.kafka.topics import apply_topics
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.event import Event, key
 
 COUNT = 200_000

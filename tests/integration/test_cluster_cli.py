@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection, connect
 from riverrun.kafka.probe import Probe
 from riverrun.testing.pytest_plugin import KafkaUnderTest

@@ -26,7 +26,7 @@ from riverrun.errors import (
     ServerDiedError,
     ServerNotReadyError,
 )
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from support.cluster import ProjectDriver, wait_for
 

@@ -16,7 +16,7 @@ from riverrun.cluster.jvm import Runtime
 from riverrun.cluster.runner import LocalKafka
 from riverrun.config import KafkaSettings, Settings
 from riverrun.errors import DataDirectoryError
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.probe import Probe, answers
 from support.cluster import lives, wait_for

@@ -21,7 +21,7 @@ from riverrun.errors import (
     UsageError,
 )
 from riverrun.kafka.connection import connect
-from riverrun.kafka.consumer import Consumer
+from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
@@ -380,7 +380,7 @@ def test_lag_is_what_is_left(wide: Bench) -> None:
 def test_a_pattern_reads_all_topics_that_match_and_new_ones(
     kafka: KafkaUnderTest, kafka_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("riverrun.kafka.subscription._NEW_TOPICS_SECONDS", 0.5)
+    monkeypatch.setattr("riverrun.kafka.consumer.subscription._NEW_TOPICS_SECONDS", 0.5)
     stem = f"pattern-{secrets.token_hex(4)}"
     one = Bench(kafka.connection, kafka_topic, topic=kafka_topic(f"{stem}-a"))
     other = Bench(kafka.connection, kafka_topic, topic=kafka_topic(f"not-{stem}"))

@@ -12,7 +12,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import HandlerError, TopicNotFoundError, UsageError
-from riverrun.kafka.aio_consumer import AsyncConsumer
+from riverrun.kafka.consumer.aio import AsyncConsumer
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.consuming import Bench
 

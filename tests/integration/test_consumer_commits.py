@@ -1,7 +1,7 @@
 """Commits get through while the consumer polls.
 
 The client lets one thread at a time into a consumer (Handle_serialize_enter in its C part, retried by usleep): a commit of
-another thread than the one that polls in a loop waits for ever. This held the demo up; see `riverrun.kafka.committer`.
+another thread than the one that polls in a loop waits for ever. This held the demo up; see kafka/consumer/committer.py.
 """
 
 import threading
@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 import riverrun as rr
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import group_lags
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import group_lags
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 
 

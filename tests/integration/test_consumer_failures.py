@@ -15,7 +15,7 @@ from riverrun.cluster.runner import LocalKafka
 from riverrun.config import KafkaSettings
 from riverrun.errors import CommitError, OffsetGoneError, TopicNotFoundError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.gone import Gap
+from riverrun.kafka.consumer.gone import Gap
 from riverrun.testing.pytest_plugin import KafkaUnderTest, local_kafka
 from support.cluster import wait_for
 from support.consuming import Bench

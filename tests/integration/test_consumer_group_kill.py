@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import riverrun as rr
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import group_lags
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import group_lags
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support import group_member
 from support.kafka_tools import described_group

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import riverrun as rr
-from riverrun.kafka.consumer import Consumer
+from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for

@@ -17,9 +17,9 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import HandlerError, RecordUnreadableError, TopicNotFoundError, UsageError
-from riverrun.kafka.consumer import Consumer
-from riverrun.kafka.dead_letter import DeadLetter
-from riverrun.kafka.retry import Retry
+from riverrun.kafka.consumer.consumer import Consumer
+from riverrun.kafka.consumer.dead_letter import DeadLetter
+from riverrun.kafka.consumer.retry import Retry
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
 from support.consuming import Bench

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from riverrun.cli.reference import all_commands
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.shell import Shell

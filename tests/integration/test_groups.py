@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from riverrun.errors import GroupLiveError, GroupNotFoundError
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import GroupLag, delete_group, group_lags
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import GroupLag, delete_group, group_lags
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for

@@ -9,9 +9,9 @@ from typing import Literal
 import pytest
 
 from riverrun.errors import GroupLiveError, GroupNotFoundError, UsageError
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.offsets import Move, Plan, Target, apply, plan
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.offsets import Move, Plan, Target, apply, plan
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.members import member

@@ -19,8 +19,8 @@ from riverrun.errors import (
     TopicNotFoundError,
     UsageError,
 )
-from riverrun.kafka.metrics import ProducerMetrics
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.producer.metrics import ProducerMetrics
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.producing import NOON, SCHEMA, MakeTopic, Reading, numbers, read, reading, values

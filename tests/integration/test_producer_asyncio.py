@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import DeliveryError, RecordTooLargeError, TopicNotFoundError, UsageError
-from riverrun.kafka.aio_producer import AsyncDelivery, AsyncProducer
+from riverrun.kafka.producer.aio import AsyncDelivery, AsyncProducer
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.producing import MakeTopic, Reading, numbers, read, reading, values

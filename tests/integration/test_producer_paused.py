@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from riverrun.errors import DeliveryError, QueueFullError, TransactionError
-from riverrun.kafka.aio_producer import AsyncProducer
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.producer.aio import AsyncProducer
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
 from support.producing import SCHEMA, Fragile, Reading, fragile_kafka, read, reading, stream, values
 

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer as BareConsumer
 
 from riverrun.errors import DeliveryError, FencedError, RecordTooLargeError, TransactionError, UsageError
-from riverrun.kafka.consumer import Consumer
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.consumer.consumer import Consumer
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.producing import MakeTopic, Reading, numbers, read, reading, values

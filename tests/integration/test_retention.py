@@ -7,7 +7,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import OffsetGoneError
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 

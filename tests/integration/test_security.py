@@ -12,9 +12,9 @@ import pytest
 
 from riverrun.config import Project
 from riverrun.errors import AuthenticationError, RiverrunError
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import connect
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.producer.producer import Producer
 from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.producer import Producer
-from riverrun.kafka.reader import Reader, Span
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.consumer.reader import Reader, Span
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for

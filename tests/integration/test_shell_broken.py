@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.cluster.runner import LocalKafka
 from riverrun.config import KafkaSettings
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.state import Place
 from riverrun.testing.pytest_plugin import local_kafka

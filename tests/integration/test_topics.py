@@ -16,10 +16,10 @@ from riverrun.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer import Producer
-from riverrun.kafka.topics import apply_topics
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.event import Event
 from riverrun.model.state import Place
 from riverrun.model.topic import Topic

@@ -618,7 +618,7 @@ def live_group(world: World) -> str:
 @case('Read with `on_gone="stop"` what retention has removed')
 def offset_gone(world: World) -> str:
     import riverrun as rr
-    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.admin.admin import Admin
     from riverrun.model.state import Place
 
     world.fine_topic("short-lived")

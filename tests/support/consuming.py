@@ -7,9 +7,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer import Consumer
+from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.model.state import Place
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from riverrun.cli.records import Printer
-    from riverrun.kafka.admin import Admin
-    from riverrun.kafka.reader import Span
+    from riverrun.kafka.admin.admin import Admin
+    from riverrun.kafka.consumer.reader import Span
     from riverrun.model.record import RawRecord
     from riverrun.model.state import Place
     from riverrun.model.when import Position
@@ -168,7 +168,7 @@ def consume(
 
 
 def _plainly(admin: "Admin", wanted: "_Wanted", output: _Output) -> None:
-    from riverrun.kafka.reader import Reader, newest, spans
+    from riverrun.kafka.consumer.reader import Reader, newest, spans
 
     tail = wanted.start.kind == "last"
     todo = spans(
@@ -189,7 +189,7 @@ def _plainly(admin: "Admin", wanted: "_Wanted", output: _Output) -> None:
 
 
 def _as_group(admin: "Admin", group: str, wanted: "_Wanted", output: _Output) -> None:
-    from riverrun.kafka.reader import read_as_group
+    from riverrun.kafka.consumer.reader import read_as_group
 
     for name in wanted.topics:
         admin.topic(name)

@@ -12,7 +12,7 @@ from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.admin.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def open_admin(bootstrap: str | None) -> "tuple[Loaded, Admin]":
 
 def admin_of(settings: Loaded) -> "Admin":
     """A client for the administration of the settings' cluster; NotRunningError when there is none."""
-    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
 
     return Admin(require_cluster(settings.settings.kafka, settings.project))

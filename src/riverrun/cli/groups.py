@@ -8,7 +8,7 @@ from riverrun.cli.context import cluster_option, confirm, open_admin
 from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 
 if TYPE_CHECKING:
-    from riverrun.kafka.groups import GroupLag
+    from riverrun.kafka.admin.groups import GroupLag
 
 
 @click.group(invoke_without_command=True, epilog="Example: riverrun groups describe billing")
@@ -33,7 +33,7 @@ def list_(bootstrap: str | None, as_json: bool) -> None:
 
 
 def _list(bootstrap: str | None, as_json: bool) -> None:
-    from riverrun.kafka.groups import group_lags
+    from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
     rows = [
@@ -61,7 +61,7 @@ def _rounded(seconds: float | None) -> float | None:
 @json_option
 def describe(name: str, bootstrap: str | None, as_json: bool) -> None:
     """Show where a group stands in each partition, and which member reads it."""
-    from riverrun.kafka.groups import group_lags
+    from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
     found = group_lags(admin, [name])
@@ -112,7 +112,7 @@ def partition_rows(group: "GroupLag") -> list[dict[str, Any]]:
 @json_option
 def delete(name: str, dry_run: bool, yes: bool, bootstrap: str | None, as_json: bool) -> None:
     """Delete a group that has no members: it forgets what it has read."""
-    from riverrun.kafka.groups import delete_group, group_lags, require_idle
+    from riverrun.kafka.admin.groups import delete_group, group_lags, require_idle
 
     _, admin = open_admin(bootstrap)
     found = group_lags(admin, [name], seconds=False)

@@ -10,7 +10,7 @@ from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from riverrun.kafka.offsets import Target
+    from riverrun.kafka.admin.offsets import Target
 
 
 @click.group(epilog="Example: riverrun offsets move billing --to-time '2 hours ago' --dry-run")
@@ -24,7 +24,7 @@ def offsets() -> None:
 @json_option
 def show(group: str, bootstrap: str | None, as_json: bool) -> None:
     """Show the committed offset, the end and the lag of each partition."""
-    from riverrun.kafka.groups import group_lags
+    from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
     found = group_lags(admin, [group])
@@ -67,7 +67,7 @@ def move(
 
     Exactly one of the --to flags or --shift says where to. An offset that is not there is moved to the nearest that is.
     """
-    from riverrun.kafka.offsets import apply, plan
+    from riverrun.kafka.admin.offsets import apply, plan
 
     target = _target(to_earliest, to_latest, to_offset=to_offset, to_time=to_time, shift=shift)
     _, admin = open_admin(bootstrap)
@@ -95,7 +95,7 @@ def move(
 def _target(
     to_earliest: bool, to_latest: bool, *, to_offset: int | None, to_time: str | None, shift: int | None
 ) -> "Target":
-    from riverrun.kafka.offsets import Target
+    from riverrun.kafka.admin.offsets import Target
     from riverrun.model.when import epoch_ms, parse_time
 
     given = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]

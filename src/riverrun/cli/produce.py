@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverrun.config import Loaded
-    from riverrun.kafka.admin import Admin
-    from riverrun.kafka.feed import Counts
+    from riverrun.kafka.admin.admin import Admin
+    from riverrun.kafka.producer.feed import Counts
     from riverrun.model.event import Event, EventSchema
     from riverrun.model.lines import BadLine, Line
     from riverrun.model.topic import Topic
@@ -76,7 +76,7 @@ def produce(
     A topic that the app declares with a type takes only events of that type; any other takes any JSON. Stops at the first
     line that is no record, and says how many were acknowledged before it.
     """
-    from riverrun.kafka.feed import Feed
+    from riverrun.kafka.producer.feed import Feed
     from riverrun.model.pace import Pace
 
     separator = key_separator.replace("\\t", "\t").encode()
@@ -146,7 +146,7 @@ def _topic(
     admin: "Admin", name: str, declared: "Topic[Event] | None", *, create: bool, partitions: int | None
 ) -> tuple[int, int]:
     """The largest record the topic takes and its partitions, after making it if it is missing and that was asked for."""
-    from riverrun.kafka.topics import create_topic
+    from riverrun.kafka.admin.topics import create_topic
     from riverrun.model.topic import Topic
 
     state = admin.topics([name]).get(name)

@@ -10,8 +10,8 @@ from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import TopicExistsError, UsageError
 
 if TYPE_CHECKING:
-    from riverrun.kafka.admin import Admin
-    from riverrun.kafka.topics import Difference
+    from riverrun.kafka.admin.admin import Admin
+    from riverrun.kafka.admin.topics import Difference
     from riverrun.model.event import Event
     from riverrun.model.state import TopicState
 
@@ -40,7 +40,7 @@ def list_(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
 
 
 def _list(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
-    from riverrun.kafka.disk import topic_sizes
+    from riverrun.kafka.admin.disk import topic_sizes
 
     settings, admin = open_admin(bootstrap)
     found = [each for each in admin.topics().values() if show_all or not each.internal]
@@ -96,7 +96,7 @@ def describe(name: str, show_all: bool, bootstrap: str | None, as_json: bool) ->
 
 
 def _describe(admin: "Admin", name: str, *, show_all: bool, as_json: bool) -> None:
-    from riverrun.kafka.topics import shown
+    from riverrun.kafka.admin.topics import shown
 
     topic = admin.topic(name)
     earliest, latest = admin.offsets(topic.places, "earliest"), admin.offsets(topic.places, "latest")
@@ -167,7 +167,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a topic, and wait until it can be written to."""
-    from riverrun.kafka.topics import create_topic
+    from riverrun.kafka.admin.topics import create_topic
     from riverrun.model.topic import Topic
 
     topic: Topic[Event] = Topic(
@@ -213,7 +213,7 @@ def alter(
     as_json: bool,
 ) -> None:
     """Change a topic's settings. Asks first when that loses records or moves keys."""
-    from riverrun.kafka.topics import alter_topic, plan_alter
+    from riverrun.kafka.admin.topics import alter_topic, plan_alter
 
     _, admin = open_admin(bootstrap)
     topic = admin.topic(name)
@@ -269,7 +269,7 @@ def _alterations(
 @json_option
 def delete(names: tuple[str, ...], dry_run: bool, yes: bool, bootstrap: str | None, as_json: bool) -> None:
     """Delete topics with all their records. Names what is lost, and asks."""
-    from riverrun.kafka.topics import deletion
+    from riverrun.kafka.admin.topics import deletion
 
     _, admin = open_admin(bootstrap)
     rows = deletion(admin, names)
@@ -298,7 +298,7 @@ def _lost(row: Mapping[str, Any]) -> str:
 @json_option
 def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap: str | None, as_json: bool) -> None:
     """Make the cluster's topics what the app declares: create, alter what is safe, refuse the rest."""
-    from riverrun.kafka.topics import apply_topics
+    from riverrun.kafka.admin.topics import apply_topics
 
     settings = loaded(kafka__bootstrap_servers=bootstrap)
     app = load_declared(settings, app_file)

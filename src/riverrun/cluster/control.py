@@ -281,7 +281,7 @@ def _signal(pid: int, number: int) -> None:
 
 def data_losses(project: Project) -> list[str]:
     """What `delete_data` would take away, one line each: the topics, and the folder."""
-    from riverrun.kafka.disk import sizes_below
+    from riverrun.kafka.admin.disk import sizes_below
 
     if not any(path.is_file() for path in project.data.rglob("*")):
         return []

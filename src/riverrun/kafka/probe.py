@@ -150,7 +150,7 @@ class Probe:
 def create_topic(
     properties: Mapping[str, Any], topic: str, *, partitions: int, config: Mapping[str, str], timeout: float = 30.0
 ) -> None:
-    """Create a topic for a test. What users create topics with is riverrun.kafka.topics."""
+    """Create a topic for a test. What users create topics with is riverrun.kafka.admin.topics."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 

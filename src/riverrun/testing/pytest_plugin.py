@@ -67,7 +67,7 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def kafka_topic(kafka: KafkaUnderTest, request: pytest.FixtureRequest) -> Callable[..., str]:
     """Make a topic with a name nobody else has: `kafka_topic(partitions=3, config={"retention.ms": "1000"})`."""
-    from riverrun.kafka.admin import Admin
+    from riverrun.kafka.admin.admin import Admin
 
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:60]
 

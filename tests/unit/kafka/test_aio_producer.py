@@ -8,8 +8,8 @@ import pytest
 
 from riverrun.config import KafkaSettings
 from riverrun.errors import BrokerUnreachableError, DeliveryError, QueueFullError, UsageError
-from riverrun.kafka.aio_producer import AsyncProducer
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.producer.aio import AsyncProducer
 from riverrun.model.event import Event, key
 from riverrun.model.topic import Topic
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import CommitError
-from riverrun.kafka.committer import Committer
+from riverrun.kafka.consumer.committer import Committer
 from riverrun.model.state import Place
 
 A, B = Place("t", 0), Place("t", 1)

@@ -9,11 +9,11 @@ import pytest
 from riverrun.config import KafkaSettings
 from riverrun.errors import ConfigError, DeclarationError, UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer import Consumer
-from riverrun.kafka.consumer_options import ConsumerKeywords, ConsumerOptions
-from riverrun.kafka.gone import Gap, gone_error
-from riverrun.kafka.lookup import Choice, choose
-from riverrun.kafka.run_options import RunKeywords, RunOptions
+from riverrun.kafka.consumer.consumer import Consumer
+from riverrun.kafka.consumer.gone import Gap, gone_error
+from riverrun.kafka.consumer.lookup import Choice, choose
+from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerOptions
+from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
 from riverrun.model.state import Place
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))

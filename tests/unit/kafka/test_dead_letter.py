@@ -6,8 +6,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from riverrun.config import KafkaSettings
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.dead_letter import PREFIX, DeadLetter, DeadLetters, headers_for
-from riverrun.kafka.record import Decoding, Record
+from riverrun.kafka.consumer.dead_letter import PREFIX, DeadLetter, DeadLetters, headers_for
+from riverrun.kafka.consumer.record import Decoding, Record
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 DECODING: Decoding[object] = Decoding({"t": None})

@@ -15,7 +15,7 @@ from riverrun.errors import (
     RiverrunError,
     TopicNotFoundError,
 )
-from riverrun.kafka.delivery import KEPT_BYTES, KEPT_RECORDS, Failures, receipt_of
+from riverrun.kafka.producer.delivery import KEPT_BYTES, KEPT_RECORDS, Failures, receipt_of
 
 
 def failed(code: int = ClientError._MSG_TIMED_OUT, value: bytes = b"v", partition: int = 2) -> Message:

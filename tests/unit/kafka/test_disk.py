@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from riverrun.config import Project, load
-from riverrun.kafka.disk import sizes_below, topic_sizes
+from riverrun.kafka.admin.disk import sizes_below, topic_sizes
 
 
 def segment(folder: Path, name: str, size: int) -> None:

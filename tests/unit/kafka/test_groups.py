@@ -3,7 +3,7 @@
 import pytest
 
 from riverrun.errors import GroupLiveError
-from riverrun.kafka.groups import GroupLag, PartitionLag, require_idle
+from riverrun.kafka.admin.groups import GroupLag, PartitionLag, require_idle
 from riverrun.model.state import GroupState, Member, Place
 
 MEMBER = Member("m-1", "billing-1", "10.0.0.7", frozenset({Place("orders", 0)}))

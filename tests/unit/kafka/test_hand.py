@@ -2,8 +2,8 @@
 
 from confluent_kafka import Message
 
-from riverrun.kafka.hand import Hand
-from riverrun.kafka.subscription import Fetched
+from riverrun.kafka.consumer.hand import Hand
+from riverrun.kafka.consumer.subscription import Fetched
 from riverrun.model.state import Place
 
 A, B = Place("t", 0), Place("t", 1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from riverrun.kafka.metrics import read_latencies
+from riverrun.kafka.producer.metrics import read_latencies
 
 
 def test_latencies_are_averaged_over_brokers_by_count() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.kafka.offsets import Move, Plan, Target, plan_moves
+from riverrun.kafka.admin.offsets import Move, Plan, Target, plan_moves
 from riverrun.model.state import Place
 
 A, B = Place("orders", 0), Place("orders", 1)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import DeclarationError, EventInvalidError, UsageError
-from riverrun.kafka.outgoing import Headers, Route, milliseconds_of
+from riverrun.kafka.producer.outgoing import Headers, Route, milliseconds_of
 from riverrun.model.event import Event, key
 from riverrun.model.topic import Topic
 

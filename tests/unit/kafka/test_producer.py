@@ -28,8 +28,8 @@ from riverrun.errors import (
     UsageError,
 )
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.metrics import ProducerMetrics
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.producer.metrics import ProducerMetrics
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.event import Event, key
 from riverrun.model.topic import Topic
 

@@ -8,8 +8,8 @@ import pytest
 from riverrun.config import KafkaSettings
 from riverrun.errors import ConfigError, UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer import Producer
-from riverrun.kafka.producer_options import ProducerKeywords, ProducerOptions
+from riverrun.kafka.producer.options import ProducerKeywords, ProducerOptions
+from riverrun.kafka.producer.producer import Producer
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1", client={"socket.keepalive.enable": "true"}))
 

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from riverrun.errors import RecordUnreadableError
-from riverrun.kafka.record import Batch, Decoding, Record
+from riverrun.kafka.consumer.record import Batch, Decoding, Record
 from riverrun.model.event import Event, field, key, schema_of
 from riverrun.model.state import Place
 

@@ -3,7 +3,7 @@
 import pytest
 
 from riverrun.errors import UsageError
-from riverrun.kafka.retry import Retry
+from riverrun.kafka.consumer.retry import Retry
 
 
 def test_waits_grow_up_to_the_longest_and_then_it_gives_up() -> None:

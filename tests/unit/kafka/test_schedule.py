@@ -4,8 +4,8 @@ import random
 
 from confluent_kafka import Message
 
-from riverrun.kafka.record import Decoding, Record
-from riverrun.kafka.schedule import Order, Schedule, Work
+from riverrun.kafka.consumer.record import Decoding, Record
+from riverrun.kafka.consumer.schedule import Order, Schedule, Work
 from riverrun.model.state import Place
 
 A, B = Place("t", 0), Place("t", 1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import DeclarationError
-from riverrun.kafka.topics import Changes, loss_of, plan, shown
+from riverrun.kafka.admin.topics import Changes, loss_of, plan, shown
 from riverrun.model.event import Event
 from riverrun.model.state import ConfigValue, PartitionState, TopicState
 from riverrun.model.topic import Topic

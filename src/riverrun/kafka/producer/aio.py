@@ -24,16 +24,16 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import Message
 
 from riverrun.errors import RiverrunError, UsageError
-from riverrun.kafka.aio_consumer import AsyncConsumer
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.delivery import Delivery, Receipt
-from riverrun.kafka.metrics import ProducerMetrics
-from riverrun.kafka.outgoing import Headers
-from riverrun.kafka.producer import HURRY_SECONDS, Producer
-from riverrun.kafka.producer_client import Client
-from riverrun.kafka.producer_core import CHUNK, KeyFunction, Many
-from riverrun.kafka.producer_options import ProducerKeywords
-from riverrun.kafka.transaction import Transaction
+from riverrun.kafka.consumer.aio import AsyncConsumer
+from riverrun.kafka.producer.client import Client
+from riverrun.kafka.producer.core import CHUNK, KeyFunction, Many
+from riverrun.kafka.producer.delivery import Delivery, Receipt
+from riverrun.kafka.producer.metrics import ProducerMetrics
+from riverrun.kafka.producer.options import ProducerKeywords
+from riverrun.kafka.producer.outgoing import Headers
+from riverrun.kafka.producer.producer import HURRY_SECONDS, Producer
+from riverrun.kafka.producer.transaction import Transaction
 from riverrun.model.topic import Topic
 
 T = TypeVar("T")

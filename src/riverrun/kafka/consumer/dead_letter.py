@@ -16,10 +16,10 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, Producer
 
 from riverrun.errors import DeliveryError, RiverrunError, TopicExistsError, TopicNotFoundError
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.border import client_log, translate
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.record import Record
+from riverrun.kafka.consumer.record import Record
 from riverrun.model.topic import check_topic_name
 
 PREFIX = "riverrun.dead."

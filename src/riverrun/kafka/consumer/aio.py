@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from riverrun.errors import UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer import Consumer, check_batch
-from riverrun.kafka.consumer_options import ConsumerKeywords, ConsumerMetrics
-from riverrun.kafka.parallel import Engine
-from riverrun.kafka.record import Batch, Record
-from riverrun.kafka.run_options import RunKeywords, RunOptions
-from riverrun.kafka.schedule import Work
-from riverrun.kafka.worker import buried, stop_on_signals
+from riverrun.kafka.consumer.consumer import Consumer, check_batch
+from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerMetrics
+from riverrun.kafka.consumer.parallel import Engine
+from riverrun.kafka.consumer.record import Batch, Record
+from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
+from riverrun.kafka.consumer.schedule import Work
+from riverrun.kafka.consumer.worker import buried, stop_on_signals
 from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from riverrun.errors import DeclarationError, TopicDiffersError, TopicExistsError, UsageError
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import group_lags
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import group_lags
 from riverrun.model.event import Event
 from riverrun.model.quantity import duration_text, size_text
 from riverrun.model.state import TopicState

@@ -7,8 +7,8 @@ from operator import attrgetter
 
 from riverrun.errors import DeliveryError, EventInvalidError, QueueFullError, RiverrunError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.outgoing import Route
-from riverrun.kafka.producer import Producer
+from riverrun.kafka.producer.outgoing import Route
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.lines import BadLine, Line
 from riverrun.model.pace import Pace
 

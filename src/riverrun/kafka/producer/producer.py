@@ -23,12 +23,12 @@ from confluent_kafka import KafkaException
 
 from riverrun.errors import RiverrunError, UsageError
 from riverrun.kafka.connection import Connection, connect
-from riverrun.kafka.delivery import Delivery, Receipt
-from riverrun.kafka.metrics import ProducerMetrics
-from riverrun.kafka.outgoing import Headers, Route, Way, milliseconds_of
-from riverrun.kafka.producer_core import POLL_EVERY, Core, Record
-from riverrun.kafka.producer_options import ProducerKeywords, ProducerOptions
-from riverrun.kafka.transaction import Transaction
+from riverrun.kafka.producer.core import POLL_EVERY, Core, Record
+from riverrun.kafka.producer.delivery import Delivery, Receipt
+from riverrun.kafka.producer.metrics import ProducerMetrics
+from riverrun.kafka.producer.options import ProducerKeywords, ProducerOptions
+from riverrun.kafka.producer.outgoing import Headers, Route, Way, milliseconds_of
+from riverrun.kafka.producer.transaction import Transaction
 from riverrun.model.topic import Topic
 
 log = logging.getLogger("riverrun.kafka.producer")

@@ -1,6 +1,6 @@
 """Handling many records at a time: what is in flight, what is slow, what failed, and what can be committed.
 
-One thread reads (`Engine.read`); a crew handles: threads (riverrun.kafka.worker) or tasks (riverrun.kafka.aio_consumer).
+One thread reads (`Engine.read`); a crew handles: threads (`worker`) or tasks (`aio`).
 
 Memory is bounded: at most `max_in_flight` records and about `max_in_flight_mb` of keys and values are in flight (the last
 fetch may go over by the difference between its largest record and the average), and the client fetches at most `prefetch_mb`
@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
 from riverrun.errors import CommitError, HandlerError, RecordUnreadableError
-from riverrun.kafka.consumer_options import ConsumerOptions, Counts
-from riverrun.kafka.dead_letter import DeadLetters
-from riverrun.kafka.record import Decoding, Record
-from riverrun.kafka.run_options import RunOptions
-from riverrun.kafka.schedule import Schedule, Work
-from riverrun.kafka.subscription import Fetched, Subscription
+from riverrun.kafka.consumer.dead_letter import DeadLetters
+from riverrun.kafka.consumer.options import ConsumerOptions, Counts
+from riverrun.kafka.consumer.record import Decoding, Record
+from riverrun.kafka.consumer.run_options import RunOptions
+from riverrun.kafka.consumer.schedule import Schedule, Work
+from riverrun.kafka.consumer.subscription import Fetched, Subscription
 from riverrun.model.state import Place
 
 V = TypeVar("V")

@@ -15,11 +15,11 @@ from confluent_kafka import KafkaException, Message
 
 from riverrun.errors import DeliveryError, RecordTooLargeError, RiverrunError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.delivery import KEPT_BYTES, KEPT_RECORDS, delivery_error
-from riverrun.kafka.metrics import ProducerMetrics, read_latencies
-from riverrun.kafka.outgoing import Route
-from riverrun.kafka.producer_client import Client
-from riverrun.kafka.producer_options import ProducerOptions
+from riverrun.kafka.producer.client import Client
+from riverrun.kafka.producer.delivery import KEPT_BYTES, KEPT_RECORDS, delivery_error
+from riverrun.kafka.producer.metrics import ProducerMetrics, read_latencies
+from riverrun.kafka.producer.options import ProducerOptions
+from riverrun.kafka.producer.outgoing import Route
 from riverrun.model.quantity import size_text
 
 # How many records are sent between two looks at the reports.

@@ -18,11 +18,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import BrokerUnreachableError, OffsetGoneError, UsageError
-from riverrun.kafka.admin import Admin
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.offsets import offsets_at
 from riverrun.kafka.border import client_log, translate
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer import Consumer
-from riverrun.kafka.offsets import offsets_at
+from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
 from riverrun.model.when import LATEST, Position

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from riverrun.errors import UsageError
-from riverrun.kafka.dead_letter import DEFAULT_TOPIC
-from riverrun.kafka.retry import Retry
-from riverrun.kafka.schedule import Order
+from riverrun.kafka.consumer.dead_letter import DEFAULT_TOPIC
+from riverrun.kafka.consumer.retry import Retry
+from riverrun.kafka.consumer.schedule import Order
 
 OnError = Literal["stop", "dead-letter", "skip"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from riverrun.errors import UsageError
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.groups import require_idle
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.groups import require_idle
 from riverrun.model.state import Place
 from riverrun.model.when import Position
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict, get_args
 
 from riverrun.errors import UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.metrics import ProducerMetrics
+from riverrun.kafka.producer.metrics import ProducerMetrics
 
 Compression = Literal["none", "gzip", "lz4", "snappy", "zstd"]
 

@@ -18,7 +18,7 @@ from riverrun.model.quantity import size_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverrun.kafka.producer_client import Client
+    from riverrun.kafka.producer.client import Client
 
 # Undelivered records that an error carries: enough to see what they have in common, few enough to hold.
 KEPT_RECORDS = 100

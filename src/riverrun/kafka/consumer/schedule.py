@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
-from riverrun.kafka.record import Record
+from riverrun.kafka.consumer.record import Record
 from riverrun.model.state import Place
 
 V = TypeVar("V")

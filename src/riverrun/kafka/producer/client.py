@@ -30,7 +30,7 @@ from riverrun.errors import (
     UsageError,
 )
 from riverrun.kafka.border import client_log, translate
-from riverrun.kafka.delivery import Delivery, Failures
+from riverrun.kafka.producer.delivery import Delivery, Failures
 from riverrun.model.near import nearest
 
 _LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})

@@ -6,7 +6,7 @@
 
 At least once by default: a record counts as done when the next one is asked for, and only what is done is committed. A loop
 that ends by an exception leaves the record in hand, so it is read again. `run` handles many records at a time and commits up
-to the first one that is not done (riverrun.kafka.parallel).
+to the first one that is not done (riverrun.kafka.consumer.parallel).
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from riverrun.errors import BrokerUnreachableError, CommitError, UsageError
 from riverrun.kafka.connection import Connection, connect
-from riverrun.kafka.consumer_options import ConsumerKeywords, ConsumerMetrics, ConsumerOptions, Counts
-from riverrun.kafka.dead_letter import DeadLetters
-from riverrun.kafka.hand import Hand
-from riverrun.kafka.lookup import choose
-from riverrun.kafka.parallel import Engine
-from riverrun.kafka.record import Batch, Decoding, Record
-from riverrun.kafka.run_options import RunKeywords, RunOptions
-from riverrun.kafka.subscription import Listener, Subscription
-from riverrun.kafka.worker import run_in_threads
+from riverrun.kafka.consumer.dead_letter import DeadLetters
+from riverrun.kafka.consumer.hand import Hand
+from riverrun.kafka.consumer.lookup import choose
+from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerMetrics, ConsumerOptions, Counts
+from riverrun.kafka.consumer.parallel import Engine
+from riverrun.kafka.consumer.record import Batch, Decoding, Record
+from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
+from riverrun.kafka.consumer.subscription import Listener, Subscription
+from riverrun.kafka.consumer.worker import run_in_threads
 from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Message
 
-from riverrun.kafka.subscription import Fetched
+from riverrun.kafka.consumer.subscription import Fetched
 from riverrun.model.state import Place
 
 

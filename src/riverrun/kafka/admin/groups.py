@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from riverrun.errors import GroupLiveError
-from riverrun.kafka.admin import Admin
-from riverrun.kafka.peek import first_timestamps
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.peek import first_timestamps
 from riverrun.model.state import GroupState, Member, Place
 
 

@@ -18,11 +18,11 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError
 from riverrun.kafka.border import client_log, translate
-from riverrun.kafka.committer import Committer
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer_options import ConsumerOptions, Counts
-from riverrun.kafka.gone import Gap, gone_error
-from riverrun.kafka.lookup import MISSING, Choice, Lookup
+from riverrun.kafka.consumer.committer import Committer
+from riverrun.kafka.consumer.gone import Gap, gone_error
+from riverrun.kafka.consumer.lookup import MISSING, Choice, Lookup
+from riverrun.kafka.consumer.options import ConsumerOptions, Counts
 from riverrun.model.state import Place
 
 log = logging.getLogger("riverrun.kafka.consumer")
@@ -219,7 +219,7 @@ class Subscription:
         return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def _note_ends(self) -> None:
-        # What the client learnt with its last fetches; other threads must not ask it (riverrun.kafka.committer says why).
+        # What the client learnt with its last fetches; other threads must not ask it (`committer` says why).
         now = time.monotonic()
         if now >= self._ends_at:
             self._ends_at = now + _ENDS_SECONDS

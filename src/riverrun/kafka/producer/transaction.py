@@ -23,14 +23,14 @@ from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import FencedError, RiverrunError, TransactionError, UsageError
-from riverrun.kafka.delivery import Delivery, Receipt
-from riverrun.kafka.outgoing import Headers
+from riverrun.kafka.producer.delivery import Delivery, Receipt
+from riverrun.kafka.producer.outgoing import Headers
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
-    from riverrun.kafka.consumer import Consumer
-    from riverrun.kafka.producer import Producer
-    from riverrun.kafka.producer_client import Client
+    from riverrun.kafka.consumer.consumer import Consumer
+    from riverrun.kafka.producer.client import Client
+    from riverrun.kafka.producer.producer import Producer
 
 # How long one step may be deaf to Ctrl-C. Steps that take longer are resumed.
 _STEP_SECONDS = 0.5

@@ -8,9 +8,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from riverrun.errors import UsageError
-from riverrun.kafka.parallel import Engine
-from riverrun.kafka.record import Record
-from riverrun.kafka.schedule import Work
+from riverrun.kafka.consumer.parallel import Engine
+from riverrun.kafka.consumer.record import Record
+from riverrun.kafka.consumer.schedule import Work
 
 V = TypeVar("V")
 

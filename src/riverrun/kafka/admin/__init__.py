@@ -1,0 +1,1 @@
+"""What a cluster has, and how to change it: topics, groups, offsets."""
