@@ -50,24 +50,19 @@ class World:
 
     def riverrun(self, *arguments: str, stdin: str = "") -> str:
         """What the command says when it fails; it must fail, and without a traceback."""
-        done = subprocess.run(
-            [sys.executable, "-m", "riverrun", *arguments],
-            input=stdin,
-            cwd=self.root,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = self._call(arguments, stdin)
         assert done.returncode in {1, 2}, f"exit {done.returncode}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         assert "INTERNAL" not in done.stderr, done.stderr
         return done.stderr.strip()
 
-    def fine(self, *arguments: str, stdin: str = "") -> str:
+    def fine(self, *arguments: str, stdin: str = "") -> None:
         """A step on the way that must work."""
-        done = subprocess.run(
+        done = self._call(arguments, stdin)
+        assert done.returncode == 0, done.stderr
+
+    def _call(self, arguments: tuple[str, ...], stdin: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             [sys.executable, "-m", "riverrun", *arguments],
             input=stdin,
             cwd=self.root,
@@ -77,8 +72,6 @@ class World:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def _environment(self) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RIVERRUN_")}
