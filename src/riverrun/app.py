@@ -13,6 +13,7 @@ from riverrun.model.event import Event
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
+    from riverrun.kafka.admin.topics import Changes
     from riverrun.kafka.connection import Connection
 
 E = TypeVar("E", bound=Event)
@@ -48,14 +49,15 @@ class App:
         self.topics[name] = topic
         return topic
 
-    def apply(self, connection: "Connection | None" = None, *, more_partitions: bool = False) -> None:
+    def apply(self, connection: "Connection | str | None" = None, *, more_partitions: bool = False) -> "list[Changes]":
         """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
-        changed. `more_partitions` allows adding partitions, which moves keys. `riverrun topics apply` from Python."""
+        changed. `more_partitions` allows adding partitions, which moves keys. Gives what was done, topic by topic."""
         from riverrun.kafka.admin.admin import Admin
         from riverrun.kafka.admin.topics import apply_topics
-        from riverrun.kafka.connection import connect
+        from riverrun.kafka.connection import connection_of
 
-        apply_topics(Admin(connection or connect()), list(self.topics.values()), allow_more_partitions=more_partitions)
+        topics = list(self.topics.values())
+        return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
 
 
 def load_app(path: Path) -> App:

@@ -75,8 +75,7 @@ def run_console(page: str, block: Block, folder: Path) -> None:
 
 
 def run_page(page: str, folder: Path) -> int:
-    namespace: dict[str, Any] = {"__name__": "__docs__"}
-    sys.modules["__docs__"] = type(sys)("__docs__")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     count = 0
     for block in blocks(page):
         if block.language == "console":
@@ -85,7 +84,6 @@ def run_page(page: str, folder: Path) -> int:
             (folder / block.note).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             code = compile("\n" * block.line + block.text, str(ROOT / page), "exec")
-            vars(sys.modules["__docs__"]).update(namespace)
             exec(code, namespace)  # noqa: S102  -- our own documentation
         count += 1
     return count

@@ -97,10 +97,10 @@ class World:
         text = re.sub(r"--port \d{4,5}\b", "--port PORT", text)
         text = re.sub(r"\bpid \d+", "pid PID", text)
         text = re.sub(rf"\b{re.escape(client_id())}\b", "CLIENT", text)
-        text = re.sub(r"\b\d+(\.\d+)? ?(ms|s|seconds|MB|MiB|GB|GiB)\b", r"N \2", text)
+        text = re.sub(r"(?<!\")\b\d+(\.\d+)? ?(ms|s|seconds|MB|MiB|GB|GiB)\b", r"N \2", text)
         text = re.sub(r"SHA-256 [0-9a-f]{64}", "SHA-256 …", text)
-        text = re.sub(r"\d{4}-\d\d-\d\d[T ][0-9:]+[.,][0-9]+", "TIME", text)
-        text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)?", "TIME", text)
+        text = re.sub(r"(?<![\"0-9])\d{4}-\d\d-\d\d[T ][0-9:]+[.,][0-9]+", "TIME", text)
+        text = re.sub(r"(?<![\"0-9])\d{4}-\d\d-\d\dT[0-9:.]+(Z|\+00:00)?", "TIME", text)
         text = re.sub(r"maven2/\S+\.jar", "maven2/….jar", text)
         text = re.sub(r"datetime\.datetime\([^)]*\)", "datetime(…)", text)
         progress = re.compile(r"kafka: |Starting|\[")
@@ -170,7 +170,7 @@ def unknown_command(world: World) -> str:
     return world.riverrun("statsu")
 
 
-@case("Give a flag that does not exist: `riverrun topics --al`")
+@case("Give a flag that does not exist: `riverrun topics --alll`")
 def unknown_flag(world: World) -> str:
     return world.riverrun("topics", "--alll")
 
@@ -416,14 +416,14 @@ def bad_topic_name(world: World) -> str:
     return world.riverrun("topics", "create", "my topic")
 
 
-@case("Create a topic that is there: `riverrun topics create readings`")
+@case("Create a topic that is there: `riverrun topics create exists-already`")
 def topic_exists(world: World) -> str:
     world.attach()
     world.fine("topics", "create", "exists-already", "--if-not-exists")
     return world.riverrun("topics", "create", "exists-already")
 
 
-@case("Misspell a topic: `riverrun topics describe raedings`")
+@case("Misspell a topic: `riverrun topics describe speling-test`")
 def topic_misspelt(world: World) -> str:
     world.attach()
     world.fine("topics", "create", "spelling-test", "--if-not-exists")
@@ -451,7 +451,7 @@ def delete_without_yes(world: World) -> str:
     return world.riverrun("topics", "delete", "kept")
 
 
-@case("Ask for a group that does not exist: `riverrun groups describe nobody`")
+@case("Ask for a group that does not exist: `riverrun groups describe nobody-reads-this`")
 def unknown_group(world: World) -> str:
     world.attach()
     return world.riverrun("groups", "describe", "nobody-reads-this")
@@ -537,7 +537,7 @@ def huge_record(world: World) -> str:
     return world.riverrun("produce", "huge", "--create", stdin='{"text": "%s"}\n' % ("x" * 2_000_000))
 
 
-@case("Produce to a topic that is not there: `riverrun produce raedings`")
+@case("Produce to a topic that is not there: `riverrun produce no-such-topic-yet`")
 def produce_to_unknown_topic(world: World) -> str:
     world.attach()
     return world.riverrun("produce", "no-such-topic-yet", stdin="{}\n")

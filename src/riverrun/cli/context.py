@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from riverrun.config import Loaded, find_project, load
+from riverrun.config import Loaded, Project, find_project, load
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from riverrun.kafka.admin.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def current_project() -> Project:
+    """The project this command was called for, whatever its settings say."""
+    chosen: dict[str, Any] = click.get_current_context().obj or {}
+    folder = chosen.get("project_dir")
+    return find_project(Path(folder)) if folder else find_project()
 
 
 def loaded(**flags: Any) -> Loaded:
@@ -76,4 +83,5 @@ def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) ->
         raise UsageError(f"{warning}:{listed}\nNothing was done", hint="Say --yes to do it without being asked")
     click.echo(f"{warning}:{listed}", err=True)
     if not click.confirm(question, err=True):
-        raise click.Abort
+        click.echo("Nothing was done.", err=True)
+        click.get_current_context().exit(1)

@@ -1,5 +1,6 @@
 """`riverrun init`: the files a project begins with."""
 
+import shlex
 from pathlib import Path
 
 import click
@@ -65,7 +66,7 @@ def init(directory: Path, as_json: bool) -> None:
         return
     for path in written:
         say(f"wrote {path}")
-    say(NEXT.format(cd="" if directory == Path() else f"cd {directory} && "))
+    say(NEXT.format(cd="" if directory == Path() else f"cd {shlex.quote(str(directory))} && "))
 
 
 def _app_name(directory: Path) -> str:

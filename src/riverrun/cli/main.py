@@ -36,6 +36,18 @@ class _PipeClosed(Exception):  # noqa: N818  -- no error: `riverrun consume … 
     """Nobody reads our output any more. Click would end the program with code 1 for the plain BrokenPipeError."""
 
 
+# What people type out of habit.
+MEANT = {
+    "start": "up",
+    "stop": "down",
+    "ps": "status",
+    "ls": "topics",
+    "list": "topics",
+    "log": "logs",
+    "check": "doctor",
+}
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands by name and imports one when it is called."""
 
@@ -67,7 +79,8 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.5)
+            meant = MEANT.get(args[0])
+            close = [meant] if meant else difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.6)
             hint = f" Did you mean {close[0]!r}?" if close else " `riverrun --help` lists them."
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)

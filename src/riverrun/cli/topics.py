@@ -297,8 +297,11 @@ def _lost(row: Mapping[str, Any]) -> str:
 @cluster_option
 @json_option
 def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap: str | None, as_json: bool) -> None:
-    """Make the cluster's topics what the app declares: create, alter what is safe, refuse the rest."""
-    from riverrun.kafka.admin.topics import apply_topics
+    """Make the cluster's topics what the app declares: create, alter what is safe, refuse the rest.
+
+    The pipeline file is run to read what it declares. Exit code 1 when something is refused, with --dry-run too.
+    """
+    from riverrun.kafka.admin.topics import apply_topics, refusal
 
     settings = loaded(kafka__bootstrap_servers=bootstrap)
     app = load_declared(settings, app_file)
@@ -309,6 +312,9 @@ def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap:
     print_rows(
         [row for change in changes for row in change.rows()], as_json=as_json, empty="The app declares no topics."
     )
+    refused = [change for change in changes if change.action == "refuse"]
+    if refused:
+        raise refusal(refused)
     for change in changes:
         if change.kept:
             say(

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import confirm, loaded
+from riverrun.cli.context import confirm, current_project, loaded
 from riverrun.cli.output import say
+from riverrun.config import KafkaSettings
+from riverrun.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -154,8 +156,8 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
     """
     from riverrun.cluster import control
 
-    settings = loaded()
-    project = settings.project
+    # A running cluster can be stopped however broken riverrun.toml is by now.
+    project = current_project()
     losses = control.data_losses(project) if delete_data else []
     if dry_run:
         for loss in losses:
@@ -165,7 +167,11 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
     if losses:
         confirm("Delete it?", "This deletes", losses, yes=yes)
     if timeout is None:
-        timeout = settings.settings.kafka.stop_timeout_seconds + 10.0
+        try:
+            timeout = loaded().settings.kafka.stop_timeout_seconds + 10.0
+        except ConfigError as error:
+            say(f"Ignoring {error}")
+            timeout = KafkaSettings().stop_timeout_seconds + 10.0
     stopped = control.stop_runner(project, timeout, _notice)
     if stopped.pid or stopped.leftovers:
         say("Killed." if stopped.killed else "Stopped.")

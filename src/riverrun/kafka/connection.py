@@ -82,6 +82,11 @@ def connect(
     return require_cluster(loaded.settings.kafka, loaded.project)
 
 
+def connection_of(given: "Connection | str | None") -> Connection:
+    """What a client is made with: a connection, an address (host:port, …), or None for the project's cluster."""
+    return given if isinstance(given, Connection) else connect(given or "")
+
+
 def require_cluster(settings: KafkaSettings, project: Project) -> Connection:
     """A connection to the settings' cluster; NotRunningError when they name none and the project runs none."""
     if not settings.bootstrap_servers:

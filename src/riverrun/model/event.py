@@ -207,7 +207,7 @@ class EventSchema(Generic[E]):
     def _invalid(self, event: object, error: Exception) -> EventInvalidError:
         if not isinstance(event, self.event):
             return EventInvalidError(
-                f"A {self.name} cannot be sent", expected=f"an instance of {self.name}", found=type(event).__name__
+                f"{self.name} cannot be sent", expected=f"an instance of {self.name}", found=type(event).__name__
             )
         reason = _reason(error)
         return EventInvalidError(

@@ -30,8 +30,10 @@ def test_a_group_at_the_end_is_zero_seconds_behind() -> None:
     assert lag(part(0, 10, 10, 0.0)).lag_seconds == 0.0
 
 
-def test_lag_is_unknown_where_nothing_is_committed() -> None:
-    assert (lag(part(0, None, 10, None)).lag, lag(part(0, None, 10, None)).lag_seconds) == (None, None)
+def test_a_partition_without_a_commit_is_behind_by_all_it_has() -> None:
+    assert lag(part(0, 8, 10, 1.0), part(1, None, 10, 7.0)).lag == 2 + 10
+    assert lag(part(0, 8, 10, 1.0), part(1, None, 10, 7.0)).lag_seconds == 7.0
+    assert lag().lag is None
 
 
 def test_seconds_are_unknown_when_one_partition_behind_is() -> None:

@@ -16,7 +16,8 @@ from riverrun.model.state import GroupState, Member, Place
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """One partition of a group. `committed` is None where the group has committed nothing yet."""
+    """One partition of a group. `committed` is None where the group has committed nothing yet: then it is behind by all
+    the partition has."""
 
     place: Place
     committed: int | None
@@ -26,13 +27,13 @@ class PartitionLag:
     member: Member | None
 
     @property
-    def lag(self) -> int | None:
-        return None if self.committed is None else max(0, self.end - self.committed)
+    def lag(self) -> int:
+        return max(0, self.end - (self.earliest if self.committed is None else self.committed))
 
 
 @dataclass(frozen=True)
 class GroupLag:
-    """A group and its partitions: those it committed in, and those its members read."""
+    """A group and its partitions: all of the topics it committed in, and those its members read."""
 
     group: GroupState
     partitions: tuple[PartitionLag, ...]
@@ -43,8 +44,7 @@ class GroupLag:
 
     @property
     def lag(self) -> int | None:
-        known = [each.lag for each in self.partitions if each.lag is not None]
-        return sum(known) if known else None
+        return sum(each.lag for each in self.partitions) if self.partitions else None
 
     @property
     def lag_seconds(self) -> float | None:
@@ -70,13 +70,19 @@ def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: boo
     existing = {
         place for topic in admin.topics({p.topic for p in places}, config=False).values() for place in topic.places
     }
-    places &= existing
+    # A partition without a commit counts too: what is in it has not been read, as far as anybody can tell.
+    topics = {name: {place.topic for place in (*committed[name], *assigned[name])} for name in groups}
+    places = existing
     earliest = admin.offsets(places, "earliest")
     ends = admin.offsets(places, "latest")
-    ages = _ages(admin, committed, ends, earliest) if seconds else {}
+    stands = {
+        name: {place: committed[name].get(place, earliest[place]) for place in places if place.topic in topics[name]}
+        for name in groups
+    }
+    ages = _ages(admin, stands, ends, earliest) if seconds else {}
     found = []
     for name, group in groups.items():
-        mine = sorted(place for place in {*committed[name], *assigned[name]} if place in places)
+        mine = sorted(place for place in places if place.topic in topics[name])
         found.append(
             GroupLag(
                 group,
@@ -86,7 +92,7 @@ def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: boo
                         committed=committed[name].get(place),
                         earliest=earliest[place],
                         end=ends[place],
-                        lag_seconds=ages.get((place, committed[name].get(place, -1))),
+                        lag_seconds=ages.get((place, committed[name].get(place, earliest[place]))),
                         member=assigned[name].get(place),
                     )
                     for place in mine
@@ -98,7 +104,7 @@ def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: boo
 
 def _ages(
     admin: Admin,
-    committed: dict[str, dict[Place, int]],
+    stands: dict[str, dict[Place, int]],
     ends: dict[Place, int],
     earliest: dict[Place, int],
 ) -> dict[tuple[Place, int], float]:
@@ -106,7 +112,7 @@ def _ages(
     partition take turns, because a reader has one position in it."""
     ages: dict[tuple[Place, int], float] = {}
     turns: list[dict[Place, int]] = []
-    for place, offset in {(place, offset) for offsets in committed.values() for place, offset in offsets.items()}:
+    for place, offset in {(place, offset) for offsets in stands.values() for place, offset in offsets.items()}:
         if place not in ends:
             continue
         if offset >= ends[place]:

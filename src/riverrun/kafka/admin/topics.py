@@ -283,7 +283,7 @@ def apply_topics(
         return changes
     refused = [each for each in changes if each.action == "refuse"]
     if refused:
-        raise _refusal(refused)
+        raise refusal(refused)
     return [_apply(admin, topic, change, allow_more_partitions) for topic, change in zip(topics, changes, strict=True)]
 
 
@@ -302,7 +302,8 @@ def _apply(admin: Admin, topic: Topic[Event], change: Changes, allow_more_partit
     return change
 
 
-def _refusal(refused: Collection[Changes]) -> TopicDiffersError:
+def refusal(refused: Collection[Changes]) -> TopicDiffersError:
+    """Why these are not made equal, and what to do about each."""
     lines = []
     for change in refused:
         for each in change.differences:

@@ -50,7 +50,7 @@ class AsyncConsumer(Generic[V]):
         topics: Topic[V] | str | re.Pattern[str] | Iterable[Topic[V] | str | re.Pattern[str]],  # type: ignore[type-var]
         *,
         group: str = "",
-        connection: Connection | None = None,
+        connection: Connection | str | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self._consumer: Consumer[V] = Consumer(topics, group=group, connection=connection, **options)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from riverrun.errors import BrokerUnreachableError, CommitError, UsageError
-from riverrun.kafka.connection import Connection, connect
+from riverrun.kafka.connection import Connection, connection_of
 from riverrun.kafka.consumer.dead_letter import DeadLetters
 from riverrun.kafka.consumer.hand import Hand
 from riverrun.kafka.consumer.lookup import choose
@@ -65,11 +65,11 @@ class Consumer(Generic[V]):
         topics: Topic[V] | str | re.Pattern[str] | Iterable[Topic[V] | str | re.Pattern[str]],  # type: ignore[type-var]
         *,
         group: str = "",
-        connection: Connection | None = None,
+        connection: Connection | str | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self.options = ConsumerOptions(**options)
-        self.connection = connection or connect()
+        self.connection = connection_of(connection)
         choice, schemas = choose(topics, group, self.options.partitions)
         self.group = group
         self._decoding: Decoding[V] = Decoding(schemas)
@@ -174,7 +174,7 @@ class Consumer(Generic[V]):
     # --- in parallel --------------------------------------------------------------------------------------------------
 
     def run(
-        self, handler: Callable[[Record[V]], Any], *, workers: int = 8, **options: Unpack[RunKeywords]
+        self, handler: Callable[[Record[V]], None], *, workers: int = 8, **options: Unpack[RunKeywords]
     ) -> ConsumerMetrics:
         """Call `handler` for every record, in `workers` threads, until `stop`, SIGTERM or SIGINT, or the end.
 

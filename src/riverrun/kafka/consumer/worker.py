@@ -1,6 +1,9 @@
 """A crew of threads for `Consumer.run`, and the signals that end it."""
 
 import contextlib
+import functools
+import inspect
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +16,7 @@ from riverrun.kafka.consumer.record import Record
 from riverrun.kafka.consumer.schedule import Work
 
 V = TypeVar("V")
+log = logging.getLogger("riverrun.kafka.consumer")
 
 
 def run_in_threads(
@@ -21,6 +25,7 @@ def run_in_threads(
     """Handle records in threads until the engine's reading ends; then let them finish."""
     if workers < 1:
         raise UsageError(f"run cannot have workers={workers}", expected="at least 1", option="workers")
+    check_plain(handler)
     crew = [
         threading.Thread(target=_work, args=(engine, handler), name=f"riverrun-worker-{number}", daemon=True)
         for number in range(1, workers + 1)
@@ -38,13 +43,26 @@ def run_in_threads(
         engine.finish(hurry=hurry)
 
 
+def check_plain(handler: Callable[..., Any]) -> None:
+    """A handler that would only make a coroutine or generator, and do nothing, is a mistake: all would count as handled."""
+    call = inspect.unwrap(handler.func if isinstance(handler, functools.partial) else handler)
+    if not (inspect.isfunction(call) or inspect.ismethod(call)):
+        call = getattr(call, "__call__", call)  # noqa: B004  -- the method of a callable object
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise UsageError("run was given an async handler, which it cannot await", hint="Use riverrun.AsyncConsumer")
+    if inspect.isgeneratorfunction(call):
+        raise UsageError("run was given a generator as handler: calling it does nothing", hint="Leave out the `yield`")
+
+
 def _work(engine: Engine[V], handler: Callable[[Record[V]], Any]) -> None:
     while (work := engine.take()) is not None:
         unreadable = engine.read_value(work)
         problem: Exception | None = unreadable
         if unreadable is None:
             try:
-                handler(work.record)
+                if inspect.iscoroutine(result := handler(work.record)):
+                    result.close()
+                    problem = UsageError("The handler gave a coroutine", hint="Use riverrun.AsyncConsumer")
             except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
                 problem = error
             except BaseException as error:
@@ -61,6 +79,8 @@ def buried(engine: Engine[V], work: Work[V], error: Exception) -> Exception | No
     """Write a dead letter; why that failed."""
     try:
         engine.dead_letters.write(work.record, error, work.attempts)
+        log.warning("%s went to the dead letters after %d attempts: %s: %s", work.record, work.attempts,
+                    type(error).__name__, error)  # fmt: skip
     except Exception as problem:  # noqa: BLE001  -- whatever it is, the record is not safe, and all must stop
         problem.__cause__ = error
         return problem

@@ -132,7 +132,7 @@ class _Bell:
 class AsyncProducer:
     """Sends records from asyncio. Keywords are those of `ProducerOptions`. Belongs to the loop it is first used in."""
 
-    def __init__(self, connection: Connection | None = None, **options: Unpack[ProducerKeywords]) -> None:
+    def __init__(self, connection: Connection | str | None = None, **options: Unpack[ProducerKeywords]) -> None:
         self._producer = Producer(connection, **options)
         self._core = self._producer._core
         self._bell_: _Bell | None = None

@@ -22,7 +22,7 @@ from typing import Any, Self, Unpack
 from confluent_kafka import KafkaException
 
 from riverrun.errors import RiverrunError, UsageError
-from riverrun.kafka.connection import Connection, connect
+from riverrun.kafka.connection import Connection, connection_of
 from riverrun.kafka.producer.core import POLL_EVERY, Core, Record
 from riverrun.kafka.producer.delivery import Delivery, Receipt
 from riverrun.kafka.producer.metrics import ProducerMetrics
@@ -46,9 +46,9 @@ class Producer:
     Keywords are those of `ProducerOptions`: what may wait, for how long, how it is packed.
     """
 
-    def __init__(self, connection: Connection | None = None, **options: Unpack[ProducerKeywords]) -> None:
+    def __init__(self, connection: Connection | str | None = None, **options: Unpack[ProducerKeywords]) -> None:
         self.options = ProducerOptions(**options)
-        self.connection = connection or connect()
+        self.connection = connection_of(connection)
         self._core = Core(self.connection, self.options)
         self._routes: dict[int | str, Route] = {}
         self._transaction: Transaction | None = None
