@@ -176,7 +176,7 @@ def test_a_partition_gives_back_its_newest_records_that_nobody_began() -> None:
     made = schedule("key", *(record(offset, key=b"%d" % (offset % 3)) for offset in range(10)))
     running = [taken(made) for _ in range(3)]
     made.partitions[A].ended_at(10)
-    assert made.partitions[A].give_back(5) == 5
+    assert made.partitions[A].give_back(5, 1000) == 5
     assert made.records == 5
     made.add([record(offset, key=b"%d" % (offset % 3)) for offset in range(5, 10)], 0.0)
     seen = [work.record.offset for work in running]
@@ -192,8 +192,16 @@ def test_a_partition_gives_back_its_newest_records_that_nobody_began() -> None:
 def test_a_partition_does_not_give_back_what_was_begun() -> None:
     made = schedule("none", record(1), record(2))
     taken(made), taken(made)
-    assert made.partitions[A].give_back(0) is None
+    assert made.partitions[A].give_back(0, 0) is None
     assert made.records == 2
+
+
+def test_a_partition_gives_back_down_to_a_size_and_keeps_its_first_record() -> None:
+    made = schedule("partition", *(record(offset) for offset in range(10)))
+    assert made.partitions[A].give_back(100, 24) == 3
+    assert (made.records, made.bytes) == (3, 24)
+    assert made.partitions[A].give_back(100, 1) == 1
+    assert taken(made).record.offset == 0
 
 
 def test_in_any_order_of_events_each_record_is_handled_once_and_commits_never_pass_an_unfinished_one() -> None:

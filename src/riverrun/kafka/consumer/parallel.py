@@ -5,8 +5,8 @@ One thread reads (`Engine.read`); a crew handles: threads (`worker`) or tasks (`
 Memory is bounded: at most `max_in_flight` records and about `max_in_flight_mb` of keys and values are in flight (the last
 fetch may go over by the difference between its largest record and the average), and the client fetches at most `prefetch_mb`
 ahead. When handlers are slow, nothing more is taken; when that lasts, the partitions are paused, so that the group sees a
-consumer that lives. One partition that does not move cannot keep the others from theirs: it gives back what it has beyond
-its share, and is read again when it moves.
+consumer that lives. One partition cannot keep the others from their part of the room: it gives back what it has beyond its
+own, and is read again when it has done enough.
 """
 
 import logging
@@ -20,7 +20,7 @@ from riverrun.kafka.consumer.dead_letter import DeadLetters
 from riverrun.kafka.consumer.options import ConsumerOptions, Counts
 from riverrun.kafka.consumer.record import Decoding, Record
 from riverrun.kafka.consumer.run_options import RunOptions
-from riverrun.kafka.consumer.schedule import Schedule, Work
+from riverrun.kafka.consumer.schedule import Progress, Schedule, Work
 from riverrun.kafka.consumer.subscription import Fetched, Subscription
 from riverrun.model.state import Place
 
@@ -28,10 +28,10 @@ V = TypeVar("V")
 log = logging.getLogger("riverrun.kafka.consumer")
 
 _CHUNK = 500
+_FEW = 50
 _TURN_SECONDS = 0.1
 # How long there may be no room before partitions are paused. Not at once: pausing drops what was fetched ahead.
 _PATIENCE_SECONDS = 0.5
-_STALL_SECONDS = 1.0
 
 
 class Engine(Generic[V]):
@@ -74,7 +74,9 @@ class Engine(Generic[V]):
         self._full_since: float | None = None
         # The partitions paused because nothing has room; None when they are not.
         self._halted: set[Place] | None = None
-        self._stalled: dict[Place, float] = {}
+        # Partitions that hold more than their part, since when; those that gave back for it, and are paused.
+        self._greedy: dict[Place, float] = {}
+        self._stalled: set[Place] = set()
         self._commit_at = time.monotonic() + consumer.commit_interval_seconds
         self._most_bytes = round(options.max_in_flight_mb * 1024 * 1024)
 
@@ -215,22 +217,25 @@ class Engine(Generic[V]):
                 return 0
             records = self.options.max_in_flight - self._schedule.records
             free = self._most_bytes - self._schedule.bytes
+            part, _ = self._part()
         if records <= 0 or free <= 0:
             return 0
         if not self._average:
             return min(records, 8)
-        return min(records, _CHUNK, max(1, int(free / self._average)))
+        # A fetch often brings records of one partition only; it should not be much more than its part.
+        return min(records, max(_FEW, min(_CHUNK, part)), max(1, int(free / self._average)))
 
     def _take_in(self, fetched: Fetched) -> None:
         if fetched.messages and self._consumer.delivery == "at-most-once" and self._reading.choice.group:
             self._commits.put(self._reading.positions)
             self._await_commits()
-        records = [Record[V](each, self._decoding) for each in fetched.messages]
-        if records:
-            size = sum(each.size for each in records) / len(records)
-            self._average = max(1.0, size, 0.9 * self._average)
+        records: list[Record[V]] = [Record(each, self._decoding) for each in fetched.messages]
         with self._changed:
+            before = self._schedule.bytes
             self._schedule.add(records, time.monotonic())
+            if records:
+                size = (self._schedule.bytes - before) / len(records)
+                self._average = max(1.0, size, 0.9 * self._average)
             for place, offset in fetched.ends.items():
                 if (progress := self._schedule.partitions.get(place)) is not None:
                     progress.ended_at(offset)
@@ -256,7 +261,7 @@ class Engine(Generic[V]):
                 self._changed.wait(_TURN_SECONDS / 2)
             resume = self._halted is not None and self._well_below()
         if resume and self._halted is not None:
-            self._reading.resume(self._halted - self._stalled.keys())
+            self._reading.resume(self._halted - self._stalled)
             self._halted = self._full_since = None
 
     def _well_below(self) -> bool:
@@ -266,31 +271,44 @@ class Engine(Generic[V]):
         )
 
     def _relieve(self, now: float) -> None:
-        """Partitions that do not move give back what they have beyond their share, so that others have room."""
-        for place, since in list(self._stalled.items()):
-            progress = self._schedule.partitions.get(place)
-            if progress is None or progress.moved_at > since or not progress.in_hand:
-                del self._stalled[place]
-                if self._halted is None:
-                    self._reading.resume([place])
-                else:
-                    self._halted.add(place)
+        """Share the room: a partition that holds more than its part, while another with records to read has next to
+        nothing, gives back what it has beyond it, and is not read until half of its part is done."""
         with self._changed:
-            count = len(self._schedule.partitions)
-            if count < 2 or self._schedule.records <= self.options.max_in_flight // 2:
-                return
-            share = max(1, self.options.max_in_flight // count)
-            stuck = [
-                each
-                for place, each in self._schedule.partitions.items()
-                if len(each.in_hand) > share and now - each.moved_at > _STALL_SECONDS and place not in self._stalled
-            ]
-            returned = {each.place: each.give_back(max(1, share // 2)) for each in stuck}
+            held = self._schedule.partitions
+            count, size = self._part()
+            done = [place for place in self._stalled if place not in held or _fits(held[place], count / 2, size / 2)]
+            over = [place for place, each in held.items() if not _fits(each, count, size)]
+            self._greedy = {place: self._greedy.get(place, now) for place in over if place not in self._stalled}
+            returned: dict[Place, int | None] = {}
+            if len(held) > 1 and self._hungry(count, size):
+                for place, since in self._greedy.items():
+                    if now - since > _PATIENCE_SECONDS:
+                        returned[place] = held[place].give_back(count, size)
+        for place in done:
+            self._stalled.discard(place)
+            if self._halted is None:
+                self._reading.resume([place])
+            else:
+                self._halted.add(place)
         for place, offset in returned.items():
+            self._stalled.add(place)
+            self._reading.pause([place])
             if offset is not None:
-                self._stalled[place] = now
-                self._reading.pause([place])
                 self._reading.move({place: offset})
+
+    def _part(self) -> tuple[int, int]:
+        """Records and bytes a partition may have in flight when others want theirs."""
+        count = max(1, len(self._schedule.partitions))
+        return max(1, self.options.max_in_flight // count), max(1, self._most_bytes // count)
+
+    def _hungry(self, count: int, size: int) -> bool:
+        """Whether a partition has records to read and no room for them."""
+        full = self._schedule.records > self.options.max_in_flight / 2 or self._schedule.bytes > self._most_bytes / 2
+        return full and any(
+            _fits(each, count / 4, size / 4)
+            for place, each in self._schedule.partitions.items()
+            if place not in self._reading.at_tail and place not in self._reading.paused
+        )
 
     # --- commits, and partitions that come and go ---------------------------------------------------------------------
 
@@ -350,8 +368,7 @@ class Engine(Generic[V]):
             self._changed.notify_all()
         if self._halted is not None:
             self._halted.difference_update(places)
-        for place in places:
-            self._stalled.pop(place, None)
+        self._stalled.difference_update(places)
 
     def _settle(self, places: Collection[Place], seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -387,6 +404,10 @@ class Engine(Generic[V]):
         self.unfinished = {place: max(offset, done.get(place, offset)) for place, offset in first.items()}
         if self._error is not None:
             raise self._error
+
+
+def _fits(partition: Progress[Any], count: float, size: float) -> bool:
+    return len(partition.in_hand) <= count and partition.bytes <= size
 
 
 def handler_error(work: Work[Any], error: Exception) -> HandlerError:

@@ -80,10 +80,16 @@ class Progress(Generic[V]):
         if not self.in_hand and offset > (-1 if self.done_to is None else self.done_to):
             self.done_to = offset
 
-    def give_back(self, keep: int) -> int | None:
-        """Forget the newest records that nobody began, down to `keep`; the offset to read from again, None if none went."""
+    def give_back(self, count: int, size: int) -> int | None:
+        """Forget the newest records that nobody began, down to this count and size, but for the first one.
+
+        Gives the offset to read from again; None when there was nothing to forget.
+        """
         offset = None
-        while len(self.in_hand) > keep and not (last := self.in_hand[-1]).attempts:
+        while (len(self.in_hand) > count or self.bytes > size) and len(self.in_hand) > 1:
+            last = self.in_hand[-1]
+            if last.attempts:
+                break
             self.in_hand.pop()
             self.bytes -= last.size
             last.lane.waiting.pop()
@@ -162,7 +168,8 @@ class Schedule(Generic[V]):
     def add(self, records: Collection[Record[V]], now: float) -> None:
         """Take in records, in the order they were read. Those of partitions that are not ours are left out."""
         for record in records:
-            progress = self._partitions.get(record.place)
+            # A plain tuple finds the same entry as a Place, and costs half as much.
+            progress = self._partitions.get((record.topic, record.partition))  # type: ignore[call-overload]
             if progress is None:
                 continue
             lane = self._lane_of(progress, record)

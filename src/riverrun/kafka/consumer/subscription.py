@@ -89,7 +89,9 @@ class Subscription:
         # Whether the client calls back right now: then nothing can be polled.
         self.calling_back = False
         self._paused: set[Place] = set()
+        # Partitions whose end was reached once; those that had nothing more to read when we last looked.
         self._ended: set[Place] = set()
+        self.at_tail: set[Place] = set()
         self._begin: dict[Place, int] = {}
         self._new: set[Place] = set()
         self._out_of_range: dict[Place, int] = {}
@@ -184,6 +186,8 @@ class Subscription:
             messages = [each for each in messages if each.error() is None]
         if self._rebalanced:
             messages = [each for each in messages if (each.topic(), each.partition()) in self.owned]
+        if self.at_tail:
+            self.at_tail.difference_update({(each.topic(), each.partition()) for each in messages})
         if self._held.messages:
             self._held.messages += messages
         else:
@@ -255,6 +259,7 @@ class Subscription:
         if code == ClientError._PARTITION_EOF:
             if place in self.owned and offset is not None:
                 self._ended.add(place)
+                self.at_tail.add(place)
                 self._held.ends[place] = self.ends[place] = offset
         elif code in _RESET:
             if place in self.owned:
@@ -360,6 +365,7 @@ class Subscription:
     def _forget(self, places: Collection[Place]) -> None:
         self.owned.difference_update(places)
         self._ended.difference_update(places)
+        self.at_tail.difference_update(places)
         self._paused.difference_update(places)
         self._quiet.difference_update(places)
         self._new.difference_update(places)
@@ -397,6 +403,7 @@ class Subscription:
         for place, offset in ours.items():
             self._held.ends.pop(place, None)
             self._ended.discard(place)
+            self.at_tail.discard(place)
             self._new.discard(place)
             self._out_of_range.pop(place, None)
             if offset >= 0:
