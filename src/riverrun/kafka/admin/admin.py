@@ -61,6 +61,7 @@ _REFUSED = frozenset({
     ClientError.INVALID_CONFIG, ClientError.INVALID_PARTITIONS, ClientError.INVALID_REPLICATION_FACTOR,
     ClientError.POLICY_VIOLATION, ClientError.INVALID_REQUEST, ClientError.TOPIC_EXCEPTION,
 })  # fmt: skip
+_HEARSAY_SECONDS = 2.0
 _LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
 
 
@@ -321,6 +322,15 @@ class Admin:
                     raise self._translate(error, "asking what the cluster has") from error
 
     def _topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
+        """The settings of topics that exist. A broker that has not heard of a new one yet is asked again for a while."""
+        deadline = time.monotonic() + min(self.timeout, _HEARSAY_SECONDS)
+        found = self._ask_topic_config(names)
+        while (unheard := [name for name in names if name not in found]) and time.monotonic() < deadline:
+            self._client.poll(0.05)
+            found |= self._ask_topic_config(unheard)
+        return found
+
+    def _ask_topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
         resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in names}
         found = self._many(
             "reading the settings of topics",
