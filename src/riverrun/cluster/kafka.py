@@ -137,7 +137,7 @@ class KafkaNode(Server):
         self._log_start = size(self.log)
         archive = self._archive.options() if self._archive is not None else []
         self._archive_used = any(option.startswith("-XX:SharedArchiveFile") for option in archive)
-        lock = self._lock()
+        lock = node_lock(self.home, self.name, self._notice)
         try:
             # Paths are relative to the working folder: a comma or a colon in the project's own would not survive.
             self._process = GuardedProcess(
@@ -296,32 +296,33 @@ class KafkaNode(Server):
                 properties=self.properties(),
             )
 
-    def _lock(self) -> int:
-        """The node's own lock, once no earlier process holds it: a broker whose runner was killed takes seconds to end."""
-        path = self.home.run / f"{self.name}.lock"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
-        told = False
-        try:
-            while True:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return descriptor
-                pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-                if deadline.passed:
-                    raise AlreadyRunningError(
-                        f"{self.name} of an earlier runner still lives (pid {pid})",
-                        hint=f"End it: kill {pid}",
-                        server=self.name,
-                        pid=pid,
-                    )
-                if not told:
-                    self._notice(f"{self.name} of an earlier runner (pid {pid}) is ending; waiting for it")
-                    told = True
-                time.sleep(LOOK_SECONDS)
-        except BaseException:
-            os.close(descriptor)
-            raise
+
+def node_lock(home: Home, name: str, notice: Callable[[str], None]) -> int:
+    """A node's own lock, once no earlier process holds it: a broker whose runner was killed takes seconds to end."""
+    path = home.run / f"{name}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
+    told = False
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            if deadline.passed:
+                raise AlreadyRunningError(
+                    f"{name} of an earlier runner still lives (pid {pid})",
+                    hint=f"End it: kill {pid}",
+                    server=name,
+                    pid=pid,
+                )
+            if not told:
+                notice(f"{name} of an earlier runner (pid {pid}) is ending; waiting for it")
+                told = True
+            time.sleep(LOOK_SECONDS)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def small_machine(plan: KafkaPlan) -> dict[str, str]:

@@ -7,13 +7,14 @@ with LocalKafka(Path("/tmp/cluster"), KafkaSettings(brokers=3)) as kafka:
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from riverrun.cluster.archive import ClassArchive
 from riverrun.cluster.home import Home, folder_error, make_folder
 from riverrun.cluster.jvm import Runtime
-from riverrun.cluster.kafka import LOOK_SECONDS, KafkaNode, kafka_folder
+from riverrun.cluster.kafka import LOOK_SECONDS, KafkaNode, kafka_folder, node_lock
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
 from riverrun.cluster.ports import HOST, Claims
 from riverrun.cluster.server import Deadline, Server
@@ -95,6 +96,9 @@ class LocalKafka(Server):
             self._archive = ClassArchive(runtime, self.home.logs / "class-archive.out")
         record = self._record = self._recorded(runtime.kafka_version)
         nodes = self.plan.nodes(record.controller_ids)
+        for node in nodes:
+            # Its port is free again only when an earlier process of it has ended.
+            os.close(node_lock(self.home, node.name, self._notice))
         self._choose_ports(record, nodes)
         self._write(record)
         self.nodes = [
