@@ -1,0 +1,131 @@
+"""What a pipeline file declares besides topics: streams and tables, and where in the file. Declaring does nothing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from riverrun.errors import DeclarationError
+from riverrun.model.quantity import milliseconds
+
+Speed = Literal["batch", "near-real-time", "real-time"]
+SPEEDS: tuple[str, ...] = get_args(Speed)
+Emit = Literal["updates", "final"]
+
+DEFAULT_EVERY = "1 second"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the user's file."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.number}"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A query over topics, tables and other streams, whose rows go to a topic.
+
+    Exactly one of `function` (takes one DataFrame per input, gives one) and `sql` is set. `key` names the columns that tell
+    rows apart, `time` the column that says when a row happened; both are found by themselves where they can be. `emit`
+    says whether a window's row is sent whenever it changes ("updates") or once, when its time is over ("final").
+    """
+
+    name: str
+    line: Line
+    function: Callable[..., Any] | None = None
+    sql: str = ""
+    parameters: tuple[str, ...] = ()
+    speed: Speed | None = None
+    every: str | timedelta | None = None
+    key: tuple[str, ...] = ()
+    time: str = ""
+    emit: Emit = "updates"
+    topic: str = ""
+    partitions: int = 0
+    replicas: int = 0
+    retention: str | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        check_speed(self.speed, f"The stream {self.name}")
+        if self.emit not in get_args(Emit):
+            raise DeclarationError(
+                f"The stream {self.name} cannot have emit={self.emit!r}", expected='"updates" or "final"', stream=self.name
+            )
+        if self.every is not None:
+            every_ms(self.every, f"every of {self.name}")
+
+    @property
+    def target(self) -> str:
+        """The topic its rows go to."""
+        return self.topic or self.name
+
+    def __call__(self, *frames: Any) -> Any:
+        """The function itself, so that it can be called like any other."""
+        if self.function is None:
+            raise TypeError(f"{self.name} is SQL")
+        return self.function(*frames)
+
+
+@dataclass(frozen=True)
+class FileSource:
+    """Rows in a file or a folder of files. A path that is not absolute is looked up from the pipeline file's folder."""
+
+    format: Literal["csv", "json", "parquet"]
+    path: str
+    # Spark's words for the columns: "house_id string, street string". Empty: what the file says of itself.
+    columns: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Reference data that streams look things up in: the rows of a file, or the newest row of each key of a topic."""
+
+    name: str
+    source: Any  # FileSource, or Topic
+    key: tuple[str, ...]
+    line: Line
+
+
+def check_speed(speed: str | None, whose: str) -> None:
+    if speed is not None and speed not in SPEEDS:
+        from riverrun.model.near import nearest
+
+        near = nearest(speed, SPEEDS)
+        raise DeclarationError(
+            f"{whose} cannot have the speed {speed!r}",
+            expected=", ".join(SPEEDS),
+            hint=f"Did you mean {near!r}?" if near else "",
+            speed=speed,
+        )
+
+
+def every_ms(every: str | timedelta, what: str) -> int:
+    """How often a near-real-time stream looks for records, in milliseconds; 0 is as often as it can."""
+    if every in ("0", "0 s", timedelta()):
+        return 0
+    wait = milliseconds(every, what=what)
+    if wait < 0:
+        raise DeclarationError(f"{what} cannot be for ever", expected='a duration such as "1 second"')
+    return wait
+
+
+def csv(path: str | Path, columns: str = "", **options: str) -> FileSource:
+    """A CSV file with a header line. `columns` names and types them; without it, types are read off the values."""
+    return FileSource("csv", str(path), columns, options)
+
+
+def json(path: str | Path, columns: str = "", **options: str) -> FileSource:
+    """A file with one JSON object a line."""
+    return FileSource("json", str(path), columns, options)
+
+
+def parquet(path: str | Path, **options: str) -> FileSource:
+    """A Parquet file, or a folder of them."""
+    return FileSource("parquet", str(path), "", options)
