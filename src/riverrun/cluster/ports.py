@@ -110,7 +110,7 @@ class Claims:
                 return port
         raise ClusterError(f"No free port from {start} to {end - 1} on {HOST}", hint="Stop some servers", first=start)
 
-    def claim_exactly(self, port: int, wanted_for: str) -> int:
+    def claim_exactly(self, port: int, wanted_for: str, setting: str = "kafka.port") -> int:
         """Take this port, or say who has it."""
         if self.claim(port):
             return port
@@ -119,12 +119,12 @@ class Claims:
             raise PortTakenError(
                 f"Port {port} for {wanted_for} needs rights that this user does not have",
                 expected=f"a port from {FIRST_FOR_ALL} up",
-                hint="Choose another kafka.port; 0 takes a free one",
+                hint=f"Choose another {setting}; 0 takes a free one",
                 port=port,
             )
         raise PortTakenError(
             f"Port {port} for {wanted_for} is taken by {holder or 'a process that we may not see'}",
-            hint="Stop that process or choose another kafka.port; 0 takes a free one",
+            hint=f"Stop that process or choose another {setting}; 0 takes a free one",
             port=port,
             pid=holder.pid if holder else 0,
             process=holder.name if holder else "",

@@ -4,11 +4,15 @@ The account of a stream closes: records in = taken + dead + gone, and taken = ou
 leaves is one row that came (`exact`). Where an operator makes many rows of one or one of many, `note` says so.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
 
 # starting, running; waiting to be started again; ended by itself (batch), by the user, or for good with `error`.
 Phase = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
+PHASES: tuple[str, ...] = get_args(Phase)
 
 
 @dataclass
@@ -57,6 +61,18 @@ class StreamProgress:
     error: str = ""
     account: Account = field(default_factory=Account)
 
+    def age_seconds(self, now: float) -> float | None:
+        """How long ago the last record was read; None when none was. `now` is a Unix time."""
+        at = unix_seconds(self.last_record_at)
+        return None if at is None else max(0.0, now - at)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs: these names are what /api/streams and `riverrun status --json` promise."""
+        content: dict[str, Any] = asdict(self)
+        # JSON has no NaN, and Spark tells one as the speed of a batch that took no time.
+        return {name: 0.0 if isinstance(value, float) and not math.isfinite(value) else value
+                for name, value in content.items()}  # fmt: skip
+
 
 @dataclass
 class PipelineProgress:
@@ -69,4 +85,46 @@ class PipelineProgress:
     # The address of /metrics and /api/streams.
     address: str = ""
     updated_at: str = ""
+    # When the pipeline ended in order, empty while it runs; it stays empty when its process was killed.
+    ended_at: str = ""
     streams: list[StreamProgress] = field(default_factory=list)
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the streams that failed for good."""
+        return [each.name for each in self.streams if each.phase == "failed"]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**_plain(self), "streams": [each.as_dict() for each in self.streams]}
+
+
+def progress_from(content: Mapping[str, Any]) -> PipelineProgress:
+    """The progress that `as_dict` gave. Names it does not know are left out: a newer riverrun may have written them.
+
+    Raises ValueError, TypeError or KeyError for what is no such thing.
+    """
+    if not isinstance(content, Mapping):
+        raise TypeError("a pipeline's progress is an object")
+    streams = []
+    for each in content["streams"]:
+        account = Account(**_known(Account, each["account"]))
+        streams.append(StreamProgress(**{**_known(StreamProgress, each), "account": account}))
+    return PipelineProgress(**{**_known(PipelineProgress, content), "streams": streams})
+
+
+def unix_seconds(text: str) -> float | None:
+    """An RFC 3339 time as a Unix time; one without a zone is UTC. None when it is empty or not a time."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _plain(progress: PipelineProgress) -> dict[str, Any]:
+    return {each.name: getattr(progress, each.name) for each in fields(progress)}
+
+
+def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}

@@ -1,0 +1,152 @@
+"""What the streams of a project do, as their pipeline wrote it down: `.riverrun/run/streams.json`.
+
+`riverrun run` holds a lock on `.riverrun/run/streams.lock` for as long as it lives, however it ends, so the file is true
+exactly while the lock is held. A file without a lock and without `ended_at` was left behind by a process that was killed.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from riverrun.config.project import Project
+from riverrun.config.run_state import is_locked
+from riverrun.errors import AlreadyRunningError, DataDirectoryError
+from riverrun.model.progress import PipelineProgress, progress_from
+
+LOOK_SECONDS = 0.05
+# A reader tests a lock by holding it for an instant.
+READER_SECONDS = 1.0
+
+
+def state_path(project: Project) -> Path:
+    return project.run / "streams.json"
+
+
+def lock_path(project: Project) -> Path:
+    return project.run / "streams.lock"
+
+
+class StreamState:
+    """The state of this process's pipeline, in a `with`: entering takes the lock, leaving says that it ended in order.
+
+    One pipeline at a time runs for a project; the second gets AlreadyRunningError. A state that cannot be written (a full
+    disk) does not stop the pipeline: `problem` says why until a write works again.
+    """
+
+    def __init__(self, project: Project, file: str) -> None:
+        self._project = project
+        self._file = file
+        self._descriptor = -1
+        self._last: PipelineProgress | None = None
+        self.problem = ""
+
+    def __enter__(self) -> Self:
+        path = lock_path(self._project)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The lock {path} cannot be made: {error.strerror}", hint="Check the rights of that folder", path=path
+            ) from error
+        try:
+            self._take(descriptor)
+            # What an earlier pipeline left behind is not the state of this one.
+            state_path(self._project).unlink(missing_ok=True)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n{self._file}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise DataDirectoryError(
+                f"The lock {path} cannot be written: {error.strerror}", hint="Free some space there", path=path
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return self
+
+    def _take(self, descriptor: int) -> None:
+        deadline = time.monotonic() + READER_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise _already_running(self._project) from None
+                time.sleep(LOOK_SECONDS)
+            else:
+                return
+
+    def write(self, progress: PipelineProgress) -> None:
+        """Replace the file in one step: a reader sees the old state or the new one."""
+        self._last = progress
+        path = state_path(self._project)
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(progress.as_dict(), allow_nan=False), encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            self.problem = f"{path} cannot be written: {error.strerror}"
+        else:
+            self.problem = ""
+
+    def close(self) -> None:
+        """Leave the last state behind, as of a pipeline that ended in order, and give the lock back."""
+        if self._descriptor < 0:
+            return
+        if self._last is not None:
+            self.write(replace(self._last, ended_at=datetime.now(UTC).isoformat(timespec="seconds")))
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def is_running(project: Project) -> bool:
+    """Whether a living process runs a pipeline of this project."""
+    return is_locked(lock_path(project))
+
+
+def last(project: Project) -> PipelineProgress | None:
+    """The state file as it is, of a living pipeline or a dead one; None when there is none or it is not whole."""
+    try:
+        return progress_from(json.loads(state_path(project).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def read(project: Project) -> PipelineProgress | None:
+    """The state of the project's pipeline if it lives and has written one, else None."""
+    if not is_running(project):
+        return None
+    progress = last(project)
+    # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
+    return progress if progress is not None and progress.pid == holder(project)[0] else None
+
+
+def holder(project: Project) -> tuple[int, str]:
+    """The pid and the pipeline file of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, _, file = lock_path(project).read_text(encoding="utf-8").partition("\n")
+        return int(pid), file.strip("\n")
+    return 0, ""
+
+
+def _already_running(project: Project) -> AlreadyRunningError:
+    pid, file = holder(project)
+    what = f"The pipeline {file}" if file else "A pipeline"
+    return AlreadyRunningError(
+        f"{what} of the project {project.root} runs already, in the process {pid or 'that holds the lock'}",
+        hint=f"Look at it with 'riverrun status', or stop it with Ctrl-C or 'kill {pid}'" if pid else "",
+        pid=pid,
+        file=file,
+        lock=lock_path(project),
+    )
