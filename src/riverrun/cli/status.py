@@ -1,5 +1,6 @@
 """`riverrun status` and `riverrun logs`: what runs, where, and what it says."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -8,7 +9,11 @@ from riverrun.cli.context import loaded
 from riverrun.cli.output import json_option, print_json, print_rows, say
 
 if TYPE_CHECKING:
-    from riverrun.config import Loaded
+    from riverrun.config import Loaded, Project
+    from riverrun.model.progress import PipelineProgress
+
+# A pipeline that lives and has not told anything for so long is stuck, or its disk is full.
+SILENT_SECONDS = 30.0
 
 
 @click.command(
@@ -22,17 +27,20 @@ Exit code: 0 when the cluster runs, 1 when it does not.
 @json_option
 @click.pass_context
 def status(ctx: click.Context, /, *, as_json: bool) -> None:
-    """Show the project's servers: state, address, pid, uptime, memory, restarts.
+    """Show the project's servers (state, address, pid, uptime, memory, restarts) and the streams of its pipeline.
 
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
-    bootstrap_servers, servers.
+    bootstrap_servers, servers, pipeline, streams.
     """
     settings = loaded()
     report = _attached(settings) if settings.attached else _local(settings)
+    pipeline, progress = _pipeline(settings.project)
     if as_json:
-        print_json(report)
+        streams = [each.as_dict() for each in progress.streams] if progress else []
+        print_json({**report, "pipeline": pipeline, "streams": streams})
     else:
         _show(settings, report)
+        _show_streams(pipeline, progress)
     if report["state"] not in ("ready", "degraded"):
         ctx.exit(1)
 
@@ -93,6 +101,76 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
             say(f"{row['name']}: {row['detail']}")
     if not settings.attached:
         say(f"Logs: {settings.project.logs}")
+
+
+def _pipeline(project: "Project") -> "tuple[dict[str, Any] | None, PipelineProgress | None]":
+    """The pipeline that runs or ran last, and its streams as far as that is still true."""
+    from riverrun.config import stream_state
+    from riverrun.model.progress import unix_seconds
+
+    if stream_state.is_running(project):
+        progress = stream_state.read(project)
+        pid, file = stream_state.holder(project)
+        if progress is None:
+            return {"state": "starting", "file": file, "pid": pid or None, "detail": ""}, None
+        told = unix_seconds(progress.updated_at)
+        silent = time.time() - told if told is not None else 0.0
+        detail = f"it has told nothing for {silent:.0f} s" if silent > SILENT_SECONDS else ""
+        return _about(progress, "running", detail), progress
+    progress = stream_state.last(project)
+    if progress is None:
+        return None, None
+    if not progress.ended_at:
+        return _about(progress, "died", f"its process {progress.pid} died without cleaning up"), None
+    failed = progress.failed
+    detail = f"failed: {', '.join(failed)}" if failed else ""
+    return _about(progress, "failed" if failed else "ended", detail), progress
+
+
+def _about(progress: "PipelineProgress", state: str, detail: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "app": progress.app,
+        "file": progress.file,
+        "pid": progress.pid if state == "running" else None,
+        "address": progress.address if state == "running" else "",
+        "started_at": progress.started_at,
+        "updated_at": progress.updated_at,
+        "ended_at": progress.ended_at,
+        "detail": detail,
+    }
+
+
+_STATES = {
+    "starting": "is starting",
+    "running": "runs",
+    "died": "does not run",
+    "failed": "has failed",
+    "ended": "has ended",
+}
+
+
+def _show_streams(pipeline: dict[str, Any] | None, progress: "PipelineProgress | None") -> None:
+    from riverrun.cli.stream_table import error_lines, gone_line, shown_stream
+
+    if pipeline is None:
+        return
+    pid = f" (pid {pipeline['pid']})" if pipeline["pid"] else ""
+    at = f" at {pipeline['ended_at']}" if pipeline.get("ended_at") else ""
+    detail = f": {pipeline['detail']}" if pipeline["detail"] else ""
+    say(f"The pipeline {pipeline['file']} {_STATES[pipeline['state']]}{pid}{at}{detail}")
+    if progress is None:
+        return
+    print_rows(
+        [shown_stream(each, time.time()) for each in progress.streams], as_json=False, empty="It has no streams."
+    )
+    for each in progress.streams:
+        for line in error_lines(each):
+            say(f"{each.name}: {line}")
+        if each.account.gone:
+            say(gone_line(each))
+    if pipeline.get("address"):
+        say(f"Metrics: {pipeline['address']}/metrics")
 
 
 @click.command(

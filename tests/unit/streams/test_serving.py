@@ -226,6 +226,7 @@ def test_a_port_that_was_asked_for(pipeline: Pipeline) -> None:
 
 
 def test_it_listens_on_loopback_only_and_close_ends_it(pipeline: Pipeline) -> None:
+    before = threading.enumerate()
     server = ProgressServer(pipeline.snapshot)
     client = Client(server.start())
     assert client.host == "127.0.0.1"
@@ -233,4 +234,5 @@ def test_it_listens_on_loopback_only_and_close_ends_it(pipeline: Pipeline) -> No
     server.close()
     with pytest.raises(ConnectionRefusedError):
         client.ask("/healthz")
-    assert "riverrun-progress" not in {thread.name for thread in threading.enumerate()}
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert "riverrun-progress" not in left

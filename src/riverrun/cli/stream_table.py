@@ -1,0 +1,321 @@
+"""Streams for people: the live table of `riverrun run`, its plain lines on a pipe, and the rows of `riverrun status`.
+
+All of the board goes to stderr; a terminal that is gone does not stop the pipeline.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from riverrun.cli.output import plural
+from riverrun.model.progress import PipelineProgress, StreamProgress
+from riverrun.model.quantity import size_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.table import Table
+
+DRAW_SECONDS = 0.25
+LINE_SECONDS = 10.0
+# From this width on the table has room for the speed and the state.
+WIDE = 110
+SHORTEST_NAME = 8
+UNKNOWN = "-"
+
+_COLOURS = {
+    "starting": "yellow",
+    "running": "green",
+    "restarting": "yellow",
+    "finished": "cyan",
+    "stopped": "dim",
+    "failed": "bold red",
+}
+
+
+def stream_table(progress: PipelineProgress, width: int, now: float | None = None) -> "Table":
+    """All streams, one line each, in so many columns. A long name is cut; a number never is."""
+    from rich.table import Table
+    from rich.text import Text
+
+    at = time.time() if now is None else now
+    wide = width >= WIDE
+    rows = [_cells(each, at, wide=wide) for each in progress.streams]
+    names = list(_cells(StreamProgress(""), at, wide=wide))
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in names}
+    gap = 2 if sum(widths.values()) + 2 * (len(names) - 1) <= width else 1
+    # rich would take from every column, and cut numbers in the middle; only the name may give way.
+    room = width - sum(widths.values()) + widths["stream"] - gap * (len(names) - 1)
+    widths["stream"] = min(widths["stream"], max(room, SHORTEST_NAME))
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
+    for name in names:
+        justify: Literal["left", "right"] = "left" if name in ("stream", "phase", "speed") else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[name])
+    for row in rows:
+        colour = _COLOURS.get(row["phase"], "")
+        cells = [Text(value, style=_style(name, value, colour)) for name, value in row.items()]
+        table.add_row(*cells)
+    return table
+
+
+def shown_stream(stream: StreamProgress, now: float) -> dict[str, Any]:
+    """A stream in `riverrun status`."""
+    return {
+        "stream": stream.name,
+        "phase": stream.phase,
+        "speed": stream.speed,
+        "in/s": short_number(stream.rows_in_per_second),
+        "lag": short_count(stream.lag),
+        "age": short_seconds(stream.age_seconds(now)),
+        "batch": _batch(stream),
+        "dead": stream.account.dead,
+        "late": stream.account.late,
+        "state": _state(stream),
+    }
+
+
+class LiveBoard:
+    """What `riverrun run` shows, in a `with`. Give it every progress there is: it draws as often as is good.
+
+    On a terminal: a table that is drawn again at most four times a second. Elsewhere: a line per stream at most every
+    `line_seconds`, and only for a stream that did something; a change of phase is told at once.
+    """
+
+    def __init__(
+        self,
+        line_seconds: float = LINE_SECONDS,
+        *,
+        console: "Console | None" = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        from rich.console import Console
+
+        # Whether there is a screen to draw on is not for FORCE_COLOR to say.
+        self._console = console or Console(stderr=True, highlight=False, force_terminal=sys.stderr.isatty())
+        self._draws = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._clock = clock
+        self._live: Live | None = None
+        self._newest: PipelineProgress | None = None
+        self._drawn_at = -math.inf
+        self._lines = _Lines(line_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def notice(self, text: str) -> None:
+        """A sentence without capital and full stop, above the table."""
+        sentence = printable(text[:1].upper() + text[1:] + ".")
+        if self._draws:
+            self._print(sentence, style="dim")
+        else:
+            self._line(sentence)
+
+    def show(self, progress: PipelineProgress) -> None:
+        self._newest = progress
+        if not self._draws:
+            self._tell(progress, last=False)
+        elif self._clock() - self._drawn_at >= DRAW_SECONDS:
+            self._drawn_at = self._clock()
+            self._draw(progress)
+
+    def close(self) -> None:
+        """Show the last progress, whenever it came, and leave it on the screen."""
+        progress, self._newest = self._newest, None
+        if progress is None:
+            return
+        if not self._draws:
+            self._tell(progress, last=True)
+            return
+        self._draw(progress)
+        if self._live is not None:
+            try:
+                self._live.stop()
+            except OSError:
+                return
+
+    def _draw(self, progress: PipelineProgress) -> None:
+        from rich.live import Live
+
+        try:
+            if self._live is None:
+                # What user code prints goes above the table; where stdout is a pipe, it stays the user's.
+                self._live = Live(
+                    console=self._console, auto_refresh=False, transient=False, redirect_stdout=sys.stdout.isatty()
+                )
+                self._live.start()
+            self._live.update(board(progress, self._console.width), refresh=True)
+        except OSError:
+            return
+
+    def _tell(self, progress: PipelineProgress, *, last: bool) -> None:
+        for line in self._lines.due(progress, self._clock(), last=last):
+            self._line(line)
+
+    def _line(self, text: str) -> None:
+        self._print(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+
+    def _print(self, text: str, style: str = "") -> None:
+        try:
+            self._console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+        except OSError:
+            return
+
+
+class _Lines:
+    """Which plain lines are due: what was told last of each stream, and when."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._told: dict[str, tuple[tuple[Any, ...], str, float]] = {}
+
+    def due(self, progress: PipelineProgress, now: float, *, last: bool) -> list[str]:
+        lines: list[str] = []
+        for stream in progress.streams:
+            key, phase, at = self._told.get(stream.name, ((), "", -math.inf))
+            fresh = _sign(stream)
+            if fresh != key and (last or stream.phase != phase or now - at >= self._seconds):
+                self._told[stream.name] = (fresh, stream.phase, now)
+                lines.append(plain_line(stream))
+                lines += [f"  {line}" for line in error_lines(stream)]
+        return lines
+
+
+def _sign(stream: StreamProgress) -> tuple[Any, ...]:
+    """What makes a line worth telling again. Ages and exact speeds change by themselves."""
+    account = stream.account
+    counts = (account.read, account.out, account.dead, account.late, account.gone)
+    return (stream.phase, stream.error, stream.restarts, stream.lag, stream.rows_in_per_second > 0, *counts)
+
+
+def plain_line(stream: StreamProgress, now: float | None = None) -> str:
+    """A stream in one line of text."""
+    account = stream.account
+    age = stream.age_seconds(time.time() if now is None else now)
+    parts = [
+        f"{short_number(stream.rows_in_per_second)}/s in",
+        f"{short_number(stream.rows_out_per_second)}/s out",
+        f"lag {short_count(stream.lag)}",
+        f"age {short_seconds(age)}",
+        f"batch {_batch(stream)}",
+        f"read {account.read}",
+        f"dead {account.dead}",
+        f"late {account.late}",
+    ]
+    if account.gone:
+        parts.append(f"gone {account.gone}")
+    if stream.restarts:
+        parts.append(f"restarts {stream.restarts}")
+    return f"{stream.name} is {stream.phase}: {', '.join(parts)}"
+
+
+def board(progress: PipelineProgress, width: int) -> "RenderableType":
+    """The table, a line about the pipeline above it, and the errors below."""
+    from rich.console import Group
+    from rich.text import Text
+
+    head = Text(printable(progress.app), style="bold")
+    if progress.address:
+        head.append(f"  {progress.address}/metrics", style="dim")
+    head.append("  Ctrl-C stops it", style="dim")
+    below: list[Text] = []
+    for each in progress.streams:
+        found = error_lines(each)
+        if found:
+            below.append(Text(f"{each.name}: " + "\n  ".join(found), style=_COLOURS[each.phase]))
+        if each.account.gone:
+            below.append(Text(gone_line(each), style="yellow"))
+    return Group(head, stream_table(progress, width), *below)
+
+
+def error_lines(stream: StreamProgress) -> list[str]:
+    """Why a stream failed, or is started again."""
+    return printable(stream.error).splitlines() if stream.phase in ("failed", "restarting") else []
+
+
+def gone_line(stream: StreamProgress) -> str:
+    return f"{stream.name}: {plural(stream.account.gone, 'record')} deleted by retention before being read"
+
+
+def _cells(stream: StreamProgress, now: float, *, wide: bool) -> dict[str, str]:
+    cells = {"stream": stream.name, "phase": stream.phase}
+    if wide:
+        cells["speed"] = stream.speed or UNKNOWN
+    cells |= {
+        "in/s": short_number(stream.rows_in_per_second),
+        "out/s": short_number(stream.rows_out_per_second),
+        "lag": short_count(stream.lag),
+        "age": short_seconds(stream.age_seconds(now)),
+        "batch": _batch(stream),
+        "dead": short_count(stream.account.dead),
+        "late": short_count(stream.account.late),
+        "restarts": str(stream.restarts),
+    }
+    if wide:
+        cells["state"] = _state(stream)
+    return cells
+
+
+def _style(name: str, value: str, colour: str) -> str:
+    if name == "phase":
+        return colour
+    return "red" if name == "dead" and value != "0" else ""
+
+
+def _batch(stream: StreamProgress) -> str:
+    return short_seconds(stream.batch_ms / 1000 if stream.batch >= 0 else None)
+
+
+def _state(stream: StreamProgress) -> str:
+    if not stream.state_rows and not stream.state_bytes:
+        return UNKNOWN
+    return f"{short_count(stream.state_rows)} rows, {size_text(stream.state_bytes)}"
+
+
+def short_number(value: float) -> str:
+    """A number in at most five characters: 0, 0.4, 950, 12.3k, 4.56M, 1.2G."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if 0 < value < 9.95:
+        return f"{value:.1f}"
+    for unit in ("", "k", "M", "G"):
+        # Rounded up, 999.7 would be a thousand of the unit.
+        if round(value) < 1000:
+            return f"{value:.0f}{unit}" if not unit or value >= 100 else f"{value:.1f}{unit}"
+        value /= 1000
+    return f"{value:.0f}T"
+
+
+def short_count(value: int) -> str:
+    """A whole number likewise; up to 99 999 as it is, for the difference of one matters most where there are few."""
+    if value < 0:
+        return UNKNOWN
+    return str(value) if value < 100_000 else short_number(value)
+
+
+def short_seconds(seconds: float | None) -> str:
+    """A time in at most six characters: 850ms, 1.2s, 12s, 3m05s, 2h07m, 3d04h."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 59.5:
+        return f"{seconds:.1f}s" if seconds < 9.95 else f"{seconds:.0f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    days = whole // 86_400
+    return f"{days}d{whole % 86_400 // 3600:02d}h" if days < 100 else f"{days}d"
+
+
+def printable(text: str) -> str:
+    """Text without what would steer a terminal: an error may quote a record's bytes."""
+    plain = text.replace("\r\n", "\n").replace("\t", "    ")
+    return "".join(each if each.isprintable() or each == "\n" else "\N{REPLACEMENT CHARACTER}" for each in plain)
