@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.event import Event, event_time, field, key
+    from riverrun.model.pipeline import FileSource, Stream, Table, csv, json, parquet
     from riverrun.model.state import Place
     from riverrun.model.topic import Topic
 
@@ -34,18 +35,24 @@ _PLACES = {
     "DeadLetter": "riverrun.kafka.consumer.dead_letter",
     "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
+    "FileSource": "riverrun.model.pipeline",
     "Place": "riverrun.model.state",
     "Producer": "riverrun.kafka.producer.producer",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
     "RiverrunError": "riverrun.errors",
+    "Stream": "riverrun.model.pipeline",
+    "Table": "riverrun.model.pipeline",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
     "connect": "riverrun.kafka.connection",
+    "csv": "riverrun.model.pipeline",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
+    "json": "riverrun.model.pipeline",
     "key": "riverrun.model.event",
+    "parquet": "riverrun.model.pipeline",
 }
 
 __all__ = [
@@ -58,19 +65,25 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Event",
+    "FileSource",
     "Place",
     "Producer",
     "Receipt",
     "Record",
     "Retry",
     "RiverrunError",
+    "Stream",
+    "Table",
     "Topic",
     "Undelivered",
     "__version__",
     "connect",
+    "csv",
     "event_time",
     "field",
+    "json",
     "key",
+    "parquet",
 ]
 
 

@@ -1,16 +1,19 @@
 """The pipeline file: an `App` collects what it declares, and `load_app` reads the file."""
 
 import importlib.util
+import inspect
+import keyword
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.event import Event
-from riverrun.model.topic import Topic
+from riverrun.model.pipeline import Emit, FileSource, Line, Speed, Stream, Table
+from riverrun.model.topic import Topic, check_topic_name
 
 if TYPE_CHECKING:
     from riverrun.kafka.admin.topics import Changes
@@ -20,11 +23,19 @@ E = TypeVar("E", bound=Event)
 
 
 class App:
-    """A pipeline: declare topics in it; riverrun makes and checks them. Declaring does nothing but remember."""
+    """A pipeline: declare topics, tables and streams in it. Declaring does nothing but remember.
+
+    Streams name their inputs: a topic, a table or another stream of the app. All share one space of names.
+    """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = check_topic_name(name)
         self.topics: dict[str, Topic[Event]] = {}
+        self.tables: dict[str, Table] = {}
+        self.streams: dict[str, Stream] = {}
+        # Where each was declared, and the folder that files of tables are looked up from.
+        self.lines: dict[str, Line] = {}
+        self.folder = Path()
 
     def topic(
         self,
@@ -39,15 +50,124 @@ class App:
         config: Mapping[str, str] | None = None,
     ) -> Topic[E]:
         """Declare a topic once; see `Topic` for what the arguments mean."""
+        line = _caller()
         if name in self.topics:
             raise DeclarationError(
                 f"The topic {name} is declared twice in the app {self.name}",
                 hint="Declare it once and use what app.topic() returns",
                 topic=name,
             )
+        self._check_free(name)
         topic = Topic(name, event, partitions, replicas, retention, retention_size, compact, dict(config or {}))
         self.topics[name] = topic
+        self.lines[name] = line
         return topic
+
+    def table(self, name: str, source: FileSource | Topic[Any], *, key: str | Sequence[str] = ()) -> Table:
+        """Reference data that streams can join: `riverrun.csv(…)`, `.json(…)`, `.parquet(…)`, or a topic, of which the
+        newest record of each key counts. `key` names the columns that tell its rows apart; a topic brings its own."""
+        line = _caller()
+        self._check_free(name)
+        _check_name(name, "table")
+        keys = _names(key)
+        if isinstance(source, Topic):
+            schema = source.schema
+            if schema is None or schema.key_field is None:
+                raise DeclarationError(
+                    f"The table {name} cannot be made of the topic {source.name}: its records have no key",
+                    expected="a topic whose event type has a riverrun.key()",
+                    table=name,
+                )
+            keys = keys or (schema.key_field,)
+        elif not isinstance(source, FileSource):
+            raise DeclarationError(
+                f"The table {name} cannot be made of {source!r}",
+                expected='riverrun.csv("…"), riverrun.json("…"), riverrun.parquet("…") or a topic',
+                table=name,
+            )
+        table = Table(name, source, keys, line)
+        self.tables[name] = table
+        self.lines[name] = line
+        return table
+
+    @overload
+    def stream(self, function: Callable[..., Any], /) -> Stream: ...
+
+    @overload
+    def stream(
+        self,
+        *,
+        speed: Speed | None = None,
+        every: str | timedelta | None = None,
+        key: str | Sequence[str] = (),
+        time: str = "",
+        emit: Emit = "updates",
+        topic: "str | Topic[Any]" = "",
+        partitions: int = 0,
+        replicas: int = 0,
+        retention: str | timedelta | None = None,
+    ) -> Callable[[Callable[..., Any]], Stream]: ...
+
+    def stream(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+        """Declare a stream: a function from DataFrames to one DataFrame. Its parameters name its inputs, its name is the
+        stream's and, unless `topic` says another, the output topic's. See `Stream` for the options."""
+        if function is not None:
+            return self._stream(function, _caller(), {})
+        line = _caller()
+        return lambda function: self._stream(function, line, options)
+
+    def sql(self, name: str, query: str, **options: Any) -> Stream:
+        """Declare a stream in Spark's SQL. The tables it reads are topics, tables and streams of the app."""
+        line = _caller()
+        if not query.strip():
+            raise DeclarationError(f"The SQL of {name} is empty", stream=name)
+        return self._add(name, line, options, sql=query)
+
+    def _stream(self, function: Callable[..., Any], line: Line, options: dict[str, Any]) -> Stream:
+        name = getattr(function, "__name__", "")
+        parameters = inspect.signature(function).parameters.values()
+        odd = [each.name for each in parameters if each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        if odd or not parameters:
+            raise DeclarationError(
+                f"The stream {name} has {'the parameter ' + odd[0] if odd else 'no parameters'}",
+                expected="one plain parameter for each input, named like it",
+                stream=name,
+            )
+        return self._add(name, line, options, function=function, parameters=tuple(each.name for each in parameters))
+
+    def _add(self, name: str, line: Line, options: dict[str, Any], **what: Any) -> Stream:
+        known = set(Stream.__dataclass_fields__) - {"name", "line", "function", "sql", "parameters"}
+        if unknown := sorted(set(options) - known):
+            raise DeclarationError(
+                f"The stream {name} has no option {unknown[0]!r}", expected=", ".join(sorted(known)), stream=name
+            )
+        self._check_free(name)
+        _check_name(name, "stream")
+        given = dict(options) | {"key": _names(options.get("key", ()))}
+        if isinstance(given.get("topic"), Topic):
+            given["topic"] = given["topic"].name
+        stream = Stream(name, line, **what, **given)
+        check_topic_name(stream.target)
+        taken = next((each for each in self.streams.values() if each.target == stream.target), None)
+        if taken is not None:
+            raise DeclarationError(
+                f"The streams {taken.name} and {name} both write the topic {stream.target}",
+                hint="Give one of them another topic; a third stream can union the two",
+                stream=name,
+            )
+        self.streams[name] = stream
+        self.lines[name] = line
+        return stream
+
+    def _check_free(self, name: str) -> None:
+        for kind, taken in (("topic", self.topics), ("table", self.tables), ("stream", self.streams)):
+            if name in taken:
+                where = f" at {self.lines[name]}" if name in self.lines else ""
+                raise DeclarationError(
+                    f"{name} is declared twice in the app {self.name}: it is a {kind}{where}",
+                    hint="Names of topics, tables and streams must differ, because streams refer to all of them by name",
+                    name=name,
+                )
 
     def apply(self, connection: "Connection | str | None" = None, *, more_partitions: bool = False) -> "list[Changes]":
         """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
@@ -58,6 +178,26 @@ class App:
 
         topics = list(self.topics.values())
         return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
+
+
+def _caller() -> Line:
+    """The line of the file that called the App's method."""
+    frame = sys._getframe(2)  # noqa: SLF001
+    return Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) and key else tuple(key)
+
+
+def _check_name(name: str, kind: str) -> None:
+    """Streams refer to it by a parameter's name and from SQL."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise DeclarationError(
+            f"{name!r} cannot be the name of a {kind}",
+            expected="a name that can be a parameter in Python, such as house_load",
+            name=name,
+        )
 
 
 def load_app(path: Path) -> App:
@@ -96,6 +236,7 @@ def load_app(path: Path) -> App:
             expected='exactly one, such as app = riverrun.App("meters")',
             file=path,
         )
+    apps[0].folder = path.parent
     return apps[0]
 
 

@@ -9,6 +9,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     ├── UsageError                   USAGE                  a flag or argument is wrong              (exit code 2)
     ├── ConfigError                  CONFIG_INVALID         riverrun.toml, environment or flags      (exit code 2)
     ├── DeclarationError             DECLARATION_INVALID    an event class, topic or app in code     (exit code 2)
+    ├── PipelineError                PIPELINE_INVALID       streams that cannot run as written       (exit code 2)
     ├── EventError
     │   ├── EventInvalidError        EVENT_INVALID          an event breaks its own type
     │   └── RecordUnreadableError    RECORD_UNREADABLE      bytes in a topic are not such an event
@@ -28,6 +29,11 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── DiskFullError            DISK_FULL
     │   ├── AlreadyRunningError      ALREADY_RUNNING
     │   └── NotRunningError          NOT_RUNNING
+    ├── StreamError
+    │   ├── SparkUnavailableError    SPARK_UNAVAILABLE      PySpark is missing, or its session does not start
+    │   ├── StreamCodeError          STREAM_CODE_FAILED     the stream's own code failed on a record
+    │   ├── StreamFailedError        STREAM_FAILED          retryable; something around the stream failed
+    │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
         ├── AuthenticationError      KAFKA_AUTHENTICATION
@@ -138,6 +144,24 @@ class DeclarationError(RiverrunError):
     exit_code = 2
 
 
+class PipelineError(RiverrunError):
+    """The streams of a pipeline file cannot run as written: all problems, each with its place."""
+
+    code = "PIPELINE_INVALID"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str], *, file: str = "", **fields: Any) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        where = f" in {file}" if file else ""
+        super().__init__(
+            f"{count} problem{'s' if count != 1 else ''}{where}", lines=self.problems, file=file, **fields
+        )
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.what}:", *self.problems])
+
+
 class EventError(RiverrunError):
     """Something is wrong with one event."""
 
@@ -243,7 +267,7 @@ class DiskFullError(ClusterError):
 
 
 class AlreadyRunningError(ClusterError):
-    """This project's servers run already, and differ from what was asked for."""
+    """This project's servers run already and differ from what was asked for, or its pipeline runs already."""
 
     code = "ALREADY_RUNNING"
 
@@ -252,6 +276,37 @@ class NotRunningError(ClusterError):
     """This needs a running cluster, and the project has none."""
 
     code = "NOT_RUNNING"
+
+
+class StreamError(RiverrunError):
+    """A stream could not be run."""
+
+    code = "STREAM"
+
+
+class SparkUnavailableError(StreamError):
+    """PySpark is not installed, or its session does not start."""
+
+    code = "SPARK_UNAVAILABLE"
+
+
+class StreamCodeError(StreamError):
+    """The user's own code (a function, an expression) failed on a record; running it again would fail again."""
+
+    code = "STREAM_CODE_FAILED"
+
+
+class StreamFailedError(StreamError):
+    """A stream ended because of something around it: a broker, a disk, memory. It may work later."""
+
+    code = "STREAM_FAILED"
+    retryable = True
+
+
+class CheckpointError(StreamError):
+    """Where a stream stood is gone, damaged, or belongs to another stream."""
+
+    code = "CHECKPOINT_UNUSABLE"
 
 
 class KafkaError(RiverrunError):

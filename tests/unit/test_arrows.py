@@ -8,7 +8,7 @@ import riverrun
 SOURCE = Path(riverrun.__file__).parent
 
 # Lowest first: a layer may use itself and what is to its left.
-LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "app", "testing", "cli")
+LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "app", "streams", "testing", "cli")
 VENDORS = {
     "confluent_kafka": {"kafka"},
     "msgspec": {"model", "kafka"},
@@ -18,6 +18,10 @@ VENDORS = {
     "click": {"cli"},
     "rich": {"cli"},
     "pytest": {"testing"},
+    "pyspark": {"streams", "testing"},
+    "py4j": {"streams"},
+    "sqlglot": {"streams"},
+    "prometheus_client": {"streams"},
 }
 
 

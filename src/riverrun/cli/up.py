@@ -63,7 +63,8 @@ def up(*, detach: bool, **flags: int | None) -> None:
     _address(state)
 
 
-def _run_detached(settings: "Loaded", flags: "Mapping[str, int | None]") -> None:
+def start_in_background(settings: "Loaded", flags: "Mapping[str, int | None]") -> "RunState":
+    """Start a runner that outlives this process; its state once its servers are ready."""
     from riverrun.cluster.control import start_detached
 
     # Here, where there is a terminal to show how far a download is; the runner then finds everything in the cache.
@@ -74,7 +75,11 @@ def _run_detached(settings: "Loaded", flags: "Mapping[str, int | None]") -> None
     arguments.append("up")
     for name, value in flags.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
-    _address(start_detached(settings.project, arguments, settings.settings.kafka.start_timeout_seconds))
+    return start_detached(settings.project, arguments, settings.settings.kafka.start_timeout_seconds)
+
+
+def _run_detached(settings: "Loaded", flags: "Mapping[str, int | None]") -> None:
+    _address(start_in_background(settings, flags))
     say("Kafka runs in the background. `riverrun status` shows it, `riverrun down` stops it.")
 
 

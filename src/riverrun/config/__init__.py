@@ -3,7 +3,15 @@
 from riverrun.config.load import Loaded, load
 from riverrun.config.project import Project, find_project
 from riverrun.config.secret import Secret
-from riverrun.config.spec import ArtifactSettings, JavaSettings, KafkaSettings, ProjectSettings, Settings
+from riverrun.config.spec import (
+    ArtifactSettings,
+    JavaSettings,
+    KafkaSettings,
+    ProjectSettings,
+    Settings,
+    SparkSettings,
+    StreamSettings,
+)
 
 __all__ = [
     "ArtifactSettings",
@@ -14,6 +22,8 @@ __all__ = [
     "ProjectSettings",
     "Secret",
     "Settings",
+    "SparkSettings",
+    "StreamSettings",
     "find_project",
     "load",
 ]

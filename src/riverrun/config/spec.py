@@ -124,6 +124,41 @@ class JavaSettings:
 
 
 @dataclass(frozen=True)
+class SparkSettings:
+    """The Spark that runs the streams: in this process's own session, or on a cluster."""
+
+    master: str = setting(
+        "", "Where Spark runs. Empty: on this machine, with as many task slots as the streams need.",
+        example="spark://spark.example:7077",
+    )  # fmt: skip
+    driver_memory_mb: int = setting(0, "Memory of Spark's JVM. 0: a quarter of the machine's, 1 to 8 GiB.", minimum=0)
+    shuffle_partitions: int = setting(
+        0,
+        "Into how many parts a stream's rows are split by key. 0: one per core, 2 to 8. A stream keeps what it began with.",
+        minimum=0,
+        maximum=10_000,
+    )
+    config: Mapping[str, str] = setting(
+        {}, "Any setting of Spark's, above ours.", example='{ "spark.executor.memory" = "4g" }', advanced=True
+    )
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How streams run where the pipeline file does not say."""
+
+    speed: Literal["", "batch", "near-real-time", "real-time"] = setting(
+        "", "The speed of all streams. Empty: each stream's own, else near-real-time."
+    )
+    every: str = setting("1 second", "How often near-real-time streams look for new records.", example="5 seconds")
+    checkpoints: str = setting(
+        "", "Where streams remember how far they are. Empty: in .riverrun. A shared file system for a Spark cluster.",
+        example="hdfs://namenode/riverrun",
+    )  # fmt: skip
+    port: int = setting(0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a project, checked."""
 
@@ -131,6 +166,8 @@ class Settings:
     kafka: KafkaSettings = KafkaSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     java: JavaSettings = JavaSettings()
+    spark: SparkSettings = SparkSettings()
+    streams: StreamSettings = StreamSettings()
 
 
 @dataclass(frozen=True)
@@ -170,6 +207,8 @@ SECTIONS: Mapping[str, type] = {
     "kafka": KafkaSettings,
     "artifacts": ArtifactSettings,
     "java": JavaSettings,
+    "spark": SparkSettings,
+    "streams": StreamSettings,
 }
 
 

@@ -6,7 +6,7 @@ or the other.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Lock
@@ -69,7 +69,23 @@ class DeadLetter:
             return None
 
 
-def headers_for(record: Record[Any], error: BaseException, attempts: int, group: str, at: datetime) -> list[Any]:
+@dataclass(frozen=True)
+class Copy:
+    """A record that was read by somebody else than a consumer, such as Spark, with what a dead letter needs of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    raw: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+def headers_for(record: Record[Any] | Copy, error: BaseException, attempts: int, group: str, at: datetime) -> list[Any]:
     """The record's own headers, then ours. What an earlier death told is replaced: its record is the one before."""
     stamp = record.timestamp_ms
     told = {
@@ -139,6 +155,39 @@ class DeadLetters:
                 self._ready.discard(record.topic)
             raise self._failed(failure, doing, target)
         return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+
+    def write_all(self, letters: Iterable[tuple[Record[Any] | Copy, BaseException]]) -> int:
+        """Write many and wait until all are safe; how many. Raises what prevents one: then some may be written, and the
+        same call can be made again."""
+        failures: list[tuple[ClientError, str]] = []
+
+        def answered(failure: ClientError | None, message: Message) -> None:
+            if failure is not None:
+                failures.append((failure, f"writing a dead letter to {message.topic()}"))
+
+        count = 0
+        with self._lock:
+            producer = self._open()
+        for record, error in letters:
+            with self._lock:
+                target = self._ensure(record.topic)
+            headers = headers_for(record, error, 1, self._group, datetime.now(UTC))
+            while True:
+                try:
+                    producer.produce(target, record.raw, key=record.key, headers=headers, on_delivery=answered)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+                except KafkaException as refused:
+                    raise self._failed(refused, f"writing the dead letter of {record}", target) from refused
+            producer.poll(0)
+            count += 1
+        left = producer.flush(_DELIVERY_SECONDS + 5)
+        if failures:
+            raise self._failed(failures[0][0], failures[0][1], "")
+        if left:
+            raise DeliveryError(f"No answer for {left} dead letters", hint="They will be written again")
+        return count
 
     def close(self) -> None:
         """Nothing waits here: every `write` waited for its own."""

@@ -1,0 +1,303 @@
+"""`riverrun validate`, `graph`, `plan` and `run`: what a pipeline file says, how it would run, and running it."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from riverrun.cli.context import loaded
+from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.model.pipeline import SPEEDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from riverrun.app import App
+    from riverrun.config import Loaded
+    from riverrun.kafka.connection import Connection
+    from riverrun.model.progress import PipelineProgress
+    from riverrun.streams.compiler import Compilation
+    from riverrun.streams.graph import Graph
+    from riverrun.streams.planner import Plan
+
+_file = click.argument("file", required=False, metavar="[FILE]")
+_speed = click.option("--speed", type=click.Choice(SPEEDS), help="The speed of all streams, whatever the file says.")
+_every = click.option("--every", metavar="DURATION", help="How often near-real-time streams look for records.")
+
+
+def _app(settings: "Loaded", file: str | None) -> "App":
+    """The file of the argument, else the project's."""
+    from riverrun.app import load_app
+    from riverrun.errors import UsageError
+
+    if file:
+        return load_app(Path(file))
+    named = settings.settings.project.app
+    if not named:
+        raise UsageError("Which pipeline file?", hint="Give its path, or set project.app in riverrun.toml")
+    return load_app(settings.project.root / named)
+
+
+@click.command(epilog="Example: riverrun validate meters.py")
+@_file
+@json_option
+def validate(*, file: str | None, as_json: bool) -> None:
+    """Check a pipeline file: names, cycles, columns, keys, event times. Needs no broker; all problems come at once."""
+    settings = loaded()
+    done = _compiled(settings, _app(settings, file), None).require()
+    rows = [
+        {
+            "stream": name,
+            "reads": ", ".join(each.inputs),
+            "topic": each.stream.target,
+            "key": ", ".join(each.key),
+            "time": each.time,
+            "columns": each.columns.simpleString().removeprefix("struct<").removesuffix(">"),
+        }
+        for name, each in done.streams.items()
+    ]
+    print_rows(rows, as_json=as_json)
+    if not as_json:
+        say(f"{done.graph.app.name}: nothing wrong.")
+
+
+@click.command(epilog="Example: riverrun graph meters.py --mermaid > lineage.mmd")
+@_file
+@click.option("--mermaid", is_flag=True, help="As a Mermaid flow chart, which Markdown pages draw.")
+@json_option
+def graph(*, file: str | None, mermaid: bool, as_json: bool) -> None:
+    """Print which stream reads what. Needs neither Spark nor a broker."""
+    from riverrun.errors import PipelineError
+    from riverrun.streams.graph import graph_of, mermaid_of, text_of
+
+    settings = loaded()
+    found = graph_of(_app(settings, file))
+    if as_json:
+        print_json({name: list(inputs) for name, inputs in found.inputs.items()})
+    elif found.order or not found.problems:
+        click.echo(mermaid_of(found) if mermaid else text_of(found))
+    if found.problems:
+        raise PipelineError([str(each) for each in found.problems], file=file or "")
+
+
+@click.command(epilog="Example: riverrun plan meters.py --speed real-time")
+@_file
+@_speed
+@_every
+@json_option
+def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> None:
+    """Print how each stream would run, and why not faster. Starts Spark, and needs no broker."""
+    from riverrun.streams.pipeline import slots_of
+    from riverrun.streams.planner import plan_streams
+
+    settings = loaded()
+
+    def planned(done: "Compilation") -> "Plan":
+        return plan_streams(done.require(), settings.settings, slots=slots_of(done.spark), speed=speed, every=every)
+
+    found = _compiled(settings, _app(settings, file), speed, planned)
+    rows = [
+        {
+            "stream": each.name,
+            "asked": each.asked,
+            "runs": each.speed,
+            "pace": each.pace,
+            "output": each.output_mode,
+            "slots": each.slots,
+            "because": each.because,
+            "notes": "; ".join(each.notes),
+        }
+        for each in found.streams
+    ]
+    print_rows(rows, as_json=as_json)
+    if not as_json:
+        say(f"Real-time streams hold {found.needed} of Spark's {found.slots} task slots.")
+
+
+def _compiled(
+    settings: "Loaded", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
+) -> Any:
+    """Compile an app in a session of its own, without a broker; what `use` makes of it."""
+    from riverrun.config import KafkaSettings
+    from riverrun.kafka.connection import Connection
+    from riverrun.streams.compiler import compile_app
+    from riverrun.streams.pipeline import checked_graph, close_session, open_session
+    from riverrun.streams.sources import KafkaRecords
+
+    found = checked_graph(app)
+    nowhere = Connection(KafkaSettings(bootstrap_servers=settings.settings.kafka.bootstrap_servers or "127.0.0.1:9092"))
+    with _working("Starting Spark"):
+        spark = open_session(found, settings.settings, settings.project, speed=speed)
+    try:
+        return use(compile_app(found, spark, KafkaRecords(spark, nowhere)))
+    finally:
+        close_session(spark)
+
+
+@click.command(epilog="Example: riverrun run meters.py --speed near-real-time --every '5 seconds'")
+@_file
+@_speed
+@_every
+@click.option("--stream", "only", multiple=True, metavar="NAME", help="Run this stream only; may be given again.")
+@click.option("--fresh", multiple=True, metavar="NAME", help="Forget where this stream was: read everything again.")
+@click.option("--until-caught-up", is_flag=True, help="Stop when all there is has been read.")
+@click.option("--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's.")
+@click.option("--master", metavar="URL", help="Run on this Spark. [default: on this machine]")
+def run(
+    *,
+    file: str | None,
+    speed: Any,
+    every: str | None,
+    only: tuple[str, ...],
+    fresh: tuple[str, ...],
+    until_caught_up: bool,
+    bootstrap: str | None,
+    master: str | None,
+) -> None:
+    """Run all streams of a pipeline file until Ctrl-C; at the speed batch, until they are done.
+
+    Starts Kafka if the project has none, and stops it at the end if it was started here. Makes the topics, runs the streams,
+    shows a live table, and starts a stream again when something around it failed.
+    """
+    from riverrun.config.stream_state import StreamState
+    from riverrun.streams.pipeline import Pipeline, checked_graph, close_session, open_session
+    from riverrun.streams.serving import ProgressServer
+
+    settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master)
+    found = checked_graph(_app(settings, file))
+    with StreamState(settings.project, file or settings.settings.project.app) as state:
+        starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
+        spark: SparkSession | None = None
+        try:
+            with _working("Starting Spark and Kafka"), _kafka(settings) as connection:
+                spark = starting.result()
+                with _board() as board, _stop_on_signals() as stop:
+                    pipeline = Pipeline(
+                        found,
+                        spark,
+                        settings.settings,
+                        settings.project,
+                        connection,
+                        speed=speed,
+                        every=every,
+                        only=only,
+                        fresh=fresh,
+                        notice=board.notice,
+                    )
+                    _tell_plan(pipeline.plan, board.notice)
+                    pipeline.prepare()
+                    with ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server:
+                        pipeline.progress.address = server.start()
+                        pipeline.progress.pid = os.getpid()
+                        board.notice(f"metrics at {pipeline.progress.address}/metrics")
+
+                        def changed(progress: "PipelineProgress") -> None:
+                            state.write(progress)
+                            board.show(progress)
+
+                        pipeline.run(stop, changed, until_caught_up=until_caught_up)
+        finally:
+            if spark is None:
+                spark = starting.leftover()
+            if spark is not None:
+                close_session(spark)
+    say("Stopped.")
+
+
+def _tell_plan(found: "Plan", notice: Callable[[str], None]) -> None:
+    for each in found.streams:
+        if each.because:
+            notice(f"{each.name} runs {each.speed} ({each.pace}), because {each.because}")
+
+
+def _board() -> Any:
+    from riverrun.cli.stream_table import LiveBoard
+
+    return LiveBoard()
+
+
+class _Starting:
+    """Spark takes seconds to start, and so does Kafka: at the same time."""
+
+    def __init__(self, start: "Callable[[], SparkSession]") -> None:
+        self._found: SparkSession | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
+        self._thread.start()
+
+    def _run(self, start: "Callable[[], SparkSession]") -> None:
+        try:
+            self._found = start()
+        except BaseException as error:  # noqa: BLE001  -- carried to the caller
+            self._error = error
+
+    def result(self) -> "SparkSession":
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._found is not None  # noqa: S101
+        return self._found
+
+    def leftover(self) -> "SparkSession | None":
+        """The session that nobody took, because something else failed meanwhile."""
+        self._thread.join()
+        return self._found
+
+
+@contextmanager
+def _kafka(settings: "Loaded") -> "Iterator[Connection]":
+    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block."""
+    from riverrun.cli.up import start_in_background
+    from riverrun.cluster.control import find_running, stop_runner
+    from riverrun.kafka.connection import require_cluster
+
+    kafka = settings.settings.kafka
+    if settings.attached or find_running(settings.project, kafka, lambda _: None) is not None:
+        yield require_cluster(loaded_again(settings), settings.project)
+        return
+    start_in_background(settings, {})
+    try:
+        yield require_cluster(loaded_again(settings), settings.project)
+    finally:
+        stop_runner(settings.project, kafka.stop_timeout_seconds + 10)
+
+
+def loaded_again(settings: "Loaded") -> Any:
+    """The [kafka] settings with the address of the cluster that runs by now."""
+    if settings.attached:
+        return settings.settings.kafka
+    from riverrun.config import load
+
+    return load(settings.project, profile=settings.profile).settings.kafka
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set. A second one ends the program at once."""
+    stop = threading.Event()
+
+    def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _working(what: str) -> Iterator[None]:
+    if sys.stderr.isatty():
+        say(f"{what} …")
+    yield

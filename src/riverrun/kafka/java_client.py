@@ -1,0 +1,71 @@
+"""The same cluster and login in the words of Kafka's Java client, for what runs on the JVM."""
+
+from pathlib import Path
+
+from riverrun.errors import ConfigError
+from riverrun.kafka.connection import Connection
+
+# Of [kafka.client], what the Java client calls the same. The rest is librdkafka's own and means nothing to it.
+_SHARED = {
+    "client.id",
+    "client.rack",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "retry.backoff.ms",
+    "socket.connection.setup.timeout.ms",
+}
+
+
+def java_properties(connection: Connection) -> dict[str, str]:
+    """Properties for a Java consumer or producer."""
+    kafka = connection.settings
+    found = {"bootstrap.servers": kafka.bootstrap_servers}
+    if kafka.security_protocol != "PLAINTEXT":
+        found["security.protocol"] = kafka.security_protocol
+    if kafka.ssl_ca_file:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": kafka.ssl_ca_file}
+    if kafka.ssl_certificate_file and kafka.ssl_key_file:
+        found |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _pem(kafka.ssl_certificate_file, "kafka.ssl_certificate_file"),
+            "ssl.keystore.key": _pem(kafka.ssl_key_file, "kafka.ssl_key_file"),
+        }
+        if kafka.ssl_key_password:
+            found["ssl.key.password"] = kafka.ssl_key_password.reveal()
+    if kafka.sasl_mechanism == "OAUTHBEARER":
+        found |= {
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
+            "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.jaas.config": _jaas(
+                "oauthbearer.OAuthBearer",
+                clientId=kafka.oauth_client_id,
+                clientSecret=kafka.oauth_client_secret.reveal(),
+                **({"scope": kafka.oauth_scope} if kafka.oauth_scope else {}),
+            ),
+        }
+    elif kafka.sasl_mechanism:
+        module = "plain.Plain" if kafka.sasl_mechanism == "PLAIN" else "scram.Scram"
+        found |= {
+            "sasl.mechanism": kafka.sasl_mechanism,
+            "sasl.jaas.config": _jaas(module, username=kafka.sasl_username, password=kafka.sasl_password.reveal()),
+        }
+    return found | {name: value for name, value in kafka.client.items() if name in _SHARED}
+
+
+def _jaas(module: str, **options: str) -> str:
+    quoted = " ".join(f'{name}="{_escape(value)}"' for name, value in options.items())
+    return f"org.apache.kafka.common.security.{module}LoginModule required {quoted};"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _pem(path: str, setting: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error

@@ -1,0 +1,182 @@
+"""The account of one stream, kept from Spark's progress, and its offsets where people look: in a consumer group.
+
+The group's offsets are behind what Spark has committed, never ahead: they move when the batch is counted and its dead letters
+are in their topic. `accounted` and the counts are written to a file together, so that a crash in between is noticed: what
+lies between is counted again, without the rows that came out of it, and the account says that it is not exact any more.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from riverrun.kafka.admin.admin import Admin
+from riverrun.model.progress import Account, StreamProgress
+from riverrun.model.state import Place
+from riverrun.streams.compiler import OUT, Compiled
+from riverrun.streams.sources import COUNT, DEAD, observation
+from riverrun.streams.sweeping import Sweeper
+
+Offsets = dict[str, dict[int, int]]
+
+
+class Books:
+    """Takes in one progress report after the other."""
+
+    def __init__(
+        self, compiled: Compiled, topics: list[str], group: str, file: Path, admin: Admin, sweeper: Sweeper
+    ) -> None:
+        self._compiled = compiled
+        self._topics = topics
+        self._file = file
+        self._admin = admin
+        self._sweeper = sweeper
+        self.group = group
+        self.account, self.accounted = _read(file)
+        self.account.exact = compiled.query.one_to_one and self.account.note == ""
+        if not compiled.query.one_to_one and not self.account.note:
+            self.account.note = _why_not_exact(compiled)
+        self._mirrored: dict[Place, int] = {}
+
+    def batch(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
+        """Book one batch of a streaming query (Spark's progress as JSON says it)."""
+        observed = report.get("observedMetrics") or {}
+        begin, end = _offsets(report, "startOffset"), _offsets(report, "endOffset")
+        late = sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or [])
+        counts = {name: {key: int(value or 0) for key, value in each.items()} for name, each in observed.items()}
+        out = counts.get(OUT, {}).get(COUNT, 0)
+        # The progress of an idle trigger repeats the last batch's number and reads nothing.
+        if not report.get("numInputRows") and not out and not late:
+            self._stand(report, progress)
+            self._move(end)
+            return
+        self._book(begin, end, counts, out, late, int(report.get("numInputRows") or 0))
+        self._stand(report, progress)
+
+    def whole(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Book a batch run over everything: its account begins anew."""
+        note = self.account.note
+        self.account = Account(exact=self._compiled.query.one_to_one, note=note)
+        read = sum(counts.get(observation(topic), {}).get(COUNT, 0) for topic in self._topics)
+        self._book(begin, end, counts, counts.get(OUT, {}).get(COUNT, 0), 0, read)
+
+    def _book(
+        self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], out: int, late: int, rows: int
+    ) -> None:
+        account = self.account
+        dead = 0
+        for topic in self._topics:
+            first, last = begin.get(topic, {}), end.get(topic, {})
+            seen = counts.get(observation(topic), {})
+            if not last:
+                continue
+            self._recount(topic, first)
+            bad = seen.get(DEAD, 0)
+            dead += bad
+            account.gone += self._gone(topic, first, last, seen.get(COUNT, rows))
+            self._sweeper.batch(topic, first, last, bad)
+        account.read += rows
+        account.dead += dead
+        account.late += late
+        account.out += out
+        if self._compiled.query.one_to_one:
+            account.filtered += max(0, rows - dead - late - out)
+        self._move(end)
+
+    def _move(self, end: Offsets) -> None:
+        moved = False
+        for topic, parts in end.items():
+            if topic in self._topics and self.accounted.get(topic) != parts:
+                self.accounted[topic] = dict(parts)
+                moved = True
+        if moved:
+            self._save()
+
+    def _recount(self, topic: str, first: Mapping[int, int]) -> None:
+        """Records of a batch that ended, but that a crash kept from these books."""
+        before = self.accounted.get(topic)
+        if before is None:
+            return
+        missed = sum(max(0, offset - before.get(part, 0)) for part, offset in first.items() if part in before)
+        if missed:
+            self.account.read += missed
+            self.account.exact = False
+            self.account.note = f"{missed} records were read by a batch that a crash kept from being counted"
+
+    def _gone(self, topic: str, first: Mapping[int, int], last: Mapping[int, int], seen: int) -> int:
+        """How many records of this range were deleted before they were read."""
+        if seen >= sum(last[part] - first.get(part, last[part]) for part in last) or not first:
+            return 0
+        places = [Place(topic, part) for part in first if last.get(part, 0) > first[part]]
+        oldest = self._admin.offsets(places, "earliest")
+        return sum(max(0, min(last[place.partition], there) - first[place.partition]) for place, there in oldest.items())
+
+    def mirror(self) -> None:
+        """Bring the consumer group up to where the books are."""
+        self._sweeper.commit()
+        offsets = {Place(topic, part): offset for topic, parts in self.accounted.items() for part, offset in parts.items()}
+        changed = {place: offset for place, offset in offsets.items() if self._mirrored.get(place) != offset}
+        if changed:
+            self._admin.commit(self.group, changed)
+            self._mirrored |= changed
+
+    def lag(self, ends: Mapping[Place, int]) -> int:
+        """Records that are there and not read."""
+        lag = 0
+        for place, end in ends.items():
+            if place.topic in self._topics:
+                lag += max(0, end - self.accounted.get(place.topic, {}).get(place.partition, 0))
+        return lag
+
+    def _stand(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
+        progress.batch = int(report.get("batchId", -1))
+        progress.batch_ms = int(report.get("batchDuration") or 0)
+        rate = report.get("inputRowsPerSecond") or 0.0
+        progress.rows_in_per_second = float(rate) if rate == rate else 0.0  # noqa: PLR0124  -- NaN is not itself
+        seconds = progress.batch_ms / 1000 or 1.0
+        progress.rows_out_per_second = (report.get("observedMetrics") or {}).get(OUT, {}).get(COUNT, 0) / seconds
+        if report.get("numInputRows"):
+            progress.last_record_at = str(report.get("timestamp", ""))
+        progress.watermark = str((report.get("eventTime") or {}).get("watermark", ""))
+        operators = report.get("stateOperators") or []
+        progress.state_rows = sum(each.get("numRowsTotal", 0) for each in operators)
+        progress.state_bytes = sum(each.get("memoryUsedBytes", 0) for each in operators)
+        progress.account = self.account
+
+    def _save(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"account": asdict(self.account), "accounted": self.accounted}), encoding="utf-8")
+        temporary.replace(self._file)
+
+
+def _read(file: Path) -> tuple[Account, Offsets]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        accounted = {topic: {int(part): end for part, end in parts.items()} for topic, parts in content["accounted"].items()}
+        return Account(**content["account"]), accounted
+    except FileNotFoundError:
+        return Account(), {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return Account(note="the account of earlier runs could not be read, and begins anew"), {}
+
+
+def _offsets(report: Mapping[str, Any], which: str) -> Offsets:
+    """The offsets of all sources of a query, by topic and partition."""
+    found: Offsets = {}
+    for source in report.get("sources") or []:
+        value = source.get(which)
+        if isinstance(value, str):
+            value = json.loads(value)
+        for topic, parts in (value or {}).items():
+            found[topic] = {int(part): int(offset) for part, offset in parts.items()}
+    return found
+
+
+def _why_not_exact(compiled: Compiled) -> str:
+    if compiled.query.aggregated:
+        return "many records become one row; what the stream's own code filters before that is not counted"
+    if compiled.query.joins_streams or compiled.query.joins_tables:
+        return "a join makes no row of a record, or many"
+    return "its operators make no row of a record, or many"

@@ -1,0 +1,127 @@
+"""What made a stream fail, in one message: the user's own code, what is around the stream, or where it stood."""
+
+import re
+import traceback
+from collections.abc import Iterator
+
+from riverrun.errors import (
+    BrokerUnreachableError,
+    CheckpointError,
+    DiskFullError,
+    RiverrunError,
+    StreamCodeError,
+    StreamFailedError,
+)
+from riverrun.model.pipeline import Stream
+from riverrun.streams.logical import sentence
+
+# Of Spark's conditions, those that say that an expression met a value it has no result for.
+_CODE = (
+    "DIVIDE_BY_ZERO", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "ARITHMETIC_OVERFLOW", "INVALID_ARRAY_INDEX", "REMAINDER_BY_ZERO",
+    "NUMERIC_VALUE_OUT_OF_RANGE", "INVALID_FRACTION_OF_SECOND", "CANNOT_PARSE_TIMESTAMP", "USER_RAISED_EXCEPTION", "NULL_MAP_KEY",
+    "DUPLICATED_MAP_KEY", "PYTHON_STREAMING_DATA_SOURCE", "UDF_ERROR", "FAILED_EXECUTE_UDF", "ARROW_TYPE_MISMATCH",
+    "MALFORMED_RECORD_IN_PARSING", "FAILED_READ_FILE",
+)  # fmt: skip
+_CHECKPOINT = (
+    "STATE_STORE", "CANNOT_LOAD_STATE_STORE", "STREAMING_STATEFUL", "INCOMPATIBLE", "checkpoint", "metadata log", "offset log",
+    "There are [", "MISSING_LOG",
+)  # fmt: skip
+
+
+def explain(stream: Stream, error: BaseException, log: str) -> RiverrunError:
+    """The error of a stream as ours, with the cause on top."""
+    if isinstance(error, RiverrunError):
+        return error
+    text = _whole_text(error)
+    for make in (_disk, _python_code, _expression, _broker, _checkpoint):
+        found = make(stream, text, log)
+        if found is not None:
+            return found
+    return StreamFailedError(
+        f"The stream {stream.name} failed: {_first_cause(text)}", hint=f"Spark's log is {log}", stream=stream.name
+    )
+
+
+def _disk(stream: Stream, text: str, log: str) -> RiverrunError | None:
+    if "No space left on device" not in text:
+        return None
+    return DiskFullError(
+        f"The stream {stream.name} failed: no space left on the disk for its state and checkpoints",
+        hint="Make room; it goes on from where it was",
+        stream=stream.name,
+        log=log,
+    )
+
+
+def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+    """A Python function that raised in one of Spark's workers: the last line of its traceback, and the user's own lines."""
+    if "PythonException" not in text and "Traceback (most recent call last)" not in text:
+        return None
+    part = text[text.index("Traceback (most recent call last)") :] if "Traceback (most recent call last)" in text else text
+    lines = part.splitlines()
+    raised = next((line.strip() for line in lines[1:] if re.match(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b", line)), "")
+    own = [line.strip() for line in lines if f'File "{stream.line.file}"' in line]
+    place = re.search(r"line (\d+), in (\S+)", own[-1]) if own else None
+    where = f"{str(stream.line).rpartition(':')[0]}:{place[1]}" if place else str(stream.line)
+    function = f" in {place[2]}()" if place else ""
+    return StreamCodeError(
+        f"{where}: the stream {stream.name} stopped{function}: {raised or 'its Python function failed on a record'}",
+        hint="The record is read again at the next start: make the function take it, or filter such records before it",
+        stream=stream.name,
+    )
+
+
+def _expression(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+    for condition in _CODE:
+        if found := re.search(rf"\[({condition}[A-Z0-9_.]*)\] ([^\n]*)", text):
+            return StreamCodeError(
+                f"{stream.line}: the stream {stream.name} stopped on a record: {sentence(found[2])}",
+                hint="Use the try_ form of the expression, or filter such records before it",
+                stream=stream.name,
+            )
+    return None
+
+
+def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
+    signs = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailable", "Failed to construct kafka")
+    if not any(sign in text for sign in signs) or "kafka" not in text.lower():
+        return None
+    return BrokerUnreachableError(
+        f"The stream {stream.name} lost Kafka: {_first_cause(text)}", hint=f"Spark's log is {log}", stream=stream.name
+    )
+
+
+def _checkpoint(stream: Stream, text: str, log: str) -> RiverrunError | None:
+    if not any(sign in text for sign in _CHECKPOINT):
+        return None
+    return CheckpointError(
+        f"The stream {stream.name} cannot go on from where it was: {_first_cause(text)}",
+        hint=f"Begin again with `riverrun run FILE --fresh {stream.name}`; Spark's log is {log}",
+        stream=stream.name,
+    )
+
+
+def _whole_text(error: BaseException) -> str:
+    return "\n".join(dict.fromkeys([str(error), *_causes(error)]))
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """The messages of the Java exceptions behind it, outermost first."""
+    cause = getattr(error, "_cause", None)
+    while cause is not None:
+        yield str(cause)
+        stack = getattr(cause, "_stackTrace", None)
+        if stack:
+            yield str(stack)
+        cause = getattr(cause, "_cause", None)
+    stack = getattr(error, "_stackTrace", None)
+    if stack:
+        yield str(stack)
+    if error.__cause__ is not None:
+        yield "".join(traceback.format_exception_only(error.__cause__))
+
+
+def _first_cause(text: str) -> str:
+    """The innermost cause that says something."""
+    found = re.findall(r"Caused by: ([^\n]+)", text)
+    return sentence(found[-1] if found else text)[:400]

@@ -1,0 +1,168 @@
+"""What a stream's query is made of, read off Spark's own analysed plan, and what Spark says it can do with it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Operators that keep state between batches, in the words a user has for them.
+STATEFUL = {
+    "Aggregate": "groupBy().agg()",
+    "Deduplicate": "dropDuplicates()",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark()",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState()",
+    "TransformWithStateInPandas": "transformWithStateInPandas()",
+    "TransformWithStateInPySpark": "transformWithState()",
+}
+# Operators that run Python or that real-time mode has no form for.
+NOT_REAL_TIME = {
+    "MapInPandas": "mapInPandas()",
+    "MapInArrow": "mapInArrow()",
+    "PythonMapInArrow": "mapInArrow()",
+    "FlatMapGroupsInPandas": "applyInPandas()",
+    "FlatMapGroupsInArrow": "applyInArrow()",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState()",
+    "TransformWithStateInPandas": "transformWithStateInPandas()",
+    "TransformWithStateInPySpark": "transformWithState()",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark()",
+}
+# One row in, at most one row out.
+_ONE_TO_ONE = {
+    "Project", "Filter", "EventTimeWatermark", "CollectMetrics", "StreamingRelationV2", "SubqueryAlias", "View", "ResolvedHint",
+    "StreamingRelation", "Deduplicate", "DeduplicateWithinWatermark", "Union",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Query:
+    """An analysed query. Nodes are listed from the output down."""
+
+    nodes: tuple[str, ...]
+    joins_streams: bool
+    joins_tables: bool
+    python_functions: tuple[str, ...]
+    grouping: tuple[str, ...] | None
+    windowed: bool
+    watermarked: bool
+    random_columns: tuple[str, ...]
+    repeated_sources: bool
+    plan: Any
+
+    @property
+    def stateful(self) -> tuple[str, ...]:
+        found = [STATEFUL[each] for each in self.nodes if each in STATEFUL]
+        return tuple(found + (["a join of two streams"] if self.joins_streams else []))
+
+    @property
+    def aggregated(self) -> bool:
+        return "Aggregate" in self.nodes
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether every row that leaves is one row that came, so that what is missing was filtered or late."""
+        return set(self.nodes) <= _ONE_TO_ONE and not self.repeated_sources
+
+
+def read_query(frame: "DataFrame") -> Query:
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    # Below an observation are our own readers; what counts is the user's part.
+    nodes = [node for node in _nodes(plan) if node.isStreaming()]
+    names = tuple(node.nodeName() for node in nodes)
+    joins = [node for node in nodes if node.nodeName() == "Join"]
+    both = [all(child.isStreaming() for child in _each(node.children())) for node in joins]
+    sources = [_source(node) for node in nodes if node.nodeName() == "StreamingRelationV2"]
+    top = next((node for node in nodes if node.nodeName() == "Aggregate"), None)
+    functions: dict[str, None] = {}
+    random: dict[str, None] = {}
+    windowed = False
+    for node in nodes:
+        for expression in _each(node.expressions()):
+            for each in _expressions(expression):
+                kind = each.getClass().getSimpleName()
+                if kind == "PythonUDF":
+                    functions[each.name()] = None
+                elif kind == "Alias" and not each.deterministic():
+                    random[each.name()] = None
+                elif kind in ("PreciseTimestampConversion", "TimeWindow", "SessionWindow"):
+                    windowed = True
+    return Query(
+        nodes=names,
+        joins_streams=any(both),
+        joins_tables=any(not each for each in both),
+        python_functions=tuple(functions),
+        grouping=None if top is None else _grouping(top),
+        windowed=windowed,
+        watermarked="EventTimeWatermark" in names,
+        random_columns=tuple(random),
+        repeated_sources=len(sources) != len(set(sources)),
+        plan=plan,
+    )
+
+
+def refusal(frame: "DataFrame", query: Query, mode: str, *, real_time: bool = False) -> str:
+    """What Spark says against running this query in an output mode; empty when nothing."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    jvm = frame.sparkSession._jvm  # noqa: SLF001
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker  # type: ignore[union-attr]
+    output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode.capitalize())()  # type: ignore[union-attr]
+    try:
+        checker.checkForStreaming(query.plan, output)
+        if real_time:
+            checker.checkAdditionalRealTimeModeConstraints(query.plan, output)
+    except Py4JJavaError as error:
+        return sentence(str(error.java_exception.getMessage()))
+    except PySparkException as error:
+        return sentence(str(error))
+    return ""
+
+
+def sentence(text: str) -> str:
+    """The part of Spark's message that is for people: no condition's name, no plan, no SQL state."""
+    first = re.split(r"\n|;\s*~|;\s*\n| SQLSTATE:", text.strip(), maxsplit=1)[0]
+    return re.sub(r"^(\([^)]*\) )?\[[A-Z0-9_.]+\]\s*", "", first).strip().rstrip(".;")
+
+
+def _source(node: Any) -> str:
+    return str(node.extraOptions().get("subscribe") or node.toString())
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _expressions(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _each(expression.children()):
+        yield from _expressions(child)
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _grouping(aggregate: Any) -> tuple[str, ...]:
+    """The names that the columns an aggregate groups by have in its output."""
+    outputs = list(_each(aggregate.aggregateExpressions()))
+    names = []
+    for group in _each(aggregate.groupingExpressions()):
+        same = [each for each in outputs if _inner(each).semanticEquals(_inner(group))]
+        name = same[0] if same else group
+        names.append(str(name.name()) if _is_named(name) else str(name.toString()))
+    return tuple(names)
+
+
+def _inner(expression: Any) -> Any:
+    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
+
+
+def _is_named(expression: Any) -> bool:
+    return expression.getClass().getSimpleName() in ("Alias", "AttributeReference")

@@ -1,0 +1,219 @@
+"""All streams of an app, running: topics made, queries started and looked after, progress told, everything stopped in order."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riverrun.app import App
+from riverrun.config import Project, Settings
+from riverrun.errors import PipelineError, RiverrunError, UsageError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.topics import apply_topics
+from riverrun.kafka.connection import Connection
+from riverrun.model.near import nearest
+from riverrun.model.pipeline import Speed
+from riverrun.model.progress import PipelineProgress
+from riverrun.model.state import Place
+from riverrun.streams.books import Books
+from riverrun.streams.compiler import Compilation, compile_app
+from riverrun.streams.graph import Graph, graph_of
+from riverrun.streams.planner import Plan, plan_streams, slots_for
+from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint
+from riverrun.streams.session import start_session, stop_session
+from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.sweeping import Sweeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS = 0.25
+# How often the ends of the inputs are asked for, to know how far behind a stream is.
+ENDS_SECONDS = 1.0
+
+
+def streams_folder(project: Project, app: App) -> Path:
+    """Where the streams of an app keep what they must not lose."""
+    return project.home / "streams" / app.name
+
+
+def group_of(app: App, stream: str) -> str:
+    """The consumer group that shows where a stream stands."""
+    return f"{app.name}.{stream}"
+
+
+def checked_graph(app: App) -> Graph:
+    """The app's graph; PipelineError when there are no streams to run."""
+    graph = graph_of(app)
+    if not app.streams:
+        raise PipelineError([f"The app {app.name} has no streams; declare one with @app.stream or app.sql()"])
+    return graph
+
+
+def open_session(graph: Graph, settings: Settings, project: Project, *, speed: Speed | None = None) -> "SparkSession":
+    slots = slots_for(graph, settings, speed)
+    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots)
+
+
+def slots_of(spark: "SparkSession") -> int:
+    """How many tasks Spark runs at once."""
+    return int(spark.sparkContext.defaultParallelism)
+
+
+class Pipeline:
+    """A pipeline on a running cluster. `run` returns when all streams are over or `stop` is set."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        spark: "SparkSession",
+        settings: Settings,
+        project: Project,
+        connection: Connection,
+        *,
+        speed: Speed | None = None,
+        every: str | None = None,
+        only: Collection[str] = (),
+        fresh: Collection[str] = (),
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._settings = settings
+        self._project = project
+        self._connection = connection
+        self._admin = Admin(connection)
+        self._notice = notice
+        self._folder = streams_folder(project, graph.app)
+        self.app = graph.app
+        for name in [*only, *fresh]:
+            self._require_stream(name)
+        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
+        there = self._admin.topics(list(self.app.topics), config=False)
+        self.plan: Plan = plan_streams(
+            self.done,
+            settings,
+            slots=slots_of(spark),
+            speed=speed,
+            every=every,
+            partitions={name: len(state.partitions) for name, state in there.items()},
+        )
+        self._names = [name for name in graph.order if not only or name in only]
+        self._fresh = fresh
+        self.streams: list[RunningStream] = []
+        self._ends: dict[Place, int] = {}
+        self._ends_at = 0.0
+        self._places: list[Place] = []
+        self.progress = PipelineProgress(
+            self.app.name,
+            next((line.file for line in self.app.lines.values()), ""),
+            pid=0,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _require_stream(self, name: str) -> None:
+        if name not in self.app.streams:
+            near = nearest(name, self.app.streams)
+            raise UsageError(
+                f"The app {self.app.name} has no stream {name}",
+                expected=", ".join(self.app.streams),
+                hint=f"Did you mean {near}?" if near else "",
+                stream=name,
+            )
+
+    def prepare(self) -> None:
+        """Make the topics, and see that every stream can go on from where it was."""
+        outputs = [self.done.output_topic(name) for name in self._names]
+        topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
+        apply_topics(self._admin, list(topics.values()))
+        sources = {topic for name in self._names for topic in self.done.sources(name)}
+        typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
+        sweeper = Sweeper(self.done.spark, self._connection, self.done, f"{self.app.name}.dead-letters")
+        sweeper.prepare(typed)
+        around = self._surroundings()
+        for name in self._names:
+            group = group_of(self.app, name)
+            folder = self._folder / name
+            if name in self._fresh:
+                self._forget(around, name, group)
+            plan = self.plan.of(name)
+            if plan.speed != "batch":
+                check_checkpoint(around, name, group)
+            books = Books(
+                self.done.streams[name], self.done.sources(name), group, folder / "account.json", self._admin, sweeper
+            )
+            self.streams.append(RunningStream(around, plan, books, folder))
+        found = self._admin.topics(list(sources), config=False)
+        self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
+
+    def _surroundings(self) -> Surroundings:
+        place = self._settings.streams.checkpoints
+        checkpoints = f"{place.rstrip('/')}/{self.app.name}" if place else str(self._folder / "checkpoints")
+        log = str(self._project.home / "spark" / "spark.log")
+        return Surroundings(self.done, self._connection, self._admin, checkpoints, log, self._notice)
+
+    def _forget(self, around: Surroundings, name: str, group: str) -> None:
+        """Where a stream stood, so that it begins again at the first record there is."""
+        shutil.rmtree(Path(around.checkpoints) / name, ignore_errors=True)
+        shutil.rmtree(self._folder / name, ignore_errors=True)
+        if group in self._admin.group_names():
+            self._admin.delete_group(group)
+
+    def run(
+        self,
+        stop: threading.Event,
+        changed: Callable[[PipelineProgress], None] = lambda _: None,
+        *,
+        until_caught_up: bool = False,
+    ) -> None:
+        """Start all and look after them. Raises the first error that ended a stream for good, when all is over."""
+        try:
+            for stream in self.streams:
+                stream.start()
+            while not stop.is_set() and not all(stream.over for stream in self.streams):
+                self._look()
+                changed(self.snapshot())
+                if until_caught_up and self._caught_up():
+                    break
+                stop.wait(LOOK_SECONDS)
+        finally:
+            for stream in self.streams:
+                stream.stop()
+            self._look_at_ends(force=True)
+            changed(self.snapshot())
+        for stream in self.streams:
+            if stream.error is not None:
+                raise stream.error
+
+    def _look(self) -> None:
+        self._look_at_ends()
+        for stream in self.streams:
+            stream.look(self._ends)
+
+    def _look_at_ends(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now >= self._ends_at:
+            self._ends_at = now + ENDS_SECONDS
+            try:
+                self._ends = self._admin.offsets(self._places, "latest", committed_only=True)
+            except RiverrunError:
+                # The streams themselves say what is wrong with the cluster.
+                self._ends = {}
+
+    def _caught_up(self) -> bool:
+        """Whether all there is has been read, and nothing waits to be started again."""
+        ready = [stream for stream in self.streams if stream.progress.phase in ("running", "finished", "failed")]
+        return len(ready) == len(self.streams) and all(
+            stream.over or stream.progress.lag == 0 for stream in self.streams
+        )
+
+    def snapshot(self) -> PipelineProgress:
+        """Where all streams stand now."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        return replace(self.progress, updated_at=now, streams=[stream.progress for stream in self.streams])
+
+
+def close_session(spark: "SparkSession") -> None:
+    stop_session(spark)

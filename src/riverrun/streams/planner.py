@@ -1,0 +1,129 @@
+"""Which speed each stream runs at, decided and explained before anything starts.
+
+Real-time mode holds a task slot for every partition it reads and every part of its state, all the time, and does not take
+every operator. A stream that cannot have it runs near real time, as fast as it goes, and the plan says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from riverrun.config import Settings
+from riverrun.model.pipeline import Speed, every_ms
+from riverrun.streams.compiler import Compilation, Compiled
+from riverrun.streams.graph import Graph
+from riverrun.streams.session import cores, shuffle_partitions
+
+DEFAULT_SPEED: Speed = "near-real-time"
+# A real-time batch: progress, offsets and the event-time clock move at its end, and a crash sends it again.
+REAL_TIME_BATCH_MS = 30_000
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """How one stream will run."""
+
+    name: str
+    asked: Speed
+    speed: Speed
+    # Why it does not run as asked; empty when it does.
+    because: str
+    output_mode: str
+    # Milliseconds between two looks for records (near real time), or of a real-time batch.
+    every_ms: int
+    slots: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pace(self) -> str:
+        if self.speed == "batch":
+            return "once"
+        if self.speed == "real-time":
+            return "always"
+        return f"every {self.every_ms / 1000:g} s" if self.every_ms else "as fast as it goes"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All streams. `slots` is how many tasks can run at once, `needed` how many real-time streams hold."""
+
+    streams: tuple[StreamPlan, ...]
+    slots: int
+    needed: int
+
+    def of(self, name: str) -> StreamPlan:
+        return next(each for each in self.streams if each.name == name)
+
+
+def asked_speed(own: Speed | None, settings: Settings, override: Speed | None) -> Speed:
+    """The command line's, else the stream's own, else the project's, else near real time."""
+    return override or own or settings.streams.speed or DEFAULT_SPEED
+
+
+def slots_for(graph: Graph, settings: Settings, override: Speed | None) -> int:
+    """How many task slots to give Spark on this machine: what real-time streams hold, and the cores for the others."""
+    held = 0
+    for name in graph.order:
+        if asked_speed(graph.app.streams[name].speed, settings, override) == "real-time":
+            held += sum(topic.partitions for topic in graph.topics(name)) + shuffle_partitions(settings)
+    return cores() + held
+
+
+def plan_streams(
+    done: Compilation,
+    settings: Settings,
+    *,
+    slots: int,
+    speed: Speed | None = None,
+    every: str | None = None,
+    partitions: Mapping[str, int] | None = None,
+) -> Plan:
+    """Plan every stream. `partitions` is what topics really have, where they are there already."""
+    plans: list[StreamPlan] = []
+    held = 0
+    for name in done.graph.order:
+        if name not in done.streams:
+            continue
+        plan = _plan(done, done.streams[name], settings, speed, every, partitions or {}, slots - held)
+        held += plan.slots
+        plans.append(plan)
+    return Plan(tuple(plans), slots, held)
+
+
+def _plan(
+    done: Compilation,
+    compiled: Compiled,
+    settings: Settings,
+    speed: Speed | None,
+    every: str | None,
+    partitions: Mapping[str, int],
+    free: int,
+) -> StreamPlan:
+    stream = compiled.stream
+    asked = asked_speed(stream.speed, settings, speed)
+    wait = every_ms(every or stream.every or settings.streams.every, f"every of {stream.name}")
+    if asked == "batch":
+        return StreamPlan(stream.name, asked, "batch", "", "append", 0, 0, compiled.notes)
+    if asked == "near-real-time":
+        return StreamPlan(stream.name, asked, asked, "", compiled.mode, wait, 0, compiled.notes)
+    slots = _slots(done, compiled, settings, partitions)
+    because = ""
+    if compiled.against_real_time:
+        because = f"real-time mode does not take {' and '.join(compiled.against_real_time)}"
+        if compiled.fused or stream.emit == "final":
+            because = f"real-time mode sends rows before they are final, and {' and '.join(compiled.against_real_time)}"
+    elif slots > free:
+        because = f"it would hold {slots} task slots for good, and of Spark's only {max(0, free)} are free"
+    if because:
+        return StreamPlan(stream.name, asked, "near-real-time", because, compiled.mode, 0, 0, compiled.notes)
+    return StreamPlan(stream.name, asked, asked, "", "update", REAL_TIME_BATCH_MS, slots, compiled.notes)
+
+
+def _slots(done: Compilation, compiled: Compiled, settings: Settings, partitions: Mapping[str, int]) -> int:
+    reads = 0
+    for topic in done.sources(compiled.stream.name):
+        declared = done.graph.app.topics.get(topic)
+        if declared is None:
+            writer = next(name for name, each in done.streams.items() if each.stream.target == topic)
+            declared = done.output_topic(writer)
+        reads += partitions.get(topic, declared.partitions)
+    return reads + (shuffle_partitions(settings) if compiled.query.stateful else 0)

@@ -1,0 +1,319 @@
+"""One stream at work: started, watched, started again when what is around it failed, stopped."""
+
+import contextlib
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.java_client import java_properties
+from riverrun.model.progress import StreamProgress
+from riverrun.model.state import Place
+from riverrun.streams.books import Books, Offsets
+from riverrun.streams.compiler import Compilation, encoded
+from riverrun.streams.failures import explain
+from riverrun.streams.planner import StreamPlan
+from riverrun.streams.sources import Counters, KafkaRecords
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+# A backlog is taken in bites that last about this long, so that progress is seen and a crash repeats little.
+BITE_SECONDS = 10.0
+# The first bite, before anything was measured, and the bounds of all later ones.
+FIRST_BITE, SMALLEST_BITE, LARGEST_BITE = 400_000, 20_000, 5_000_000
+BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+# A stream that has run this long is well again: the next failure is a first one.
+WELL_SECONDS = 60.0
+# Enough of Spark's reports to miss none between two looks.
+KEPT_REPORTS = 40
+
+
+@dataclass
+class Surroundings:
+    """What all streams of a pipeline share."""
+
+    done: Compilation
+    connection: Connection
+    admin: Admin
+    checkpoints: str
+    log: str
+    notice: Callable[[str], None]
+
+
+class RunningStream:
+    """One stream. `look` is called again and again; it never blocks for long and never raises."""
+
+    def __init__(self, around: Surroundings, plan: StreamPlan, books: Books, folder: Path) -> None:
+        self._around = around
+        self.plan = plan
+        self._compiled = around.done.streams[plan.name]
+        self._books = books
+        self._bite_file = folder / "bite.json"
+        self._bite = _read_bite(self._bite_file)
+        self._query: StreamingQuery | None = None
+        self._batch: threading.Thread | None = None
+        self._batch_error: BaseException | None = None
+        self._seen: tuple[int, str] = (-1, "")
+        self._started = self._again_at = 0.0
+        self._failures = 0
+        self.error: RiverrunError | None = None
+        self.progress = StreamProgress(
+            plan.name, topic=self._compiled.stream.target, group=books.group, speed=plan.speed, account=books.account
+        )
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def over(self) -> bool:
+        return self.progress.phase in ("finished", "failed", "stopped")
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        try:
+            if self.plan.speed == "batch" and not self._needs_stream:
+                self._start_batch()
+            else:
+                self._start_query()
+            self.progress.phase = "running"
+        except Exception as error:  # noqa: BLE001  -- whatever Spark raises is explained, and the other streams go on
+            self._failed(error)
+
+    @property
+    def _needs_stream(self) -> bool:
+        """Operators that Spark has for streams only."""
+        return "DeduplicateWithinWatermark" in self._compiled.query.nodes
+
+    def _start_query(self) -> None:
+        done, spark = self._around.done, self._around.done.spark
+        counters = Counters(moving=True)
+        options = {"maxOffsetsPerTrigger": str(self._bite)} if self.plan.speed == "near-real-time" else {}
+        records = KafkaRecords(spark, self._around.connection, options=options)
+        rows = done.rows(self.name, records, counters=counters, broadcast=self.plan.speed == "real-time")
+        # Its jobs take turns with those of the other streams.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(KEPT_REPORTS))
+        writer = (
+            encoded(rows, self._compiled, counters)
+            .writeStream.format("kafka")
+            .queryName(self.name)
+            .options(**self._sink())
+            .option("checkpointLocation", f"{self._around.checkpoints}/{self.name}")
+            .outputMode(self.plan.output_mode)
+        )
+        if self.plan.speed == "batch":
+            writer = writer.outputMode(self._compiled.mode).trigger(availableNow=True)
+        elif self.plan.speed == "real-time":
+            writer = writer.trigger(realTime=f"{self.plan.every_ms} milliseconds")
+        else:
+            writer = writer.trigger(processingTime=f"{self.plan.every_ms} milliseconds")
+        self._seen = (-1, "")
+        self._query = writer.start()
+
+    def _sink(self) -> dict[str, str]:
+        sink = {f"kafka.{name}": value for name, value in java_properties(self._around.connection).items()}
+        sink["topic"] = self._compiled.stream.target
+        if self.plan.speed != "real-time":
+            # Rows of a batch come all at once: fuller requests, fewer of them.
+            sink |= {"kafka.linger.ms": "5", "kafka.batch.size": "262144", "kafka.compression.type": "lz4"}
+        return sink
+
+    def _start_batch(self) -> None:
+        self._batch_error = None
+        self._batch = threading.Thread(target=self._run_batch, name=f"batch {self.name}", daemon=True)
+        self._batch.start()
+
+    def _run_batch(self) -> None:
+        try:
+            done = self._around.done
+            begin, end = self._all_there_is()
+            ranges = {topic: (_text(begin[topic]), _text(end[topic])) for topic in end}
+            counters = Counters(moving=False)
+            records = KafkaRecords(done.spark, self._around.connection, ranges=ranges)
+            rows = done.rows(self.name, records, counters=counters, moving=False)
+            done.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+            started = time.monotonic()
+            encoded(rows, self._compiled, counters).write.format("kafka").options(**self._sink()).save()
+            self._books.whole(begin, end, counters.results())
+            self.progress.batch = 0
+            self.progress.batch_ms = round((time.monotonic() - started) * 1000)
+            self.progress.last_record_at = datetime.now(UTC).isoformat()
+            seconds = max(0.001, time.monotonic() - started)
+            self.progress.rows_in_per_second = self._books.account.read / seconds
+            self.progress.rows_out_per_second = self._books.account.out / seconds
+        except BaseException as error:  # noqa: BLE001  -- carried to the thread that looks
+            self._batch_error = error
+
+    def _all_there_is(self) -> tuple[Offsets, Offsets]:
+        admin = self._around.admin
+        topics = self._around.done.sources(self.name)
+        places = [Place(name, part) for name, state in admin.topics(topics, config=False).items()
+                  for part in range(len(state.partitions))]  # fmt: skip
+        first, last = admin.offsets(places, "earliest"), admin.offsets(places, "latest", committed_only=True)
+        return _by_topic(first), _by_topic(last)
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    def look(self, ends: Mapping[Place, int]) -> None:
+        if self.over:
+            return
+        try:
+            if self.progress.phase == "restarting":
+                if time.monotonic() >= self._again_at:
+                    self.progress.restarts += 1
+                    self.start()
+                return
+            if self._batch is not None:
+                self._look_at_batch()
+            elif self._query is not None:
+                self._look_at_query(ends)
+            self.progress.account = self._books.account
+            if self.progress.phase == "finished":
+                self._books.mirror()
+            if ends:
+                self.progress.lag = self._books.lag(ends)
+        except Exception as error:  # noqa: BLE001  -- as above
+            self._failed(error)
+
+    def _look_at_batch(self) -> None:
+        assert self._batch is not None  # noqa: S101
+        if self._batch.is_alive():
+            return
+        self._batch = None
+        if self._batch_error is not None:
+            self._failed(self._batch_error)
+        else:
+            self.progress.phase = "finished"
+
+    def _look_at_query(self, ends: Mapping[Place, int]) -> None:
+        assert self._query is not None  # noqa: S101
+        active = self._query.isActive
+        self._book()
+        if not active:
+            error = self._query.exception()
+            if error is not None:
+                self._failed(error)
+            else:
+                self.progress.phase = "finished"
+            return
+        self._books.mirror()
+        if self._failures and time.monotonic() - self._started > WELL_SECONDS:
+            self._failures = 0
+        self._adapt(ends)
+
+    def _book(self) -> None:
+        """Book all reports that came since the last look."""
+        query: Any = self._query
+        reports = list(query._jsq.recentProgress())  # noqa: SLF001
+        new: list[dict[str, Any]] = []
+        for each in reversed(reports):
+            place = (int(each.batchId()), str(each.timestamp()))
+            if place <= self._seen:
+                break
+            new.append(json.loads(each.json()))
+        for report in reversed(new):
+            self._books.batch(report, self.progress)
+            self._seen = (int(report["batchId"]), str(report["timestamp"]))
+
+    def _adapt(self, ends: Mapping[Place, int]) -> None:
+        """Size the bites of a backlog by what a full one took. A query takes a new size only when it starts."""
+        if self.plan.speed != "near-real-time" or not self._query or not ends:
+            return
+        last = self._query.lastProgress
+        if last is None or last.batchId < 1:
+            # The first batch pays for compiling the query.
+            return
+        report = json.loads(last.json)
+        rows, millis = int(report.get("numInputRows") or 0), int(report.get("batchDuration") or 0)
+        if rows < 0.9 * self._bite or not millis:
+            return
+        wanted = round(min(LARGEST_BITE, max(SMALLEST_BITE, rows / millis * 1000 * BITE_SECONDS)))
+        if abs(math.log2(wanted / self._bite)) < 1 or self._books.lag(ends) < 2 * max(wanted, self._bite):
+            return
+        self._bite = wanted
+        _write_bite(self._bite_file, wanted)
+        self._query.stop()
+        self._book()
+        self._start_query()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop after what is being done is left in order; what was done is booked."""
+        if self._query is not None:
+            with contextlib.suppress(Exception):
+                self._query.stop()
+            with contextlib.suppress(Exception):
+                self._book()
+        with contextlib.suppress(RiverrunError):
+            self._books.mirror()
+        if not self.over:
+            self.progress.phase = "stopped"
+
+    def _failed(self, error: BaseException) -> None:
+        self._query = None
+        found = explain(self._compiled.stream, error, self._around.log)
+        self.progress.error = str(found)
+        if not found.retryable:
+            self.error = found
+            self.progress.phase = "failed"
+            self._around.notice(str(found))
+            return
+        wait = BACKOFF_SECONDS[min(self._failures, len(BACKOFF_SECONDS) - 1)]
+        self._failures += 1
+        self._again_at = time.monotonic() + wait
+        self.progress.phase = "restarting"
+        self._around.notice(f"{found} It is started again in {wait:g} s.")
+
+
+def check_checkpoint(around: Surroundings, name: str, group: str) -> None:
+    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again."""
+    folder = Path(around.checkpoints.removeprefix("file:")) / name
+    if "://" in around.checkpoints or (folder / "metadata").exists():
+        return
+    stood = around.admin.committed(group)
+    if stood:
+        where = ", ".join(f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(stood.items())[:4])
+        raise CheckpointError(
+            f"The stream {name} has run before, and its checkpoint is gone",
+            expected=str(folder),
+            found=f"the group {group} at {where}",
+            hint=f"Put the folder back, or read everything again with `--fresh {name}`",
+            stream=name,
+        )
+
+
+def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
+    found: Offsets = {}
+    for place, offset in offsets.items():
+        found.setdefault(place.topic, {})[place.partition] = offset
+    return found
+
+
+def _text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(part): offset for part, offset in offsets.items()}
+
+
+def _read_bite(file: Path) -> int:
+    try:
+        return min(LARGEST_BITE, max(SMALLEST_BITE, int(file.read_text())))
+    except (OSError, ValueError):
+        return FIRST_BITE
+
+
+def _write_bite(file: Path, rows: int) -> None:
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(rows))

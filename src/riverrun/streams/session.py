@@ -1,0 +1,188 @@
+"""One Spark session for all streams of a process: the right Java and jars, logs in a file, every setting from one place.
+
+Settings reach Spark's launcher in a file that only the user can read: a command line is there for all to see.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riverrun.artifacts.java import find_java
+from riverrun.artifacts.sets import fetch
+from riverrun.artifacts.spark_java import spark_java_home
+from riverrun.config import Settings
+from riverrun.errors import SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.filePattern = {path}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 32MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+"""
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shuffle_partitions(settings: Settings) -> int:
+    """Into how many parts rows are split by key, where nobody says: measured in docs/decisions/0007-streams.md."""
+    return settings.spark.shuffle_partitions or min(8, max(2, cores()))
+
+
+def start_session(
+    settings: Settings, folder: Path, *, name: str, slots: int = 0, extra: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine."""
+    try:
+        from pyspark import SparkContext
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkUnavailableError(
+            "PySpark is not installed", hint='Install it: pip install "riverrun[spark]"', found=str(error)
+        ) from error
+    log = folder / "spark.log"
+    java = find_java(settings.java)
+    home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
+    jars = fetch("spark-kafka", settings.artifacts)
+    for each in (folder, folder / "tmp"):
+        each.mkdir(parents=True, exist_ok=True)
+    ours = _properties(settings, folder, log, name, slots or cores(), jars)
+    with tempfile.TemporaryDirectory(prefix="riverrun-spark-") as private:
+        file = Path(private) / "spark.properties"
+        file.touch(mode=0o600)
+        file.write_text(_format(ours | dict(settings.spark.config) | dict(extra or {})), encoding="utf-8")
+        try:
+            with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=f"--properties-file {file} pyspark-shell"):
+                _launch(SparkContext, folder / "spark.out")
+                session = SparkSession.builder.getOrCreate()
+        except (PySparkException, OSError, RuntimeError) as error:
+            raise _did_not_start(error, folder) from error
+        except Exception as error:
+            if type(error).__module__.startswith("py4j."):
+                raise _did_not_start(error, folder) from error
+            raise
+    return session
+
+
+def stop_session(session: "SparkSession") -> None:
+    """Stop Spark and its JVM. A JVM that is gone already is no problem."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
+    if gateway is not None:
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            # It ends when nobody holds its input any more.
+            process.stdin.close()
+            process.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+def _launch(context: type, output: Path) -> None:
+    """Start the JVM. What it prints goes to a file, not among what the user reads."""
+    from pyspark.conf import SparkConf
+    from pyspark.java_gateway import launch_gateway
+
+    with output.open("ab") as sink:
+        gateway = launch_gateway(SparkConf(loadDefaults=False, _jvm=None), {"stdout": sink, "stderr": sink})
+    context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _did_not_start(error: Exception, folder: Path) -> SparkUnavailableError:
+    output = folder / "spark.out"
+    said = output.read_text(errors="replace").splitlines()[-5:] if output.exists() else []
+    return SparkUnavailableError(
+        "Spark did not start",
+        found=str(error).partition("\n")[0][:300],
+        hint=f"Its output is in {output}, its log in {folder / 'spark.log'}",
+        lines=said,
+        folder=str(folder),
+    )
+
+
+def _properties(
+    settings: Settings, folder: Path, log: Path, name: str, slots: int, jars: list[Path]
+) -> dict[str, str]:
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOG4J.format(path=log), encoding="utf-8")
+    found = {
+        "spark.app.name": f"riverrun {name}",
+        "spark.master": settings.spark.master or f"local[{slots}]",
+        "spark.driver.memory": f"{settings.spark.driver_memory_mb or _memory_mb()}m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder}/tmp",
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(settings)),
+        # Batch queries may split by less, never by more; a stream keeps the number its state was made with.
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        # Several streams share the slots in turns, each in a pool of its own.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # So that a stream can change between near real time and real time with the state it has.
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        # A real-time shuffle hands rows on at once instead of waiting for a full buffer (DESIGN: 37 → 10 ms).
+        "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+        "spark.pyspark.python": sys.executable,
+    }
+    if not settings.spark.master:
+        found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return found
+
+
+def _memory_mb() -> int:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
+    except (ValueError, OSError):
+        total = 8192
+    return min(8192, max(1024, total // 4))
+
+
+def _format(properties: Mapping[str, str]) -> str:
+    """Java's properties format."""
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()}
+    return "".join(f"{name.replace(':', chr(92) + ':')}={value}\n" for name, value in escaped.items())
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,155 @@
+"""Where the DataFrames of a stream's inputs come from: raw records of a topic, typed, checked and counted; files.
+
+Every record is counted on its way in, good or bad, by an observation named after its topic. The observation is also what
+keeps Spark from parsing a record more than once: the optimizer does not merge projections across it.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.java_client import java_properties
+from riverrun.model.event import schema_of
+from riverrun.model.pipeline import FileSource, Table
+from riverrun.model.topic import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+    from riverrun.streams.values import Shape
+
+COUNT, DEAD = "n", "dead"
+RAW = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+
+
+class Records(Protocol):
+    """Raw records of topics: Spark's columns key, value, topic, partition, offset, timestamp."""
+
+    def moving(self, topic: str) -> "DataFrame":
+        """All records, as they come."""
+
+    def still(self, topic: str) -> "DataFrame":
+        """The records that are there."""
+
+
+class KafkaRecords:
+    """Records of a cluster. `options` are more of Spark's for streams, `ranges` the offsets that `still` reads of a topic,
+    from and to, by partition; without one, all that is there."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        connection: Connection,
+        *,
+        options: Mapping[str, str] | None = None,
+        ranges: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] | None = None,
+        headers: bool = False,
+    ) -> None:
+        self._spark = spark
+        self._options = {f"kafka.{name}": value for name, value in java_properties(connection).items()}
+        # Records of aborted transactions never happened.
+        self._options["kafka.isolation.level"] = "read_committed"
+        # What retention took is told by us, with the number (streams/offsets.py), and the stream goes on.
+        self._options["failOnDataLoss"] = "false"
+        self._moving = {"startingOffsets": "earliest"} | dict(options or {})
+        self._ranges = dict(ranges or {})
+        if headers:
+            self._options["includeHeaders"] = "true"
+
+    def moving(self, topic: str) -> "DataFrame":
+        options = {**self._options, **self._moving, "subscribe": topic}
+        return self._spark.readStream.format("kafka").options(**options).load()
+
+    def still(self, topic: str) -> "DataFrame":
+        options = {**self._options, "subscribe": topic}
+        if topic in self._ranges:
+            # Only these partitions: what is not in a range is not read.
+            begin, end = self._ranges[topic]
+            del options["subscribe"]
+            options["assign"] = json.dumps({topic: [int(each) for each in begin]})
+            options |= {"startingOffsets": json.dumps({topic: begin}), "endingOffsets": json.dumps({topic: end})}
+        return self._spark.read.format("kafka").options(**options).load()
+
+
+class Counters:
+    """Counts rows where they pass. A stream's counts come with its progress, a batch's when it is done."""
+
+    def __init__(self, *, moving: bool) -> None:
+        self._moving = moving
+        self._batch: dict[str, Observation] = {}
+
+    def count(self, frame: "DataFrame", name: str, *columns: "Column") -> "DataFrame":
+        from pyspark.sql import Observation
+
+        if self._moving:
+            return frame.observe(name, *columns)
+        self._batch[name] = Observation(name)
+        return frame.observe(self._batch[name], *columns)
+
+    def results(self) -> dict[str, dict[str, int]]:
+        """The counts of a batch that is done."""
+        return {name: dict(each.get) for name, each in self._batch.items()}
+
+
+def checked(raw: "DataFrame", shape: "Shape", topic: str, counters: Counters) -> "DataFrame":
+    """Typed rows of a topic: those that are what they should be; all are counted."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counts = F.count(F.lit(1)).alias(COUNT), F.count_if(~F.col("_ok")).alias(DEAD)
+    counted = counters.count(shape.parse(raw), observation(topic), *counts)
+    return counted.where("_ok").select(*[F.col(f"`{name}`") for name in shape.columns.names])
+
+
+def observation(topic: str) -> str:
+    return f"in {topic}"
+
+
+def watermarked(frame: "DataFrame", time: str, late_ms: int) -> "DataFrame":
+    return frame.withWatermark(time, f"{late_ms} milliseconds")
+
+
+def table_frame(spark: "SparkSession", table: Table, records: Records, folder: Path) -> "DataFrame":
+    """The rows of a table as they are now; read anew for every batch of a stream that joins it."""
+    if isinstance(table.source, FileSource):
+        return _file_frame(spark, table.source, folder)
+    return _latest_rows(table.source, records)
+
+
+def _file_frame(spark: "SparkSession", source: FileSource, folder: Path) -> "DataFrame":
+    path = source.path if "://" in source.path else str(folder / Path(source.path).expanduser())
+    reader = spark.read.format(source.format)
+    options = dict(source.options)
+    if source.format == "csv":
+        options = {"header": "true", "mode": "FAILFAST"} | options
+        if not source.columns:
+            options = {"inferSchema": "true"} | options
+    elif source.format == "json":
+        options = {"mode": "FAILFAST"} | options
+    if source.columns:
+        reader = reader.schema(source.columns)
+    return reader.options(**options).load(path)
+
+
+def _latest_rows(topic: Topic, records: Records) -> "DataFrame":  # type: ignore[type-arg]
+    """The newest record of each key. A record without a value deletes its key; one that is no good changes nothing."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from riverrun.streams.values import Shape
+
+    assert topic.event is not None  # noqa: S101  -- App.table saw to it
+    shape = Shape.of_event(topic.event)
+    parsed = shape.parse(records.still(topic.name))
+    row = F.struct(*[F.col(f"`{name}`") for name in shape.columns.names])
+    kept = parsed.where(F.col("_ok") | F.col("value").isNull())
+    newest = kept.groupBy("key").agg(F.max_by(F.struct(F.when(F.col("_ok"), row).alias("row")), "offset").alias("last"))
+    return newest.where("last.row is not null").select("last.row.*")
+
+
+def time_of(topic: Topic) -> tuple[str, int]:  # type: ignore[type-arg]
+    """A topic's event-time column and how late its records may be; empty when it has none."""
+    if topic.event is None:
+        return "", 0
+    schema = schema_of(topic.event)
+    return schema.time_field or "", schema.late_ms
