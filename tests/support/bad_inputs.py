@@ -654,3 +654,77 @@ def meter_topic(name: str = "meter-readings") -> Topic[Event]:
         load_kw: float
 
     return Topic(name, Reading)
+
+
+# --- dead letters and tests --------------------------------------------------------------------------------------------
+
+
+def dead_letter(world: World, topic: str) -> None:
+    """A project with one record that could not be read."""
+    import riverrun as rr
+
+    world.attach()
+    world.fine_topic(topic)
+    with rr.Producer(world.connection) as producer:
+        producer.send(topic, b'{"house_id": "h1"', key="h1")
+    with rr.Consumer(topic, group=f"{topic}-readers", connection=world.connection, follow=False) as consumer:
+        assert consumer.run(lambda _: None, on_unreadable="dead-letter").dead == 1
+
+
+@case("Misspell the topic of dead letters: `riverrun dlq show dead-onse`")
+def dlq_misspelt(world: World) -> str:
+    world.attach()
+    world.fine_topic("dead-ones")
+    return world.riverrun("dlq", "show", "dead-onse")
+
+
+@case("Ask for the bytes of no letter in particular: `riverrun dlq show t --raw`")
+def dlq_raw_of_all(world: World) -> str:
+    world.attach()
+    return world.riverrun("dlq", "show", "t", "--raw")
+
+
+@case("Ask for a dead letter that is not there: `riverrun dlq show dead-few --offset 7`")
+def dlq_no_such_offset(world: World) -> str:
+    dead_letter(world, "dead-few")
+    return world.riverrun("dlq", "show", "dead-few", "--offset", "7")
+
+
+@case("Re-drive dead letters from a script without `--yes`")
+def dlq_without_yes(world: World) -> str:
+    dead_letter(world, "dead-unsaid")
+    return world.riverrun("dlq", "redrive", "dead-unsaid")
+
+
+@case("Name a fix that is not there: `riverrun dlq redrive t --fix mend.py:mend`")
+def dlq_no_fix(world: World) -> str:
+    world.attach()
+    return world.riverrun("dlq", "redrive", "t", "--fix", "mend.py:mend")
+
+
+@case("Name a function that the fix's file does not have")
+def dlq_no_function(world: World) -> str:
+    world.attach()
+    world.write("mend.py", "def fix(value, letter):\n    return value\n")
+    return world.riverrun("dlq", "redrive", "t", "--fix", "mend.py:mend")
+
+
+@case("Re-drive with a fix that raises on a letter")
+def dlq_fix_raises(world: World) -> str:
+    dead_letter(world, "dead-fix-raises")
+    world.write("mend.py", "import json\n\ndef fix(value, letter):\n    return json.dumps(json.loads(value)).encode()\n")
+    return world.riverrun("dlq", "redrive", "dead-fix-raises", "--fix", "mend.py", "--yes")
+
+
+@case("Re-drive with a fix that gives text instead of bytes")
+def dlq_fix_gives_text(world: World) -> str:
+    dead_letter(world, "dead-fix-text")
+    world.write("mend.py", "def fix(value, letter):\n    return value.decode() + '}'\n")
+    return world.riverrun("dlq", "redrive", "dead-fix-text", "--fix", "mend.py", "--yes")
+
+
+@case("Run `riverrun test` without pytest")
+def no_pytest(world: World) -> str:
+    world.write("sitecustomize.py", "import sys\nsys.modules['pytest'] = None\n")
+    world.environ["PYTHONPATH"] = str(world.root)
+    return world.riverrun("test").replace(sys.executable, "PYTHON")

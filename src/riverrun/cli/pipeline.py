@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
     from riverrun.model.progress import PipelineProgress
     from riverrun.streams.compiler import Compilation
-    from riverrun.streams.graph import Graph
     from riverrun.streams.planner import Plan
 
 _file = click.argument("file", required=False, metavar="[FILE]")
@@ -148,7 +147,9 @@ def _compiled(
 @click.option("--stream", "only", multiple=True, metavar="NAME", help="Run this stream only; may be given again.")
 @click.option("--fresh", multiple=True, metavar="NAME", help="Forget where this stream was: read everything again.")
 @click.option("--until-caught-up", is_flag=True, help="Stop when all there is has been read.")
-@click.option("--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's.")
+@click.option(
+    "--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's."
+)
 @click.option("--master", metavar="URL", help="Run on this Spark. [default: on this machine]")
 def run(
     *,

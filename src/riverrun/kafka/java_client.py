@@ -5,6 +5,7 @@ from pathlib import Path
 from riverrun.errors import ConfigError
 from riverrun.kafka.connection import Connection
 
+_SECURITY = "org.apache.kafka.common.security"
 # Of [kafka.client], what the Java client calls the same. The rest is librdkafka's own and means nothing to it.
 _SHARED = {
     "client.id",
@@ -38,7 +39,7 @@ def java_properties(connection: Connection) -> dict[str, str]:
         found |= {
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
-            "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
             "sasl.jaas.config": _jaas(
                 "oauthbearer.OAuthBearer",
                 clientId=kafka.oauth_client_id,
@@ -57,7 +58,7 @@ def java_properties(connection: Connection) -> dict[str, str]:
 
 def _jaas(module: str, **options: str) -> str:
     quoted = " ".join(f'{name}="{_escape(value)}"' for name, value in options.items())
-    return f"org.apache.kafka.common.security.{module}LoginModule required {quoted};"
+    return f"{_SECURITY}.{module}LoginModule required {quoted};"
 
 
 def _escape(value: str) -> str:

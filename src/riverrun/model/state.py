@@ -37,12 +37,14 @@ class ConfigValue:
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is on the cluster. `config` is empty where it was not asked for."""
+    """A topic as it is on the cluster. `config` is empty where it was not asked for. A topic that was deleted and made
+    again has another `topic_id`."""
 
     name: str
     internal: bool
     partitions: tuple[PartitionState, ...]
     config: Mapping[str, ConfigValue]
+    topic_id: str = ""
 
     @property
     def replicas(self) -> int:

@@ -1,8 +1,8 @@
 """The account of one stream, kept from Spark's progress, and its offsets where people look: in a consumer group.
 
-The group's offsets are behind what Spark has committed, never ahead: they move when the batch is counted and its dead letters
-are in their topic. `accounted` and the counts are written to a file together, so that a crash in between is noticed: what
-lies between is counted again, without the rows that came out of it, and the account says that it is not exact any more.
+The group's offsets are behind what Spark has committed, never ahead: they move when the batch is counted and its dead
+letters are in their topic. `accounted` and the counts are written to a file together, so that a crash in between is noticed:
+what lies between is counted again, without the rows that came out of it, and the account says that it is not exact any more.
 """
 
 import json
@@ -25,7 +25,7 @@ class Books:
     """Takes in one progress report after the other."""
 
     def __init__(
-        self, compiled: Compiled, topics: list[str], group: str, file: Path, admin: Admin, sweeper: Sweeper
+        self, compiled: Compiled, topics: list[str], group: str, file: Path, *, admin: Admin, sweeper: Sweeper
     ) -> None:
         self._compiled = compiled
         self._topics = topics
@@ -51,7 +51,7 @@ class Books:
             self._stand(report, progress)
             self._move(end)
             return
-        self._book(begin, end, counts, out, late, int(report.get("numInputRows") or 0))
+        self._book(begin, end, counts, late=late, rows=int(report.get("numInputRows") or 0))
         self._stand(report, progress)
 
     def whole(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
@@ -59,11 +59,12 @@ class Books:
         note = self.account.note
         self.account = Account(exact=self._compiled.query.one_to_one, note=note)
         read = sum(counts.get(observation(topic), {}).get(COUNT, 0) for topic in self._topics)
-        self._book(begin, end, counts, counts.get(OUT, {}).get(COUNT, 0), 0, read)
+        self._book(begin, end, counts, late=0, rows=read)
 
     def _book(
-        self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], out: int, late: int, rows: int
+        self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], *, late: int, rows: int
     ) -> None:
+        out = counts.get(OUT, {}).get(COUNT, 0)
         account = self.account
         dead = 0
         for topic in self._topics:
@@ -110,12 +111,16 @@ class Books:
             return 0
         places = [Place(topic, part) for part in first if last.get(part, 0) > first[part]]
         oldest = self._admin.offsets(places, "earliest")
-        return sum(max(0, min(last[place.partition], there) - first[place.partition]) for place, there in oldest.items())
+        return sum(
+            max(0, min(last[place.partition], there) - first[place.partition]) for place, there in oldest.items()
+        )
 
     def mirror(self) -> None:
         """Bring the consumer group up to where the books are."""
         self._sweeper.commit()
-        offsets = {Place(topic, part): offset for topic, parts in self.accounted.items() for part, offset in parts.items()}
+        offsets = {
+            Place(topic, part): offset for topic, parts in self.accounted.items() for part, offset in parts.items()
+        }
         changed = {place: offset for place, offset in offsets.items() if self._mirrored.get(place) != offset}
         if changed:
             self._admin.commit(self.group, changed)
@@ -147,14 +152,18 @@ class Books:
     def _save(self) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"account": asdict(self.account), "accounted": self.accounted}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({"account": asdict(self.account), "accounted": self.accounted}), encoding="utf-8"
+        )
         temporary.replace(self._file)
 
 
 def _read(file: Path) -> tuple[Account, Offsets]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        accounted = {topic: {int(part): end for part, end in parts.items()} for topic, parts in content["accounted"].items()}
+        accounted = {
+            topic: {int(part): end for part, end in parts.items()} for topic, parts in content["accounted"].items()
+        }
         return Account(**content["account"]), accounted
     except FileNotFoundError:
         return Account(), {}

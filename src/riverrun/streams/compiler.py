@@ -73,7 +73,9 @@ class Compilation:
             if each in self.graph.app.topics:
                 found[each] = None
             elif each in self.graph.app.streams:
-                below = self.sources(each) if each in self.streams[name].fused else [self.graph.app.streams[each].target]
+                below = (
+                    self.sources(each) if each in self.streams[name].fused else [self.graph.app.streams[each].target]
+                )
                 found |= dict.fromkeys(below)
         return list(found)
 
@@ -86,7 +88,13 @@ class Compilation:
         return Shape.of_columns(writer.columns)
 
     def rows(
-        self, name: str, records: Records, *, counters: Counters | None = None, moving: bool = True, broadcast: bool = False
+        self,
+        name: str,
+        records: Records,
+        *,
+        counters: Counters | None = None,
+        moving: bool = True,
+        broadcast: bool = False,
     ) -> "DataFrame":
         """The rows of a stream as the user's code makes them."""
         compiled = self.streams[name]
@@ -101,7 +109,9 @@ class Compilation:
         if stream.target in self.graph.app.topics:
             return self.graph.app.topics[stream.target]
         inputs = [topic.partitions for topic in self.graph.topics(name)]
-        return Topic(stream.target, None, stream.partitions or max(inputs, default=1), stream.replicas, stream.retention)
+        return Topic(
+            stream.target, None, stream.partitions or max(inputs, default=1), stream.replicas, stream.retention
+        )
 
 
 def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "DataFrame":
@@ -210,7 +220,9 @@ class _Builder:
         except PySparkException as error:
             raise _Found(table.line, f"The table {name} cannot be read: {sentence(str(error))}") from error
         if missing := [each for each in table.key if each not in frame.columns]:
-            raise _Found(table.line, f"The table {name} has no column {missing[0]}", f"It has {', '.join(frame.columns)}")
+            raise _Found(
+                table.line, f"The table {name} has no column {missing[0]}", f"It has {', '.join(frame.columns)}"
+            )
         return F.broadcast(frame) if self._broadcast else frame
 
     def _topic(self, topic: str, time: str, late_ms: int) -> "DataFrame":
@@ -307,9 +319,7 @@ def _mode(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -> s
             "Group by a window over an event time",
         )
     if "correctness" in against and stream.emit == "updates":
-        raise _Found(
-            stream.line, f"{stream.name} keeps state over rows that are not final yet", 'Give it emit="final"'
-        )
+        raise _Found(stream.line, f"{stream.name} keeps state over rows that are not final yet", 'Give it emit="final"')
     raise _Found(stream.line, f"{stream.name} cannot run on a stream: {against}")
 
 
@@ -329,7 +339,9 @@ def _key(done: Compilation, stream: Stream, columns: list[str], query: Query, ab
                 "Select it, or name the columns that tell rows apart: @app.stream(key=…)",
             )
     if not key:
-        inputs = [done.graph.app.topics[name] for name in done.graph.inputs[stream.name] if name in done.graph.app.topics]
+        inputs = [
+            done.graph.app.topics[name] for name in done.graph.inputs[stream.name] if name in done.graph.app.topics
+        ]
         known = [schema_of(each.event).key_field for each in inputs if each.event is not None]
         carried = [each.key for each in above]
         candidates = [(each,) for each in known if each] + carried
@@ -365,13 +377,21 @@ def _time(done: Compilation, stream: Stream, frame: "DataFrame", above: list[Com
         if stream.time not in frame.columns:
             near = nearest(stream.time, frame.columns)
             hint = f"Did you mean {near}?" if near else f"They are {', '.join(frame.columns)}"
-            raise _Found(stream.line, f"{stream.name} has the time {stream.time}, which is not one of its columns", hint)
+            raise _Found(
+                stream.line, f"{stream.name} has the time {stream.time}, which is not one of its columns", hint
+            )
         if not is_time(stream.time):
             kind = frame.schema[stream.time].dataType.simpleString()
-            raise _Found(stream.line, f"{stream.name} has the time {stream.time}, which is a {kind}", "Give a timestamp or a window")
+            raise _Found(
+                stream.line,
+                f"{stream.name} has the time {stream.time}, which is a {kind}",
+                "Give a timestamp or a window",
+            )
         return stream.time, late
     candidates = [time_of(topic)[0] for topic in topics] + [each.time for each in above]
-    windows = [each.name for each in frame.schema.fields if isinstance(each.dataType, StructType) and is_time(each.name)]
+    windows = [
+        each.name for each in frame.schema.fields if isinstance(each.dataType, StructType) and is_time(each.name)
+    ]
     found = next((each for each in candidates if each and each in frame.columns and is_time(each)), "")
     return found or next(iter(windows), ""), late
 
@@ -382,22 +402,23 @@ def _check_declared(done: Compilation, compiled: Compiled) -> None:
     declared = done.graph.app.topics.get(stream.target)
     if declared is None or declared.event is None:
         return
+    event = declared.event.__name__
     wanted = Shape.of_event(declared.event).columns
-    have = {each.name: each.dataType for each in compiled.columns.fields}
+    have = {each.name: each.dataType.simpleString() for each in compiled.columns.fields}
     for each in wanted.fields:
+        kind = each.dataType.simpleString()
         if each.name not in have and not each.nullable:
-            raise _Found(stream.line, f"{stream.name} writes {stream.target}, whose type {declared.event.__name__} needs the column {each.name}")
-        if each.name in have and have[each.name].simpleString() != each.dataType.simpleString():
+            text = f"{stream.name} writes {stream.target}, whose type {event} needs the column {each.name}"
+            raise _Found(stream.line, text)
+        if have.get(each.name, kind) != kind:
             raise _Found(
                 stream.line,
-                f"{stream.name}.{each.name} is {have[each.name].simpleString()}, and {declared.event.__name__} says {each.dataType.simpleString()}",
+                f"{stream.name}.{each.name} is {have[each.name]}, and {event} says {kind}",
                 f"Cast it, or change the type of the topic {stream.target}",
             )
     if extra := [name for name in have if name not in wanted.names]:
-        raise _Found(
-            stream.line,
-            f"{stream.name} has the column {extra[0]}, which the type {declared.event.__name__} of {stream.target} does not have",
-        )
+        text = f"{stream.name} has the column {extra[0]}, and the type {event} of {stream.target} does not"
+        raise _Found(stream.line, text)
 
 
 def _against_real_time(
@@ -433,7 +454,9 @@ def _notes(query: Query, fused: tuple[str, ...]) -> tuple[str, ...]:
     notes = []
     if fused:
         notes.append(f"runs {', '.join(fused)} inside its own query, so that every row counts once, when it is final")
-    keeps = "Aggregate" in query.nodes and not query.windowed or ("Deduplicate" in query.nodes and not query.watermarked)
+    keeps = ("Aggregate" in query.nodes and not query.windowed) or (
+        "Deduplicate" in query.nodes and not query.watermarked
+    )
     if keeps:
         notes.append("its state has a row for every key for ever")
     return tuple(notes)
@@ -446,7 +469,9 @@ def _explained(stream: Stream, error: Exception) -> _Found:
     if isinstance(error, _Found):
         return error
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == stream.line.file]
-    place = f"{str(stream.line).rpartition(':')[0]}:{frames[-1].lineno}" if frames and stream.function else str(stream.line)
+    place = (
+        f"{str(stream.line).rpartition(':')[0]}:{frames[-1].lineno}" if frames and stream.function else str(stream.line)
+    )
     if isinstance(error, ParseException):
         return _Found(place, f"The SQL of {stream.name} cannot be read: {sentence(str(error))}")
     if isinstance(error, AnalysisException):

@@ -17,15 +17,23 @@ from riverrun.streams.logical import sentence
 
 # Of Spark's conditions, those that say that an expression met a value it has no result for.
 _CODE = (
-    "DIVIDE_BY_ZERO", "CAST_INVALID_INPUT", "CAST_OVERFLOW", "ARITHMETIC_OVERFLOW", "INVALID_ARRAY_INDEX", "REMAINDER_BY_ZERO",
-    "NUMERIC_VALUE_OUT_OF_RANGE", "INVALID_FRACTION_OF_SECOND", "CANNOT_PARSE_TIMESTAMP", "USER_RAISED_EXCEPTION", "NULL_MAP_KEY",
-    "DUPLICATED_MAP_KEY", "PYTHON_STREAMING_DATA_SOURCE", "UDF_ERROR", "FAILED_EXECUTE_UDF", "ARROW_TYPE_MISMATCH",
-    "MALFORMED_RECORD_IN_PARSING", "FAILED_READ_FILE",
+    "ARITHMETIC_OVERFLOW", "ARROW_TYPE_MISMATCH", "CANNOT_PARSE_TIMESTAMP", "CAST_INVALID_INPUT", "CAST_OVERFLOW",
+    "DIVIDE_BY_ZERO", "DUPLICATED_MAP_KEY", "FAILED_EXECUTE_UDF", "INVALID_ARRAY_INDEX", "INVALID_FRACTION_OF_SECOND",
+    "MALFORMED_RECORD_IN_PARSING", "NULL_MAP_KEY", "NUMERIC_VALUE_OUT_OF_RANGE", "REMAINDER_BY_ZERO", "UDF_ERROR",
+    "USER_RAISED_EXCEPTION",
 )  # fmt: skip
 _CHECKPOINT = (
-    "STATE_STORE", "CANNOT_LOAD_STATE_STORE", "STREAMING_STATEFUL", "INCOMPATIBLE", "checkpoint", "metadata log", "offset log",
-    "There are [", "MISSING_LOG",
+    "CANNOT_LOAD_STATE_STORE", "INCOMPATIBLE", "MISSING_LOG", "STATE_STORE", "STREAMING_STATEFUL", "There are [",
+    "checkpoint", "metadata log", "offset log",
 )  # fmt: skip
+_KAFKA = (
+    "TimeoutException",
+    "DisconnectException",
+    "NetworkException",
+    "BrokerNotAvailable",
+    "Failed to construct kafka",
+)
+_RAISED = re.compile(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b")
 
 
 def explain(stream: Stream, error: BaseException, log: str) -> RiverrunError:
@@ -57,9 +65,13 @@ def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  
     """A Python function that raised in one of Spark's workers: the last line of its traceback, and the user's own lines."""
     if "PythonException" not in text and "Traceback (most recent call last)" not in text:
         return None
-    part = text[text.index("Traceback (most recent call last)") :] if "Traceback (most recent call last)" in text else text
+    part = (
+        text[text.index("Traceback (most recent call last)") :] if "Traceback (most recent call last)" in text else text
+    )
     lines = part.splitlines()
-    raised = next((line.strip() for line in lines[1:] if re.match(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b", line)), "")
+    raised = next(
+        (line.strip() for line in lines[1:] if re.match(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b", line)), ""
+    )
     own = [line.strip() for line in lines if f'File "{stream.line.file}"' in line]
     place = re.search(r"line (\d+), in (\S+)", own[-1]) if own else None
     where = f"{str(stream.line).rpartition(':')[0]}:{place[1]}" if place else str(stream.line)
@@ -83,7 +95,13 @@ def _expression(stream: Stream, text: str, log: str) -> RiverrunError | None:  #
 
 
 def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
-    signs = ("TimeoutException", "DisconnectException", "NetworkException", "BrokerNotAvailable", "Failed to construct kafka")
+    signs = (
+        "TimeoutException",
+        "DisconnectException",
+        "NetworkException",
+        "BrokerNotAvailable",
+        "Failed to construct kafka",
+    )
     if not any(sign in text for sign in signs) or "kafka" not in text.lower():
         return None
     return BrokerUnreachableError(

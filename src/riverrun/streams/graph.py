@@ -21,7 +21,9 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}." + (f" {self.hint}{'' if self.hint.endswith('?') else '.'}" if self.hint else "")
+        return f"{self.place}: {self.text}." + (
+            f" {self.hint}{'' if self.hint.endswith('?') else '.'}" if self.hint else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,9 @@ def graph_of(app: App) -> Graph:
                 )
             )
         if not unknown and not any(name in app.topics or name in app.streams for name in names):
-            problems.append(Problem(str(stream.line), f"{stream.name} reads no topic and no stream", "Tables do not move"))
+            problems.append(
+                Problem(str(stream.line), f"{stream.name} reads no topic and no stream", "Tables do not move")
+            )
         inputs[stream.name] = tuple(name for name in names if name not in unknown)
     order, cycle = _order(app, inputs)
     if cycle is not None:
@@ -101,7 +105,10 @@ def _clashes(app: App) -> list[Problem]:
             found.append(Problem(str(stream.line), f"{stream.name} writes the topic it reads, {stream.target}"))
         if stream.target != stream.name and stream.target in app.streams:
             found.append(
-                Problem(str(stream.line), f"{stream.name} writes the topic {stream.target}, which is the stream {stream.target}'s")
+                Problem(
+                    str(stream.line),
+                    f"{stream.name} writes the topic {stream.target}, which is the stream {stream.target}'s",
+                )
             )
     return found
 

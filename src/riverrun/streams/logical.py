@@ -31,8 +31,8 @@ NOT_REAL_TIME = {
 }
 # One row in, at most one row out.
 _ONE_TO_ONE = {
-    "Project", "Filter", "EventTimeWatermark", "CollectMetrics", "StreamingRelationV2", "SubqueryAlias", "View", "ResolvedHint",
-    "StreamingRelation", "Deduplicate", "DeduplicateWithinWatermark", "Union",
+    "CollectMetrics", "Deduplicate", "DeduplicateWithinWatermark", "EventTimeWatermark", "Filter", "Project", "ResolvedHint",
+    "StreamingRelation", "StreamingRelationV2", "SubqueryAlias", "Union", "View",
 }  # fmt: skip
 
 

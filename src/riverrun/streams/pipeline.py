@@ -1,4 +1,4 @@
-"""All streams of an app, running: topics made, queries started and looked after, progress told, everything stopped in order."""
+"""All streams of an app, running: topics made, queries started and looked after, everything stopped in order."""
 
 import shutil
 import threading
@@ -142,7 +142,12 @@ class Pipeline:
             if plan.speed != "batch":
                 check_checkpoint(around, name, group)
             books = Books(
-                self.done.streams[name], self.done.sources(name), group, folder / "account.json", self._admin, sweeper
+                self.done.streams[name],
+                self.done.sources(name),
+                group,
+                folder / "account.json",
+                admin=self._admin,
+                sweeper=sweeper,
             )
             self.streams.append(RunningStream(around, plan, books, folder))
         found = self._admin.topics(list(sources), config=False)

@@ -83,34 +83,28 @@ def plan_streams(
     for name in done.graph.order:
         if name not in done.streams:
             continue
-        plan = _plan(done, done.streams[name], settings, speed, every, partitions or {}, slots - held)
+        compiled = done.streams[name]
+        asked = asked_speed(compiled.stream.speed, settings, speed)
+        wait = every_ms(every or compiled.stream.every or settings.streams.every, f"every of {name}")
+        slots_wanted = _slots(done, compiled, settings, partitions or {})
+        plan = _plan(compiled, asked, wait, slots_wanted, slots - held)
         held += plan.slots
         plans.append(plan)
     return Plan(tuple(plans), slots, held)
 
 
-def _plan(
-    done: Compilation,
-    compiled: Compiled,
-    settings: Settings,
-    speed: Speed | None,
-    every: str | None,
-    partitions: Mapping[str, int],
-    free: int,
-) -> StreamPlan:
+def _plan(compiled: Compiled, asked: Speed, wait_ms: int, slots: int, free: int) -> StreamPlan:
     stream = compiled.stream
-    asked = asked_speed(stream.speed, settings, speed)
-    wait = every_ms(every or stream.every or settings.streams.every, f"every of {stream.name}")
     if asked == "batch":
         return StreamPlan(stream.name, asked, "batch", "", "append", 0, 0, compiled.notes)
     if asked == "near-real-time":
-        return StreamPlan(stream.name, asked, asked, "", compiled.mode, wait, 0, compiled.notes)
-    slots = _slots(done, compiled, settings, partitions)
+        return StreamPlan(stream.name, asked, asked, "", compiled.mode, wait_ms, 0, compiled.notes)
+    against = " and ".join(compiled.against_real_time)
     because = ""
-    if compiled.against_real_time:
-        because = f"real-time mode does not take {' and '.join(compiled.against_real_time)}"
-        if compiled.fused or stream.emit == "final":
-            because = f"real-time mode sends rows before they are final, and {' and '.join(compiled.against_real_time)}"
+    if against and (compiled.fused or stream.emit == "final"):
+        because = f"real-time mode sends rows before they are final, and {against}"
+    elif against:
+        because = f"real-time mode does not take {against}"
     elif slots > free:
         because = f"it would hold {slots} task slots for good, and of Spark's only {max(0, free)} are free"
     if because:

@@ -24,7 +24,7 @@ from riverrun.streams.planner import StreamPlan
 from riverrun.streams.sources import Counters, KafkaRecords
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 # A backlog is taken in bites that last about this long, so that progress is seen and a crash repeats little.
 BITE_SECONDS = 10.0
@@ -116,7 +116,8 @@ class RunningStream:
         if self.plan.speed == "batch":
             writer = writer.outputMode(self._compiled.mode).trigger(availableNow=True)
         elif self.plan.speed == "real-time":
-            writer = writer.trigger(realTime=f"{self.plan.every_ms} milliseconds")
+            real_time: Any = writer.trigger
+            writer = real_time(realTime=f"{self.plan.every_ms} milliseconds")
         else:
             writer = writer.trigger(processingTime=f"{self.plan.every_ms} milliseconds")
         self._seen = (-1, "")

@@ -60,13 +60,12 @@ def start_session(
         raise SparkUnavailableError(
             "PySpark is not installed", hint='Install it: pip install "riverrun[spark]"', found=str(error)
         ) from error
-    log = folder / "spark.log"
     java = find_java(settings.java)
     home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
     jars = fetch("spark-kafka", settings.artifacts)
     for each in (folder, folder / "tmp"):
         each.mkdir(parents=True, exist_ok=True)
-    ours = _properties(settings, folder, log, name, slots or cores(), jars)
+    ours = _properties(settings, folder, name, slots or cores(), jars)
     with tempfile.TemporaryDirectory(prefix="riverrun-spark-") as private:
         file = Path(private) / "spark.properties"
         file.touch(mode=0o600)
@@ -105,11 +104,12 @@ def stop_session(session: "SparkSession") -> None:
 
 def _launch(context: type, output: Path) -> None:
     """Start the JVM. What it prints goes to a file, not among what the user reads."""
-    from pyspark.conf import SparkConf
     from pyspark.java_gateway import launch_gateway
 
     with output.open("ab") as sink:
-        gateway = launch_gateway(SparkConf(loadDefaults=False, _jvm=None), {"stdout": sink, "stderr": sink})
+        # A session of its own: a signal for our process group is for us; the JVM ends when we do.
+        options = {"stdout": sink, "stderr": sink, "start_new_session": True}
+        gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
     context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -125,16 +125,15 @@ def _did_not_start(error: Exception, folder: Path) -> SparkUnavailableError:
     )
 
 
-def _properties(
-    settings: Settings, folder: Path, log: Path, name: str, slots: int, jars: list[Path]
-) -> dict[str, str]:
+def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: list[Path]) -> dict[str, str]:
+    log = folder / "spark.log"
     logging = folder / "log4j2.properties"
     logging.write_text(_LOG4J.format(path=log), encoding="utf-8")
     found = {
         "spark.app.name": f"riverrun {name}",
         "spark.master": settings.spark.master or f"local[{slots}]",
         "spark.driver.memory": f"{settings.spark.driver_memory_mb or _memory_mb()}m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder}/tmp",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder / 'tmp'}",
         "spark.jars": ",".join(map(str, jars)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -151,5 +151,5 @@ def time_of(topic: Topic) -> tuple[str, int]:  # type: ignore[type-arg]
     """A topic's event-time column and how late its records may be; empty when it has none."""
     if topic.event is None:
         return "", 0
-    schema = schema_of(topic.event)
+    schema = schema_of(topic.event)  # type: ignore[arg-type]
     return schema.time_field or "", schema.late_ms

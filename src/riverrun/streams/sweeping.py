@@ -19,7 +19,7 @@ from riverrun.streams.compiler import Compilation
 from riverrun.streams.sources import KafkaRecords
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 
 class Sweeper:
@@ -47,7 +47,9 @@ class Sweeper:
 
     def batch(self, topic: str, begin: Mapping[int, int], end: Mapping[int, int], dead: int) -> int:
         """A stream has read from `begin` to `end` and counted `dead`: how many letters were written for it."""
-        behind = {Place(topic, part): last for part, last in end.items() if last > self._swept.get(Place(topic, part), 0)}
+        behind = {
+            Place(topic, part): last for part, last in end.items() if last > self._swept.get(Place(topic, part), 0)
+        }
         hole = any(begin.get(place.partition, 0) > self._swept.get(place, 0) for place in behind)
         written = 0
         if behind and (dead or hole):
@@ -65,7 +67,9 @@ class Sweeper:
     def _sweep(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> int:
         known = self._written(topic, ranges)
         return self._letters.write_all(
-            (copy, self._reason(copy)) for copy in self._bad(topic, ranges) if (copy.partition, copy.offset) not in known
+            (copy, self._reason(copy))
+            for copy in self._bad(topic, ranges)
+            if (copy.partition, copy.offset) not in known
         )
 
     def _bad(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> Iterator[Copy]:
@@ -75,10 +79,21 @@ class Sweeper:
         end = {str(place.partition): last for place, (_, last) in ranges.items()}
         records = KafkaRecords(self._spark, self._connection, ranges={topic: (begin, end)}, headers=True)
         parsed = self._done.shape(topic).parse(records.still(topic)).where(~F.col("_ok"))
-        columns = ["partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("at")]
+        columns: list[Column | str] = [
+            "partition",
+            "offset",
+            "key",
+            "value",
+            "headers",
+            F.unix_millis("timestamp").alias("at"),
+        ]
         for row in parsed.select(*columns).toLocalIterator():
-            headers = [(each["key"], None if each["value"] is None else bytes(each["value"])) for each in row["headers"] or []]
-            yield Copy(topic, row["partition"], row["offset"], row["at"], _bytes(row["key"]), _bytes(row["value"]), headers)
+            headers = [
+                (each["key"], None if each["value"] is None else bytes(each["value"])) for each in row["headers"] or []
+            ]
+            yield Copy(
+                topic, row["partition"], row["offset"], row["at"], _bytes(row["key"]), _bytes(row["value"]), headers
+            )
 
     def _reason(self, copy: Copy) -> RecordUnreadableError:
         """Why a record is no good, in the words of the type it should have."""

@@ -33,6 +33,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("consume t --group g --to 5", "Leave --to or --group out"),
         ("offsets move g", "exactly one of"),
         ("offsets move g --to-time soon", "--to-time cannot be understood"),
+        ("dlq show t --raw", "Name it with --offset"),
+        ("dlq show t --where n", "A condition cannot be understood"),
+        ("dlq redrive t --fix nowhere.py", "--fix names no Python file"),
+        ("dlq redrive t --limit 0", "0"),
         ("topics apply", "There is no app to apply"),
         ("topics apply --app nowhere.py", "There is no pipeline file"),
         ("topics create t --config x", "--config cannot be understood"),
@@ -46,7 +50,8 @@ def test_a_wrong_request_is_refused(arguments: str, told: str, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    "arguments", ["topics", "groups", "offsets show g", "consume t", "produce t", "topics describe t"]
+    "arguments",
+    ["topics", "groups", "offsets show g", "consume t", "produce t", "topics describe t", "dlq list", "dlq redrive t"],
 )
 def test_without_a_cluster_the_way_to_one_is_said(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments.split()) == 1

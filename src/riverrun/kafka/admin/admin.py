@@ -113,6 +113,7 @@ class Admin:
                     for each in sorted(topic.partitions, key=lambda each: each.id)
                 ),
                 config=settings.get(name, {}),
+                topic_id=str(topic.topic_id),
             )
             for name, topic in sorted(described.items())
         }

@@ -46,13 +46,13 @@ class Choice:
     def topics(self, there: Iterable[str]) -> list[str]:
         """The topics to read: those named, and those whose whole name matches a pattern.
 
-        Kafka's own topics and dead letters are only meant when they are named.
+        Kafka's own topics, dead letters and what is noted about them are only meant when they are named.
         """
         matching = (
             topic
             for topic in there
             if not topic.startswith("__")
-            and not topic.endswith(".dead")
+            and not topic.endswith((".dead", ".dead.redriven"))
             and any(each.fullmatch(topic) for each in self.patterns)
         )
         return sorted({*self.names, *matching})

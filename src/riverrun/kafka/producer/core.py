@@ -117,6 +117,9 @@ class Core:
                 size=size,
                 limit=limit,
             )
+        if error.args and error.args[0] == ClientError._FATAL:
+            client.poll()  # which is told why, if nobody was yet
+            error = KafkaException(client.failures.fatal or error.args[0])
         return client.translate(error, f"sending to {topic}", topic=topic)
 
     def many(self, route: Route, key: KeyFunction | None) -> "Many":
