@@ -1,0 +1,95 @@
+"""The user's function that mends dead letters, loaded from a file: `fix(value, letter)` gives the new bytes, or None."""
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from riverrun.errors import HandlerError, UsageError
+from riverrun.kafka.consumer.dead_letter import DeadLetter
+from riverrun.kafka.dead_letters.letter import Letter
+
+DEFAULT_FUNCTION = "fix"
+
+_SHAPE = "def fix(value: bytes, letter: riverrun.DeadLetter) -> bytes | None"
+
+
+class Fix:
+    """Calls the user's function. What it raises, or gives instead of bytes, is told with the letter's name."""
+
+    def __init__(self, function: Callable[[bytes, DeadLetter], Any], path: Path) -> None:
+        self._function = function
+        self._path = path
+
+    def __call__(self, letter: Letter) -> bytes | None:
+        value = letter.record.raw
+        if value is None:
+            return None
+        try:
+            fixed = self._function(value, letter.told)
+        except Exception as error:
+            raise self._failed(letter, f"{_place(self._path, error)}: {type(error).__name__}: {error}") from error
+        if fixed is not None and not isinstance(fixed, bytes):
+            raise self._failed(letter, f"it gave {type(fixed).__name__}, not bytes or None")
+        return fixed
+
+    def _failed(self, letter: Letter, found: str) -> HandlerError:
+        return HandlerError(
+            f"{self._function.__name__} of {self._path.name} failed on the dead letter {letter}",
+            found=found,
+            hint=f"Look at it: riverrun dlq show {letter.record.topic} --partition {letter.record.partition} "
+            f"--offset {letter.record.offset}",
+            letter=str(letter.record),
+        )
+
+
+def load_fix(text: str) -> Fix:
+    """`SCRIPT.py:function`, or `SCRIPT.py` for its function `fix`. UsageError when there is no such function."""
+    file, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier():
+        file, name = text, DEFAULT_FUNCTION
+    path = Path(file).resolve()
+    if not path.is_file() or path.suffix != ".py":
+        raise UsageError(
+            f"--fix names no Python file: {file}",
+            expected="SCRIPT.py:function",
+            found="nothing there" if not path.exists() else "something else",
+        )
+    function = getattr(_load(path), name, None)
+    if not callable(function):
+        raise UsageError(f"{path.name} has no function {name}", expected=_SHAPE.replace("fix", name, 1))
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(
+            f"{name} of {path.name} is async, and is called as it is", expected=_SHAPE.replace("fix", name, 1)
+        )
+    return Fix(function, path)
+
+
+def _load(path: Path) -> Any:
+    module_name = f"riverrun_fix_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"{path.name}:{error.lineno}: this is not Python: {error.msg}") from error
+    except Exception as error:
+        raise UsageError(
+            f"{_place(path, error)}: {type(error).__name__}: {error}", hint="The file raised this while it was read"
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _place(path: Path, error: BaseException) -> str:
+    """The line of the user's file that led to the error: the last of its frames."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]
+    return f"{path.name}:{frames[-1].lineno}" if frames else path.name
