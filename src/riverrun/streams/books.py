@@ -25,10 +25,19 @@ class Books:
     """Takes in one progress report after the other."""
 
     def __init__(
-        self, compiled: Compiled, topics: list[str], group: str, file: Path, *, admin: Admin, sweeper: Sweeper
+        self,
+        compiled: Compiled,
+        topics: Mapping[str, bool],
+        group: str,
+        file: Path,
+        *,
+        admin: Admin,
+        sweeper: Sweeper,
     ) -> None:
+        """`topics` are those the stream reads, and whether their records have a type that some may break."""
         self._compiled = compiled
-        self._topics = topics
+        self._topics = list(topics)
+        self._typed = {topic for topic, typed in topics.items() if typed}
         self._file = file
         self._admin = admin
         self._sweeper = sweeper
@@ -76,7 +85,8 @@ class Books:
             bad = seen.get(DEAD, 0)
             dead += bad
             account.gone += self._gone(topic, first, last, seen.get(COUNT, rows))
-            self._sweeper.batch(topic, first, last, bad)
+            if topic in self._typed:
+                self._sweeper.batch(topic, first, last, bad)
         account.read += rows
         account.dead += dead
         account.late += late
@@ -117,14 +127,19 @@ class Books:
 
     def mirror(self) -> None:
         """Bring the consumer group up to where the books are."""
-        self._sweeper.commit()
         offsets = {
-            Place(topic, part): offset for topic, parts in self.accounted.items() for part, offset in parts.items()
+            Place(topic, part): self._settled(Place(topic, part), offset)
+            for topic, parts in self.accounted.items()
+            for part, offset in parts.items()
         }
         changed = {place: offset for place, offset in offsets.items() if self._mirrored.get(place) != offset}
         if changed:
             self._admin.commit(self.group, changed)
             self._mirrored |= changed
+
+    def _settled(self, place: Place, offset: int) -> int:
+        """Not beyond records whose dead letters are still to be written."""
+        return min(offset, self._sweeper.through(place)) if place.topic in self._typed else offset
 
     def lag(self, ends: Mapping[Place, int]) -> int:
         """Records that are there and not read."""

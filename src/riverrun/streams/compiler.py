@@ -16,7 +16,7 @@ from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
 from riverrun.streams.graph import Graph, Problem
 from riverrun.streams.logical import Query, read_query, refusal, sentence
-from riverrun.streams.sources import COUNT, Counters, Records, checked, table_frame, time_of, watermarked
+from riverrun.streams.sources import COUNT, Counters, Records, checked, table_frame, time_of
 from riverrun.streams.values import Shape, key_text, write_value
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class _Builder:
         if declared is not None and declared.event is None and not self._written(topic):
             return raw
         frame = checked(raw, self._done.shape(topic), topic, self._counters)
-        return watermarked(frame, time, late_ms) if time and self._watermark else frame
+        return self._records.timed(frame, topic, time, late_ms) if time and self._watermark else frame
 
     def _written(self, topic: str) -> bool:
         return any(each.stream.target == topic for each in self._done.streams.values())

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 # How often the ends of the inputs are asked for, to know how far behind a stream is.
 ENDS_SECONDS = 1.0
+# How long the last dead letters may take at the end; what is left is written after the next start.
+DRAIN_SECONDS = 60.0
 
 
 def streams_folder(project: Project, app: App) -> Path:
@@ -130,8 +132,8 @@ class Pipeline:
         apply_topics(self._admin, list(topics.values()))
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
-        sweeper = Sweeper(self.done.spark, self._connection, self.done, f"{self.app.name}.dead-letters")
-        sweeper.prepare(typed)
+        self._sweeper = Sweeper(self.done.spark, self._connection, self.done, f"{self.app.name}.dead-letters")
+        self._sweeper.start(typed)
         around = self._surroundings()
         for name in self._names:
             group = group_of(self.app, name)
@@ -143,11 +145,11 @@ class Pipeline:
                 check_checkpoint(around, name, group)
             books = Books(
                 self.done.streams[name],
-                self.done.sources(name),
+                {topic: topic in typed for topic in self.done.sources(name)},
                 group,
                 folder / "account.json",
                 admin=self._admin,
-                sweeper=sweeper,
+                sweeper=self._sweeper,
             )
             self.streams.append(RunningStream(around, plan, books, folder))
         found = self._admin.topics(list(sources), config=False)
@@ -186,6 +188,10 @@ class Pipeline:
         finally:
             for stream in self.streams:
                 stream.stop()
+            self._sweeper.drain(DRAIN_SECONDS)
+            self._sweeper.close()
+            for stream in self.streams:
+                stream.mirror()
             self._look_at_ends(force=True)
             changed(self.snapshot())
         for stream in self.streams:

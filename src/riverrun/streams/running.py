@@ -34,7 +34,7 @@ BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 # A stream that has run this long is well again: the next failure is a first one.
 WELL_SECONDS = 60.0
 # Enough of Spark's reports to miss none between two looks.
-KEPT_REPORTS = 40
+KEPT_REPORTS = 1000
 
 
 @dataclass
@@ -217,9 +217,11 @@ class RunningStream:
     def _book(self) -> None:
         """Book all reports that came since the last look."""
         query: Any = self._query
-        reports = list(query._jsq.recentProgress())  # noqa: SLF001
+        reports = query._jsq.recentProgress()  # noqa: SLF001
         new: list[dict[str, Any]] = []
-        for each in reversed(reports):
+        # Each look into the list is a call to the JVM: from the end, and only to what is known.
+        for index in range(len(reports) - 1, -1, -1):
+            each = reports[index]
             place = (int(each.batchId()), str(each.timestamp()))
             if place <= self._seen:
                 break
@@ -258,10 +260,13 @@ class RunningStream:
                 self._query.stop()
             with contextlib.suppress(Exception):
                 self._book()
-        with contextlib.suppress(RiverrunError):
-            self._books.mirror()
         if not self.over:
             self.progress.phase = "stopped"
+
+    def mirror(self) -> None:
+        """Bring the consumer group up to where the stream is."""
+        with contextlib.suppress(RiverrunError):
+            self._books.mirror()
 
     def _failed(self, error: BaseException) -> None:
         self._query = None

@@ -33,6 +33,9 @@ class Records(Protocol):
     def still(self, topic: str) -> "DataFrame":
         """The records that are there."""
 
+    def timed(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
+        """Rows of a topic whose event time Spark follows, so that it knows what is late and what is final."""
+
 
 class KafkaRecords:
     """Records of a cluster. `options` are more of Spark's for streams, `ranges` the offsets that `still` reads of a topic,
@@ -71,6 +74,9 @@ class KafkaRecords:
             options["assign"] = json.dumps({topic: [int(each) for each in begin]})
             options |= {"startingOffsets": json.dumps({topic: begin}), "endingOffsets": json.dumps({topic: end})}
         return self._spark.read.format("kafka").options(**options).load()
+
+    def timed(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":  # noqa: ARG002
+        return watermarked(frame, time, late_ms)
 
 
 class Counters:

@@ -1,19 +1,26 @@
 """Brings the records that a stream could not read to their dead-letter topic.
 
 A stream only counts them on its way (streams/sources.py): a second output would make Spark read and parse every record
-twice, and real-time mode allows one output only. When a batch has counted some, its range of offsets is read again, this
-time for the bad ones alone. How far that has come is kept as a consumer group's offsets, so that a crash between a batch and
-its dead letters leaves a range to sweep again, not a loss; what such a range has in the topic already is not written twice.
+twice, and real-time mode allows one output only. When a batch has counted some, its range of offsets is read again, beside
+the streams, this time for the bad ones alone. How far that has come is kept as a consumer group's offsets, so that a crash
+between a batch and its dead letters leaves a range to sweep again, not a loss; what such a range has in the topic already is
+not written twice.
 """
 
+import contextlib
+import queue
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import RecordUnreadableError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.kafka.consumer.dead_letter import Copy, DeadLetter, DeadLetters
+from riverrun.kafka.ranges import read_ranges
 from riverrun.model.state import Place
 from riverrun.streams.compiler import Compilation
 from riverrun.streams.sources import KafkaRecords
@@ -21,9 +28,19 @@ from riverrun.streams.sources import KafkaRecords
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
+RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    topic: str
+    begin: Mapping[int, int]
+    end: Mapping[int, int]
+    dead: int
+
 
 class Sweeper:
-    """Dead letters of all topics of a pipeline. One thread at a time uses it."""
+    """Dead letters of all topics of a pipeline, written by a thread of its own."""
 
     def __init__(self, spark: "SparkSession", connection: Connection, done: Compilation, group: str) -> None:
         self._spark = spark
@@ -35,71 +52,122 @@ class Sweeper:
         self._swept: dict[Place, int] = dict(self._admin.committed(group))
         # What was swept but not committed when an earlier run ended lies behind these.
         self._doubtful = dict(self._swept)
-        self._dirty = False
+        self._todo: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        self._left = 0
+        self._idle = threading.Condition()
+        self._stopping = False
+        # Why it does not get on; empty when it does.
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, name="riverrun-sweeper", daemon=True)
 
-    def prepare(self, topics: list[str]) -> None:
-        """Make sure that dead letters have a place before there are any."""
+    def start(self, topics: list[str]) -> None:
+        """Make sure that dead letters have a place before there are any, and begin."""
         self._letters.prepare(topics)
-        places = [Place(name, each) for name, state in self._admin.topics(topics, config=False).items()
-                  for each in range(len(state.partitions))]  # fmt: skip
+        places = [
+            Place(name, each)
+            for name, state in self._admin.topics(topics, config=False).items()
+            for each in range(len(state.partitions))
+        ]
         for place, first in self._admin.offsets(places, "earliest").items():
             self._swept.setdefault(place, first)
+        self._thread.start()
 
-    def batch(self, topic: str, begin: Mapping[int, int], end: Mapping[int, int], dead: int) -> int:
-        """A stream has read from `begin` to `end` and counted `dead`: how many letters were written for it."""
+    def batch(self, topic: str, begin: Mapping[int, int], end: Mapping[int, int], dead: int) -> None:
+        """A stream has read from `begin` to `end` and counted `dead`."""
+        with self._idle:
+            self._left += 1
+        self._todo.put(_Batch(topic, begin, end, dead))
+
+    def through(self, place: Place) -> int:
+        """Up to where the dead letters of a partition are in their topic."""
+        return self._swept.get(place, 0)
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until everything so far is done."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._left == 0, seconds)
+
+    def close(self) -> None:
+        """End after what is being done; what is left is done after the next start."""
+        self._stopping = True
+        self._todo.put(None)
+        if self._thread.is_alive():
+            self._thread.join(60)
+
+    def _run(self) -> None:
+        while (batch := self._todo.get()) is not None and not self._stopping:
+            while not self._stopping:
+                try:
+                    self._do(batch)
+                except RiverrunError as error:
+                    # The same again in a moment: a letter is never given up.
+                    self.problem = str(error)
+                    time.sleep(RETRY_SECONDS)
+                else:
+                    self.problem = ""
+                    break
+            with self._idle:
+                self._left -= 1
+                self._idle.notify_all()
+
+    def _do(self, batch: _Batch) -> None:
         behind = {
-            Place(topic, part): last for part, last in end.items() if last > self._swept.get(Place(topic, part), 0)
+            Place(batch.topic, part): last
+            for part, last in batch.end.items()
+            if last > self.through(Place(batch.topic, part))
         }
-        hole = any(begin.get(place.partition, 0) > self._swept.get(place, 0) for place in behind)
-        written = 0
-        if behind and (dead or hole):
-            written = self._sweep(topic, {place: (self._swept.get(place, 0), last) for place, last in behind.items()})
-        self._swept |= behind
-        self._dirty = self._dirty or bool(behind)
-        return written
+        hole = any(batch.begin.get(place.partition, 0) > self.through(place) for place in behind)
+        if behind and (batch.dead or hole):
+            ranges = {place: (self.through(place), last) for place, last in behind.items()}
+            known = self._written(batch.topic, ranges)
+            whole = {place.partition: first for place, (first, last) in ranges.items() if last > first}
+            same = all(batch.begin.get(part) == first for part, first in whole.items())
+            letters = self._bad(batch.topic, ranges, batch.dead if same else -1)
+            self._letters.write_all(
+                (copy, reason) for copy, reason in letters if (copy.partition, copy.offset) not in known
+            )
+        if behind:
+            self._swept |= behind
+            self._admin.commit(self._group, behind)
 
-    def commit(self) -> None:
-        """Remember how far it has come."""
-        if self._dirty:
-            self._admin.commit(self._group, self._swept)
-            self._dirty = False
+    def _bad(
+        self, topic: str, ranges: Mapping[Place, tuple[int, int]], dead: int
+    ) -> list[tuple[Copy, RecordUnreadableError]]:
+        """The bad records of a range. The type's own decoder finds them at a fraction of Spark's cost; where it does not
+        agree with what Spark has counted, Spark has the last word."""
+        declared = self._done.graph.app.topics.get(topic)
+        if declared is not None and declared.schema is not None:
+            found = []
+            for block in read_ranges(self._connection, ranges):
+                for message in block:
+                    try:
+                        declared.schema.decode(message.value() or b"")
+                    except RecordUnreadableError as error:
+                        copy = _copy(message)
+                        found.append((copy, error if copy.raw is not None else _no_value(copy)))
+            if dead in (len(found), -1):
+                return found
+        return [(copy, self._reason(copy)) for copy in self._bad_for_spark(topic, ranges)]
 
-    def _sweep(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> int:
-        known = self._written(topic, ranges)
-        return self._letters.write_all(
-            (copy, self._reason(copy))
-            for copy in self._bad(topic, ranges)
-            if (copy.partition, copy.offset) not in known
-        )
-
-    def _bad(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> Iterator[Copy]:
+    def _bad_for_spark(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> Iterator[Copy]:
         from pyspark.sql import functions as F  # noqa: N812
 
         begin = {str(place.partition): first for place, (first, _) in ranges.items()}
         end = {str(place.partition): last for place, (_, last) in ranges.items()}
         records = KafkaRecords(self._spark, self._connection, ranges={topic: (begin, end)}, headers=True)
         parsed = self._done.shape(topic).parse(records.still(topic)).where(~F.col("_ok"))
-        columns: list[Column | str] = [
-            "partition",
-            "offset",
-            "key",
-            "value",
-            "headers",
-            F.unix_millis("timestamp").alias("at"),
-        ]
+        at = F.unix_millis("timestamp").alias("at")
+        columns: list[Column | str] = ["partition", "offset", "key", "value", "headers", at]
         for row in parsed.select(*columns).toLocalIterator():
-            headers = [
-                (each["key"], None if each["value"] is None else bytes(each["value"])) for each in row["headers"] or []
-            ]
-            yield Copy(
-                topic, row["partition"], row["offset"], row["at"], _bytes(row["key"]), _bytes(row["value"]), headers
-            )
+            headers = [(each["key"], _bytes(each["value"])) for each in row["headers"] or []]
+            place = (topic, row["partition"], row["offset"])
+            yield Copy(*place, row["at"], _bytes(row["key"]), _bytes(row["value"]), headers)
 
     def _reason(self, copy: Copy) -> RecordUnreadableError:
         """Why a record is no good, in the words of the type it should have."""
         topic = self._done.graph.app.topics.get(copy.topic)
         if copy.raw is None:
-            return RecordUnreadableError(f"The record {copy} has no value")
+            return _no_value(copy)
         if topic is not None and topic.schema is not None:
             try:
                 topic.schema.decode(copy.raw)
@@ -110,8 +178,6 @@ class Sweeper:
     def _written(self, topic: str, ranges: Mapping[Place, tuple[int, int]]) -> set[tuple[int, int]]:
         """Letters of a doubtful range that are in the dead-letter topic: looked up once after a start."""
         doubtful = [place for place in ranges if place in self._doubtful]
-        for place in doubtful:
-            del self._doubtful[place]
         if not doubtful:
             return set()
         found: set[tuple[int, int]] = set()
@@ -121,7 +187,21 @@ class Sweeper:
                 letter = DeadLetter.of(record)
                 if letter is not None and letter.topic == topic:
                     found.add((letter.partition, letter.offset))
+        for place in doubtful:
+            with contextlib.suppress(KeyError):
+                del self._doubtful[place]
         return found
+
+
+def _no_value(copy: Copy) -> RecordUnreadableError:
+    return RecordUnreadableError(f"The record {copy} has no value")
+
+
+def _copy(message: Any) -> Copy:
+    kind, stamp = message.timestamp()
+    headers = list(message.headers() or [])
+    place = (message.topic(), message.partition(), message.offset())
+    return Copy(*place, stamp if kind else None, message.key(), message.value(), headers)
 
 
 def _bytes(value: Any) -> bytes | None:
