@@ -5,10 +5,13 @@ over rows that may be sent more than once (an aggregate's updates): counting tho
 the two run as one query, and only rows that are final pass from the first to the second.
 """
 
+import sys
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from riverrun.app import App
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.model.event import schema_of
 from riverrun.model.near import nearest
@@ -59,6 +62,8 @@ class Compilation:
     spark: "SparkSession"
     streams: dict[str, Compiled] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    # The readers of topics, made once for all streams that are looked at: Spark takes half a second for each.
+    read: "dict[str, DataFrame]" = field(default_factory=dict)
 
     def require(self) -> "Compilation":
         if self.problems:
@@ -127,6 +132,7 @@ def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "Data
 
 def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compilation:
     """Build every stream once. Problems are collected; a stream whose input has a problem is not looked at."""
+    _carry_users_code(graph.app)
     done = Compilation(graph, spark, problems=list(graph.problems))
     names = {each.place for each in graph.problems}
     for name in graph.order:
@@ -141,6 +147,16 @@ def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compil
         except DeclarationError as error:
             done.problems.append(Problem(str(stream.line), f"{name}: {error.what}", error.hint or error.expected))
     return done
+
+
+def _carry_users_code(app: App) -> None:
+    """Python workers cannot import the pipeline file nor what lies beside it: functions go to them whole."""
+    from pyspark import cloudpickle
+
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and name != "__main__" and Path(file).parent == app.folder:
+            cloudpickle.register_pickle_by_value(module)
 
 
 class _Found(Exception):  # noqa: N818  -- carries a problem to the list
@@ -160,8 +176,10 @@ class _Builder:
         moving: bool,
         watermark: bool,
         broadcast: bool = False,
+        topics: "dict[str, DataFrame] | None" = None,
     ) -> None:
         self._counters = counters or Counters(moving=moving)
+        self._topics: dict[str, DataFrame] = {} if topics is None else topics
         self._done = done
         self._app = done.graph.app
         self._records = records
@@ -226,6 +244,11 @@ class _Builder:
         return F.broadcast(frame) if self._broadcast else frame
 
     def _topic(self, topic: str, time: str, late_ms: int) -> "DataFrame":
+        if topic not in self._topics:
+            self._topics[topic] = self._read(topic, time, late_ms)
+        return self._topics[topic]
+
+    def _read(self, topic: str, time: str, late_ms: int) -> "DataFrame":
         declared = self._app.topics.get(topic)
         raw = self._records.moving(topic) if self._moving else self._records.still(topic)
         if declared is not None and declared.event is None and not self._written(topic):
@@ -240,12 +263,12 @@ class _Builder:
 def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
     names = done.graph.inputs[stream.name]
     above = [done.streams[name] for name in names if name in done.streams]
-    frame = _Builder(done, records, moving=True, watermark=True).stream(stream, set())
+    frame = _Builder(done, records, moving=True, watermark=True, topics=done.read).stream(stream, set())
     query = read_query(frame)
     fused: tuple[str, ...] = ()
     if query.stateful and (revising := [each for each in above if each.revises]):
         fused = tuple(name for each in revising for name in (each.stream.name, *each.fused))
-        frame = _Builder(done, records, moving=True, watermark=True).stream(stream, set(fused))
+        frame = _Builder(done, records, moving=True, watermark=True, topics=done.read).stream(stream, set(fused))
         query = read_query(frame)
     if not frame.isStreaming:
         raise _Found(stream.line, f"{stream.name} reads no stream of records", "Use a topic or a stream it names")
@@ -440,7 +463,7 @@ def _against_real_time(
     if fused:
         found.append(f"it needs the final rows of {', '.join(fused)}")
     elif stream.emit == "final":
-        found.append('emit="final"')
+        found.append('the stream says emit="final"')
     elif not found and (against := refusal(frame, query, "update", real_time=True)):
         found.append("a session window" if "session window" in against else against)
     if query.nodes.count("Aggregate") > 1 and not found:
