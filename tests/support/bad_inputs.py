@@ -712,7 +712,9 @@ def dlq_no_function(world: World) -> str:
 @case("Re-drive with a fix that raises on a letter")
 def dlq_fix_raises(world: World) -> str:
     dead_letter(world, "dead-fix-raises")
-    world.write("mend.py", "import json\n\ndef fix(value, letter):\n    return json.dumps(json.loads(value)).encode()\n")
+    world.write(
+        "mend.py", "import json\n\ndef fix(value, letter):\n    return json.dumps(json.loads(value)).encode()\n"
+    )
     return world.riverrun("dlq", "redrive", "dead-fix-raises", "--fix", "mend.py", "--yes")
 
 
