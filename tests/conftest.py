@@ -9,7 +9,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def spark_slots() -> int:
+    """Enough for a real-time stream or two, whatever the machine has."""
+    return 8
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--write-docs", action="store_true", help="Write docs/reference/errors.md anew instead of comparing it."
+        "--write-docs",
+        action="store_true",
+        help="Write the pages of docs/reference that tests make, instead of comparing them.",
     )

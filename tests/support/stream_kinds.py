@@ -19,11 +19,10 @@ class Kind:
 
     @property
     def shown(self) -> str:
-        """The code as the page shows it: with the option of the stream where it has one."""
-        return f"{self.code}, {self.options}" if self.options else self.code
+        """The code as the page shows it, with the stream's option where it has one."""
+        return f"`{self.code}`" + (f" with `{self.options}`" if self.options else "")
 
 
-# The minute, the hour and the time of a reading are event time: `at`, which may be late by a minute.
 KINDS = [
     Kind("filtered", "filter", 'readings.where("load_kw > 2")'),
     Kind("mapped", "map", 'readings.select("house_id", "at", F.round(F.col("load_kw") * 1000).alias("watts"))'),
@@ -48,7 +47,8 @@ KINDS = [
     Kind("then_distinct", "dropDuplicates before an aggregate",
          'readings.dropDuplicates(["house_id", "at"]).groupBy(F.window("at", "1 minute").alias("minute")).count()'),
     Kind("joined", "join of two streams",
-         'readings.join(repairs.withColumnRenamed("at", "done"), "house_id").where("done between at and at + interval 1 hour")',
+         'readings.join(repairs.withColumnRenamed("at", "done"), "house_id")'
+         '.where("done between at and at + interval 1 day")',
          "readings, repairs"),
     Kind("top", "top 3 per window",
          'per_house.groupBy("minute").agg(F.max_by("house_id", "load_kw", 3).alias("houses"))',
@@ -62,7 +62,8 @@ KINDS = [
     Kind("arrow_function", "Arrow UDF", 'readings.select("house_id", arrow_watts("load_kw").alias("watts"))'),
     Kind("pandas_function", "pandas UDF", 'readings.select("house_id", pandas_watts("load_kw").alias("watts"))'),
     Kind("map_pandas", "mapInPandas", 'readings.mapInPandas(every_frame, "house_id string, load_kw double")'),
-    Kind("map_arrow", "mapInArrow", 'readings.select("house_id", "load_kw").mapInArrow(every_frame, "house_id string, load_kw double")'),
+    Kind("map_arrow", "mapInArrow",
+         'readings.select("house_id", "load_kw").mapInArrow(every_frame, "house_id string, load_kw double")'),
     Kind("stateful", "transformWithState",
          'readings.groupBy("house_id").transformWithState(Counter(), "house_id string, n int", "Update", "None")',
          options='key="house_id"'),
@@ -133,7 +134,7 @@ class Counter(StatefulProcessor):
         pass
 
 
-@app.stream
+@app.stream()
 def per_house(readings):
     return readings.groupBy(F.window("at", "1 minute").alias("minute"), "house_id").agg(F.avg("load_kw").alias("load_kw"))
 '''
@@ -142,13 +143,8 @@ HOUSES = "house_id,street\nh0,Elm\nh1,Oak\nh2,Oak\n"
 
 def pipeline_file(mark: str) -> str:
     """A pipeline file with a stream for every kind. Its topics end in `mark`: they are nobody else's."""
-    streams = [
-        f"\n\n@app.stream({_options(each.name, each.options, mark)})\ndef {each.name}({each.inputs}):\n    return {each.code}\n"
-        for each in KINDS
-    ]
-    text = _FILE.replace("@app.stream\ndef per_house", f"@app.stream({_options('per_house', '', mark)})\ndef per_house")
-    return re.sub(r"\b(readings|repairs)\b", rf"\1_{mark}", text + "".join(streams)).replace("{app}", f"kinds_{mark}")
-
-
-def _options(name: str, options: str, mark: str) -> str:
-    return ", ".join(filter(None, [f'topic="{name}_{mark}"', options]))
+    streams = "".join(
+        f"\n\n@app.stream({each.options})\ndef {each.name}({each.inputs}):\n    return {each.code}\n" for each in KINDS
+    )
+    text = re.sub(r"\b(readings|repairs)\b", rf"\1_{mark}", _FILE + streams).replace("{app}", f"kinds_{mark}")
+    return re.sub(r"@app.stream\((.*)\)\ndef (\w+)", rf'@app.stream(topic="\2_{mark}", \1)\ndef \2', text)
