@@ -69,6 +69,7 @@ class Books:
         self.account = Account(exact=self._compiled.query.one_to_one, note=note)
         read = sum(counts.get(observation(topic), {}).get(COUNT, 0) for topic in self._topics)
         self._book(begin, end, counts, late=0, rows=read)
+        self._save()
 
     def _book(
         self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], *, late: int, rows: int

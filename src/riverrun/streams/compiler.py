@@ -5,13 +5,10 @@ over rows that may be sent more than once (an aggregate's updates): counting tho
 the two run as one query, and only rows that are final pass from the first to the second.
 """
 
-import sys
 import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.app import App
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.model.event import schema_of
 from riverrun.model.near import nearest
@@ -20,6 +17,7 @@ from riverrun.model.topic import Topic
 from riverrun.streams.graph import Graph, Problem
 from riverrun.streams.logical import Query, read_query, refusal, sentence
 from riverrun.streams.sources import COUNT, Counters, Records, checked, table_frame, time_of
+from riverrun.streams.user_code import send_along
 from riverrun.streams.values import Shape, key_text, write_value
 
 if TYPE_CHECKING:
@@ -132,8 +130,8 @@ def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "Data
 
 def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compilation:
     """Build every stream once. Problems are collected; a stream whose input has a problem is not looked at."""
-    _carry_users_code(graph.app)
     done = Compilation(graph, spark, problems=list(graph.problems))
+    send_along(graph.app)
     names = {each.place for each in graph.problems}
     for name in graph.order:
         stream = graph.app.streams[name]
@@ -147,16 +145,6 @@ def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compil
         except DeclarationError as error:
             done.problems.append(Problem(str(stream.line), f"{name}: {error.what}", error.hint or error.expected))
     return done
-
-
-def _carry_users_code(app: App) -> None:
-    """Python workers cannot import the pipeline file nor what lies beside it: functions go to them whole."""
-    from pyspark import cloudpickle
-
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and name != "__main__" and Path(file).parent == app.folder:
-            cloudpickle.register_pickle_by_value(module)
 
 
 class _Found(Exception):  # noqa: N818  -- carries a problem to the list

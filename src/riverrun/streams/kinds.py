@@ -2,13 +2,15 @@
 
 Plain SQL expressions only, because Spark's real-time mode refuses Python functions. `from_json` itself is strict about
 numbers, booleans, lists and objects (whatever does not fit marks the record as broken), but takes anything at all for a
-string; so text is read as VARIANT, which remembers what it was. A VARIANT also tells a null from a missing field, which a
-field with a default needs.
+string. So text is read as VARIANT, which remembers what it was; or, at the top of a record, where the record itself can be
+asked, as a string with a look at whether it could have been anything else, which is cheaper. A VARIANT also tells a null
+from a missing field, which a field with a default needs.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql.types import (
     ArrayType,
@@ -37,6 +39,8 @@ _ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)"
 _PLAIN_DECIMAL = r"^[+-]?(?:\d{1,20}(?:\.\d{0,18})?|\.\d{1,18})\z"
 _SHORT_DECIMAL = r"^[+-]?(?=[\d.]{1,16}(?:[eE]|\z))\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?\z"
 _DECIMAL = DecimalType(38, 18)
+# The characters that a JSON number, list or object begins with.
+_OPENING = ", ".join(str(ord(each)) for each in "-0123456789[{")
 
 
 def quote(name: str) -> str:
@@ -139,6 +143,10 @@ class Leaf(Kind):
     tests: tuple[Test, ...] = ()
     strict: bool = False
 
+    def at_the_top(self, name: str, record: str) -> "Leaf":
+        """The same for a field of a record whose whole text is `record`: no VARIANT for text."""
+        return replace(self, strict=False, tests=(_surely_text(name, record), *self.tests)) if self.strict else self
+
     def source(self, *, exact: bool) -> DataType:
         return VariantType() if exact or self.strict else self.plain
 
@@ -178,10 +186,10 @@ class Exact(Kind):
     def good(self, raw: str, value: str, *, exact: bool, depth: int) -> str:  # noqa: ARG002
         text = f"try_variant_get({raw}, '$', 'string')"
         same = f"cast({value} as double) = try_cast({text} as double)"
-        return both([
-            _is_one_of(raw, "STRING|BIGINT|DECIMAL|DOUBLE"),
-            f"({text} rlike {literal(_PLAIN_DECIMAL)} or ({text} rlike {literal(_SHORT_DECIMAL)} and {same}))",
-        ])  # fmt: skip
+        # A JSON number of too many digits for a decimal has become a double.
+        plain = f"schema_of_variant({raw}) <> 'DOUBLE' and {text} rlike {literal(_PLAIN_DECIMAL)}"
+        short = f"{text} rlike {literal(_SHORT_DECIMAL)} and {same}"
+        return both([_is_one_of(raw, "STRING|BIGINT|DECIMAL|DOUBLE"), f"(({plain}) or ({short}))"])
 
 
 @dataclass(frozen=True)
@@ -269,6 +277,31 @@ class ObjectOf(Kind):
         return both([each.slot.good(f"{raw}.{quote(each.encoded)}", depth=depth) for each in self.members])
 
 
+def _surely_text(name: str, record: str) -> Test:
+    """Whether a field's text was text in the record too, and not a number, true, false, a list or an object.
+
+    Its first character tells nearly always. If not, the field is looked up in the record: by search where its name is there
+    once, else by parsing it again.
+    """
+    key = json.dumps(name, ensure_ascii=False)
+    once = f"locate({literal(key)}, {record}, locate({literal(key)}, {record}) + 1) = 0"
+    starts = (literal(f'{key}:"'), literal(f'{key}: "'))
+    quoted = f"(contains({record}, {starts[0]}) or contains({record}, {starts[1]}))"
+    again = f"schema_of_variant(from_json({record}, {literal(quote(name) + ' variant')}).{quote(name)}) = 'STRING'"
+
+    def test(text: str, _: str) -> str:
+        other = f"ascii({text}) in ({_OPENING}) or {text} in ('true', 'false')"
+        word = f"ascii({text}) not in (91, 123) and {text} rlike '[^0-9eE.+-]' and {text} not in ('true', 'false')"
+        return f"(not ({other}) or ({word}) or ({quoted} and {once}) or {again})"
+
+    return test
+
+
+def could_be_other(text: str) -> bool:
+    """Whether a JSON value that is not text could read like this."""
+    return text[:1] in {*"-0123456789[{"} or text in {"true", "false"}
+
+
 def matches(pattern: str) -> Test:
     return lambda text, _: f"{text} rlike {literal(pattern)}"
 
@@ -294,8 +327,19 @@ def _instant(text: str) -> str:
     return f"if({up}, {cast} + interval 1 microsecond, {cast})"
 
 
-def text(*tests: Test) -> Leaf:
-    return Leaf(StringType(), StringType(), "STRING", tests=tests, strict=True)
+def _is_usual(text: str) -> str:
+    """Whether text that Spark takes for a time is 2026-11-16T10:00:00Z or …00.123Z: what the pattern says, for less time.
+
+    A year has four digits at least, so a dash in fifth place comes after four. Then the point or the second colon can only
+    be in its place when month, day, hour and minute have two digits each.
+    """
+    place = f"(substr({text}, 20, 1) = '.' or (length({text}) = 20 and substr({text}, 17, 1) = ':'))"
+    digit = f"substr({text}, -2, 1) between '0' and '9'"
+    return f"(endswith({text}, 'Z') and substr({text}, 5, 1) = '-' and {place} and {digit} and {text} >= '0001')"
+
+
+def text(*tests: Test, strict: bool = True) -> Leaf:
+    return Leaf(StringType(), StringType(), "STRING", tests=tests, strict=strict)
 
 
 def integer(*tests: Test, spark: DataType | None = None) -> Leaf:
@@ -314,7 +358,14 @@ def boolean() -> Leaf:
 
 def instant() -> Leaf:
     """A time with its zone, as RFC 3339 has it. No number or object looks like one, so plain text will do."""
-    return Leaf(TimestampType(), StringType(), "STRING", _instant, (matches(rf"^{_DAY}{_CLOCK}{_ZONE}\z"),))
+    pattern = literal(rf"^{_DAY}{_CLOCK}{_ZONE}\z")
+    return Leaf(
+        TimestampType(),
+        StringType(),
+        "STRING",
+        _instant,
+        (lambda text, _: f"({_is_usual(text)} or {text} rlike {pattern})",),
+    )
 
 
 def local_time() -> Leaf:

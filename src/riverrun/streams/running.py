@@ -146,7 +146,7 @@ class RunningStream:
             rows = done.rows(self.name, records, counters=counters, moving=False)
             done.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             started = time.monotonic()
-            encoded(rows, self._compiled, counters).write.format("kafka").options(**self._sink()).save()
+            encoded(rows, self._compiled, counters).write.format("kafka").options(**self._sink()).mode("append").save()
             self._books.whole(begin, end, counters.results())
             self.progress.batch = 0
             self.progress.batch_ms = round((time.monotonic() - started) * 1000)

@@ -3,7 +3,6 @@
 `Shape.parse` tells good records from bad ones as the project's own decoder does (model/event.py), and not one record more
 is good, except where Spark's JSON parser sees less than msgspec's:
 
-- bytes such as `{…},"more":{…}`, two values with a comma between where one object belongs, are taken for the first;
 - the null of a list, dict or struct that has a default counts as missing;
 - an Enum is its values; what a `_missing_` method would make of others is not asked;
 - two fields of one name where the first has a bad time, date, text, UUID, bytes or Decimal: the last is taken.
@@ -18,7 +17,7 @@ What a UUID was is text in lower case with dashes, an Enum its value, a struct a
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -67,7 +66,8 @@ from riverrun.streams.kinds import (
 )
 from riverrun.streams.pattern import java_pattern
 
-_READING = {"columnNameOfCorruptRecord": "_broken", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_END, _BROKEN = "riverrun.end", "riverrun.broken"
+_READING = {"columnNameOfCorruptRecord": _BROKEN, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _WRITING = {
     "timeZone": "UTC",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -120,29 +120,51 @@ class Shape:
                 columns=clash,
             )
         text = f"cast({quote(value)} as string)"
-        # Spark stops reading at the end of the first value. Inside an object of ours, whatever follows it breaks that
-        # object, or ends it before its last field.
-        wrapped = F.expr(f"""concat('{{"record":', {text}, ',"end":1}}')""")
-        schema = StructType([
-            StructField("record", self._record.source(exact=False)),
-            StructField("end", LongType()),
-            StructField("_broken", StringType()),
-        ])  # fmt: skip
+        members = tuple(_at_the_top(each, text) for each in self._record.members)
+        source = ObjectOf(members).source(exact=False)
+        schema = StructType([*source.fields, StructField(_END, LongType()), StructField(_BROKEN, StringType())])
         kept = [quote(each) for each in raw.columns]
-        read = raw.select(*kept, F.from_json(wrapped, schema, _READING).alias("_json"))
-        members = self._record.members
+        read = raw.select(*kept, F.from_json(F.expr(self._ended(quote(value))), schema, _READING).alias("_json"))
         values = [F.expr(each.slot.value(_place(each))).alias(each.name) for each in members]
         typed = read.select(*kept, "_json", *values)
         good = both([
-            "_json._broken is null",
-            "_json.end = 1",
-            "_json.record is not null",
-            f"is_valid_utf8({text})",
+            f"_json.{quote(_BROKEN)} is null",
+            f"_json.{quote(_END)} = 1",
             *(each.slot.good(_place(each), quote(each.name)) for each in members),
+            self._is_utf8(text),
             self._known_names(text),
         ])  # fmt: skip
         names = [quote(each.name) for each in members]
         return typed.select(*kept, *names, F.expr(f"coalesce({good}, false)").alias("_ok"))
+
+    def _ended(self, value: str) -> str:
+        """The record's text with one more field before its last brace; null when its last character is no brace.
+
+        Spark stops reading at the end of the first value. When something follows it, the new field is not in it.
+        """
+        end = literal(f',"{_END}":1}}')
+
+        def ended(binary: str) -> str:
+            return f"cast(concat(substring({binary}, 1, length({binary}) - 1), cast({end} as binary)) as string)"
+
+        text = f"cast({value} as string)"
+        trimmed = f"regexp_replace({text}, '[ \\\\t\\\\r\\\\n]+\\\\z', '')"
+        slow = f"if(endswith({trimmed}, '}}'), {ended(f'cast({trimmed} as binary)')}, null)"
+        if not any(each.slot.default is None and not each.slot.nullable for each in self._record.members):
+            empty = f"{trimmed} rlike '^[ \\\\t\\\\r\\\\n]*[{{][ \\\\t\\\\r\\\\n]*[}}]\\\\z'"
+            alone = literal(f'{{"{_END}":1}}')
+            return f"case when {empty} then {alone} when endswith({text}, '}}') then {ended(value)} else {slow} end"
+        return f"if(endswith({text}, '}}'), {ended(value)}, {slow})"
+
+    def _is_utf8(self, text: str) -> str:
+        """Whether the record is UTF-8, asked only where it shows: Spark reads what is not as a replacement character."""
+        kinds_of = {each.name: each.dataType for each in self.columns.fields}
+        if any("string" in kind.simpleString() for kind in kinds_of.values() if not isinstance(kind, StringType)):
+            return f"is_valid_utf8({text})"
+        shown = [
+            f"contains({quote(name)}, '\ufffd')" for name, kind in kinds_of.items() if isinstance(kind, StringType)
+        ]
+        return f"(not coalesce({' or '.join(shown)}, false) or is_valid_utf8({text}))" if shown else ""
 
     def _known_names(self, text: str) -> str:
         """For forbid_unknown_fields, which costs another look at the record."""
@@ -153,7 +175,14 @@ class Shape:
 
 
 def _place(member: Member) -> str:
-    return f"_json.record.{quote(member.encoded)}"
+    return f"_json.{quote(member.encoded)}"
+
+
+def _at_the_top(member: Member, record: str) -> Member:
+    kind, slot = member.slot.kind, member.slot
+    if not isinstance(kind, Leaf) or slot.exact:
+        return member
+    return replace(member, slot=replace(slot, kind=kind.at_the_top(member.encoded, record)))
 
 
 class _Fields:
@@ -245,7 +274,7 @@ class _Fields:
     def _choice(self, values: Iterable[Any], path: str) -> Leaf:
         listed = [each.value if isinstance(each, Enum) else each for each in values]
         if listed and all(isinstance(each, str) for each in listed):
-            return kinds.text(kinds.among(listed))
+            return kinds.text(kinds.among(listed), strict=any(map(kinds.could_be_other, listed)))
         if listed and all(type(each) is int and abs(each) < 2**63 for each in listed):
             return kinds.integer(kinds.among(listed))
         raise self._refused(path, f"a choice of {', '.join(map(repr, listed))}")

@@ -1,17 +1,24 @@
-"""What users test their pipelines with: the fixtures of `pytest_plugin`, and the type of the cluster they give."""
+"""What users test their pipelines with: the fixtures of `pytest_plugin`, and the types of what they give."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from riverrun.testing.pytest_plugin import KafkaUnderTest
+    from riverrun.testing.streams import DeadRow, StreamTest
 
-__all__ = ["KafkaUnderTest"]
+__all__ = ["DeadRow", "KafkaUnderTest", "StreamTest"]
+
+_PLACES = {
+    "DeadRow": "riverrun.testing.streams",
+    "KafkaUnderTest": "riverrun.testing.pytest_plugin",
+    "StreamTest": "riverrun.testing.streams",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up when used: pytest comes with the user's tests, not with riverrun.
-    if name == "KafkaUnderTest":
-        from riverrun.testing.pytest_plugin import KafkaUnderTest
+    # Looked up when used: pytest comes with the user's tests and Spark with an extra, not with riverrun.
+    if name in _PLACES:
+        from importlib import import_module
 
-        return KafkaUnderTest
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'riverrun.testing' has no attribute {name!r}")

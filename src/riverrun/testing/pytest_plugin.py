@@ -1,10 +1,16 @@
-"""Fixtures for tests against a real Kafka. Installed with riverrun; loaded in every pytest run, so it imports nothing.
+"""Fixtures for tests. Installed with riverrun; loaded in every pytest run, so it imports nothing.
 
     def test_orders(kafka, kafka_topic):
         topic = kafka_topic(partitions=3)
         ...kafka.bootstrap_servers...
 
-`kafka` is one local broker for the whole session, or the cluster that `pytest --bootstrap-servers HOST:PORT` names.
+    def test_average(stream_test):
+        t = stream_test("meters.py")
+        t.send("readings", ...)
+        assert t.rows("house_load") == [...]
+
+`kafka` is one local broker for the whole session, or the cluster that `pytest --bootstrap-servers HOST:PORT` names. `spark`
+is one Spark session for the whole run; `stream_test` runs streams in it without a broker (testing/streams.py).
 """
 
 import random
@@ -18,9 +24,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from riverrun.app import App
     from riverrun.cluster.runner import LocalKafka
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
+    from riverrun.testing.streams import StreamTest
 
 
 @dataclass(frozen=True)
@@ -84,3 +94,32 @@ def local_kafka(root: Path, settings: "KafkaSettings") -> "LocalKafka":
     from riverrun.cluster.runner import LocalKafka
 
     return LocalKafka(root, settings, first_port=random.randrange(12000, 28000, 10))  # noqa: S311
+
+
+@pytest.fixture(scope="session")
+def spark_slots() -> int:
+    """How many tasks `spark` runs at once; 0 is one per core. Tests of real-time streams define their own with more."""
+    return 0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int) -> "Iterator[SparkSession]":
+    """One Spark session for all tests of a run, set up as riverrun sets it up, with a small heap."""
+    from riverrun.config import Settings, SparkSettings
+    from riverrun.streams.session import start_session, stop_session
+
+    settings = Settings(spark=SparkSettings(driver_memory_mb=1024))
+    session = start_session(settings, tmp_path_factory.mktemp("spark"), name="tests", slots=spark_slots)
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def stream_test(spark: "SparkSession", tmp_path: Path) -> "Iterator[Callable[[App | str | Path], StreamTest]]":
+    """Make a `riverrun.testing.StreamTest` of an app or of the path of a pipeline file; its streams stop with the test."""
+    from contextlib import ExitStack
+
+    from riverrun.testing.streams import StreamTest
+
+    with ExitStack() as stack:
+        yield lambda app: stack.enter_context(StreamTest(app, spark, tmp_path / secrets.token_hex(4)))

@@ -1,0 +1,141 @@
+"""Topics that are folders of files: what the test kit's streams read instead of Kafka, and values as they come back.
+
+A stream has folders of its own, so that it can be shown the records one step at a time, whatever other streams have seen.
+"""
+
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.streams.sources import COUNT, RAW, watermarked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+# Marks the rows that only carry the time.
+_TICK = "_riverrun_tick"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A record of a topic; topics of the kit have one partition."""
+
+    topic: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    at: datetime
+
+    def line(self) -> dict[str, Any]:
+        return {
+            "key": _base64(self.key),
+            "value": _base64(self.value),
+            "topic": self.topic,
+            "partition": 0,
+            "offset": self.offset,
+            "timestamp": self.at.isoformat(),
+        }
+
+
+class Folders:
+    """The records that one query sees."""
+
+    def __init__(self, spark: "SparkSession", root: Path) -> None:
+        self._spark = spark
+        self._root = root
+        self._numbers = count()
+        self._still: dict[str, list[DataFrame]] = {}
+
+    def put(self, topic: str, records: Iterable[Sent]) -> None:
+        """Let the query see these, all in one batch and in this order."""
+        self._write(self._folder("records", topic), [each.line() for each in records])
+        for frame in self._still.get(topic, []):
+            _look_again(frame)
+
+    def tick(self, topic: str, at: datetime) -> None:
+        """Move the event time of a topic, as a record of that time would."""
+        self._write(self._folder("ticks", topic), [{"at": at.isoformat()}])
+
+    def moving(self, topic: str) -> "DataFrame":
+        return self._spark.readStream.schema(RAW).json(str(self._folder("records", topic)))
+
+    def still(self, topic: str) -> "DataFrame":
+        frame = self._spark.read.schema(RAW).json(str(self._folder("records", topic)))
+        self._still.setdefault(topic, []).append(frame)
+        return frame
+
+    def timed(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
+        """Rows and ticks pass the operator that follows event time; then the ticks are taken out again."""
+        from pyspark.sql import functions as F  # noqa: N812
+        from pyspark.sql.types import StructType
+
+        ticks = self._spark.readStream.schema("at timestamp").json(str(self._folder("ticks", topic)))
+        at = F.col("at")
+        if isinstance(frame.schema[time].dataType, StructType):
+            at = F.struct(at.alias("start"), at.alias("end"))
+        ticks = ticks.select(at.alias(time), F.lit(True).alias(_TICK))
+        both = frame.withColumn(_TICK, F.lit(False)).unionByName(ticks, allowMissingColumns=True)
+        # The observation keeps the optimizer from taking the ticks out before their time is seen.
+        seen = watermarked(both, time, late_ms).observe(f"ticks {topic}", F.count(F.lit(1)).alias(COUNT))
+        return seen.where(~F.col(_TICK)).drop(_TICK)
+
+    def _folder(self, kind: str, topic: str) -> Path:
+        folder = self._root / kind / topic
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _write(self, folder: Path, lines: list[dict[str, Any]]) -> None:
+        """Spark sees a file whole or not at all: it looks at no name that begins with a dot."""
+        name = f"{next(self._numbers):06d}.json"
+        hidden = folder / f".{name}"
+        hidden.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+        hidden.rename(folder / name)
+
+
+def _look_again(frame: "DataFrame") -> None:
+    """Spark lists a folder once, when a frame is made of it."""
+    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan.relation().location().refresh()
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def python_value(value: bytes, columns: "DataType") -> Any:
+    """A record's value as Python has it: times with their zone, dates, Decimals and bytes as such."""
+    return _typed(json.loads(value, parse_float=Decimal), columns)
+
+
+def _typed(value: Any, kind: "DataType") -> Any:
+    from pyspark.sql import types as T  # noqa: N812
+
+    if value is None:
+        return None
+    match kind:
+        case T.StructType():
+            return {each.name: _typed(value.get(each.name), each.dataType) for each in kind.fields}
+        case T.ArrayType():
+            return [_typed(each, kind.elementType) for each in value]
+        case T.MapType():
+            return {name: _typed(each, kind.valueType) for name, each in value.items()}
+        case T.FloatType() | T.DoubleType():
+            return float(value)
+        case T.DecimalType():
+            return Decimal(value)
+        case T.TimestampType():
+            return datetime.fromisoformat(value).astimezone(UTC)
+        case T.TimestampNTZType():
+            return datetime.fromisoformat(value)
+        case T.DateType():
+            return date.fromisoformat(value)
+        case T.BinaryType():
+            return base64.b64decode(value)
+    return value
