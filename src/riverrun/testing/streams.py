@@ -212,7 +212,7 @@ class StreamTest:
                 folders.put(self._stream(each).stream.target, [sent for sent, _ in self._batch(each)])
         counters = Counters(moving=False)
         frame = self._done.rows(name, folders, counters=counters, moving=False)
-        return _decoded(compiled, encoded(frame, compiled, counters), 0)
+        return _decoded(compiled, encoded(frame, compiled, counters))
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -284,6 +284,7 @@ class _Run:
         self._table = f"riverrun_{uuid.uuid4().hex}"
         self._taken = 0
         self._booked = -1
+        self._sources = test._done.sources(compiled.stream.name)  # noqa: SLF001
         self.compiled = compiled
         self.steps_done = 0
         # Records for those who read this stream, step by step; and its rows with their keys, in the order they came.
@@ -294,8 +295,7 @@ class _Run:
 
     def step(self, records: dict[str, list[Sent]], times: dict[str, datetime], seconds: float) -> None:
         """Let the stream see a step's records, then its times."""
-        done, name = self._test._done, self.compiled.stream.name  # noqa: SLF001
-        sources = done.sources(name)
+        sources = self._sources
         # Tables first: they are there when the batch reads them.
         for topic in sorted(records, key=lambda each: each in sources):
             if records[topic]:
@@ -362,7 +362,7 @@ class _Run:
         new: list[tuple[Sent, Row]] = []
         if self._query is not None:
             frame = self._test._spark.table(self._table)  # noqa: SLF001
-            all_rows = _decoded(self.compiled, frame, 0)
+            all_rows = _decoded(self.compiled, frame)
             new = all_rows[self._taken :]
             self._taken = len(all_rows)
         test = self._test
@@ -384,9 +384,7 @@ class _Run:
                 continue
             self._booked = report["batchId"]
             counts = report.get("observedMetrics") or {}
-            inputs = [
-                counts.get(observation(topic), {}) for topic in self._test._done.sources(self.compiled.stream.name)
-            ]  # noqa: SLF001
+            inputs = [counts.get(observation(topic), {}) for topic in self._sources]
             account.read += sum(int(one.get(COUNT) or 0) for one in inputs)
             account.dead += sum(int(one.get(DEAD) or 0) for one in inputs)
             account.late += sum(one.get("numRowsDroppedByWatermark", 0) for one in report.get("stateOperators") or [])
@@ -400,11 +398,11 @@ class _Run:
             self._test._spark.catalog.dropTempView(self._table)  # noqa: SLF001
 
 
-def _decoded(compiled: Compiled, frame: "DataFrame", first: int) -> list[tuple[Sent, Row]]:
+def _decoded(compiled: Compiled, frame: "DataFrame") -> list[tuple[Sent, Row]]:
     """Encoded rows as records and as Python values: what a consumer of the topic would get."""
     now = datetime.now(UTC)
     found = []
-    for offset, each in enumerate(frame.collect(), first):
+    for offset, each in enumerate(frame.collect()):
         key = each["key"].encode() if "key" in each and each["key"] is not None else None
         value = each["value"].encode()
         record = Sent(compiled.stream.target, offset, key, value, now)
