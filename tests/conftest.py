@@ -12,7 +12,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def spark_slots() -> int:
     """Enough for a real-time stream or two, whatever the machine has."""
-    return 8
+    return 16
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

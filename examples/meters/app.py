@@ -1,6 +1,9 @@
-"""Smart meters: every house reports its load each minute; above 2 kW an overload begins, below 1.8 kW it ends."""
+"""Smart meters: every house reports its load; the load of each house and street by the minute, and houses above 2 kW."""
 
 from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 import riverrun as rr
 
@@ -23,3 +26,17 @@ class Overload(rr.Event):
 
 readings = app.topic("readings", Reading, partitions=4, retention="7 days")
 overloads = app.topic("overloads", Overload, partitions=4, retention="30 days")
+
+
+@app.stream
+def house_load(readings: DataFrame) -> DataFrame:
+    minute = F.window("at", "1 minute").alias("minute")
+    return readings.groupBy(minute, "house_id", "street").agg(F.avg("load_kw").alias("load_kw"))
+
+
+app.sql("street_load", "select minute, street, sum(load_kw) as load_kw from house_load group by minute, street")
+
+
+@app.stream
+def high_load(readings: DataFrame) -> DataFrame:
+    return readings.where("load_kw > 2.0")

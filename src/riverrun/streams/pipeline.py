@@ -182,7 +182,7 @@ class Pipeline:
             while not stop.is_set() and not all(stream.over for stream in self.streams):
                 self._look()
                 changed(self.snapshot())
-                if until_caught_up and self._caught_up():
+                if until_caught_up and all(stream.caught_up for stream in self.streams):
                     break
                 stop.wait(LOOK_SECONDS)
         finally:
@@ -212,13 +212,6 @@ class Pipeline:
             except RiverrunError:
                 # The streams themselves say what is wrong with the cluster.
                 self._ends = {}
-
-    def _caught_up(self) -> bool:
-        """Whether all there is has been read, and nothing waits to be started again."""
-        ready = [stream for stream in self.streams if stream.progress.phase in ("running", "finished", "failed")]
-        return len(ready) == len(self.streams) and all(
-            stream.over or stream.progress.lag == 0 for stream in self.streams
-        )
 
     def snapshot(self) -> PipelineProgress:
         """Where all streams stand now."""

@@ -78,6 +78,15 @@ class RunningStream:
     def over(self) -> bool:
         return self.progress.phase in ("finished", "failed", "stopped")
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether it has read all there is and has nothing more to send: an idle query, not only one without lag."""
+        if self.over:
+            return True
+        if self.progress.phase != "running" or self.progress.lag != 0 or self._query is None:
+            return False
+        return self.plan.speed == "real-time" or self._query.status["message"] == "Waiting for data to arrive"
+
     # --- its life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

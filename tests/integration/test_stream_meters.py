@@ -1,0 +1,217 @@
+"""The meters pipeline at three speeds over the same events, with poison among them: same figures, every record accounted for.
+
+`RIVERRUN_TEST_EVENTS=1000000 script/test tests/integration/test_stream_meters.py` does it over a million.
+"""
+
+import json
+import os
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from support.kafka_tools import described_group
+from support.streaming import newest, run_streams
+
+import riverrun as rr
+from riverrun.app import load_app
+from riverrun.config import KafkaSettings
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.dead_letters.redrive import Redrive
+from riverrun.model.pipeline import Speed
+from riverrun.model.progress import StreamProgress
+from riverrun.testing.pytest_plugin import local_kafka
+
+FILE = Path(__file__).parents[2] / "examples/meters/app.py"
+EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "40000"))
+HOUSES = 500
+BEGIN = datetime(2026, 3, 1, 18, tzinfo=UTC)
+# Closes all windows before it; its own stays open at the moving speeds.
+CLOSING = {"house_id": "closing", "street": "closing", "load_kw": 0.0, "at": "2026-03-09T00:00:00Z"}
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+
+# kind → the bytes of a good reading made bad, and what the reason says.
+POISON = {
+    "not JSON": (lambda _: b"load=1.5", "malformed"),
+    "cut off": (lambda good: json.dumps(good).encode()[:-4], "truncated"),
+    "empty": (lambda _: b"", "truncated"),
+    "no value": (lambda _: None, "no value"),
+    "a list": (lambda good: json.dumps([good]).encode(), "expected `object`, got `array`"),
+    "text for a number": (
+        lambda good: json.dumps(good | {"load_kw": "much"}).encode(),
+        "$.load_kw: expected `float`, got `str`",
+    ),
+    "negative": (lambda good: json.dumps(good | {"load_kw": -1}).encode(), "$.load_kw: expected `float` >= 0.0"),
+    "no load": (
+        lambda good: json.dumps({"house_id": "x", "street": "y", "at": good["at"]}).encode(),
+        "missing required field",
+    ),
+    "no zone": (
+        lambda good: json.dumps(good | {"at": "2026-03-01T18:00:00"}).encode(),
+        "$.at: expected `datetime` with",
+    ),
+    "a number for text": (
+        lambda good: json.dumps(good | {"house_id": 5}).encode(),
+        "$.house_id: expected `str`, got `int`",
+    ),
+}
+
+
+@dataclass
+class City:
+    """A cluster with the readings in it, and what they come to by plain Python."""
+
+    connection: Connection
+    root: Path
+    house_load: dict[tuple[str, ...], float] = field(default_factory=dict)
+    street_load: dict[tuple[str, ...], float] = field(default_factory=dict)
+    high: int = 0
+    poison: Counter[str] = field(default_factory=Counter)
+    good: int = 0
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    with local_kafka(tmp_path_factory.mktemp("kafka"), KafkaSettings()) as running:
+        connection = Connection(KafkaSettings(bootstrap_servers=running.bootstrap_servers))
+        load_app(FILE).apply(connection)
+        found = City(connection, tmp_path_factory.mktemp("project"))
+        fill(found)
+        yield found
+
+
+def fill(city: City) -> None:
+    chance = random.Random(11)
+    producer = Producer(city.connection.properties({"linger.ms": 20, "queue.buffering.max.messages": 1_000_000}))
+    sums: dict[tuple[str, str, str], tuple[float, int]] = {}
+    kinds = list(POISON)
+    for number in range(EVENTS):
+        house = chance.randrange(HOUSES)
+        at = BEGIN + timedelta(milliseconds=number * 600_000 / EVENTS)
+        good = {"house_id": f"house-{house}", "street": f"street-{house % 7}", "load_kw": round(chance.uniform(0, 3), 3),
+                "at": at.isoformat().replace("+00:00", "Z")}  # fmt: skip
+        value: bytes | None = json.dumps(good).encode()
+        if number % 100 == 50:
+            kind = kinds[number // 100 % len(kinds)]
+            city.poison[kind] += 1
+            value = POISON[kind][0](good)
+        else:
+            city.good += 1
+            city.high += good["load_kw"] > 2.0
+            key = (at.replace(second=0, microsecond=0).isoformat(), str(good["house_id"]), str(good["street"]))
+            total, count = sums.get(key, (0.0, 0))
+            sums[key] = (total + float(good["load_kw"]), count + 1)
+        while True:
+            try:
+                producer.produce("readings", value, key=str(good["house_id"]))
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.produce("readings", json.dumps(CLOSING), key="closing")
+    assert producer.flush(60) == 0
+    for (minute, house_id, street), (total, count) in sums.items():
+        city.house_load[(minute, house_id)] = total / count
+        by_street = (minute, street)
+        city.street_load[by_street] = city.street_load.get(by_street, 0.0) + total / count
+
+
+def figures(city: City, topic: str, second: str) -> dict[tuple[str, ...], float]:
+    rows = newest(city.connection, topic, ("minute", second)).values()
+    return {(minute(row["minute"]["start"]), row[second]): row["load_kw"] for row in rows if row[second] != "closing"}
+
+
+def minute(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone(UTC).isoformat()
+
+
+def check(city: City, streams: dict[str, StreamProgress], *, read: int, dead: int) -> None:
+    for stream in streams.values():
+        assert (stream.account.read, stream.account.dead, stream.account.late) == (read, dead, 0), stream
+        assert stream.lag == 0
+    high = streams["high_load"].account
+    assert high.exact
+    assert high.closes
+    assert high.out == city.high
+    assert high.filtered == read - dead - city.high
+
+
+@pytest.mark.parametrize("speed", ["near-real-time", "batch", "real-time"])
+def test_every_speed_comes_to_the_same_figures(city: City, spark: SparkSession, speed: Speed) -> None:
+    names = ("house_load", "street_load", "high_load")
+    streams = run_streams(spark, FILE, city.connection, city.root, speed=speed, fresh=names)
+    assert streams["house_load"].speed == streams["high_load"].speed == speed
+    poison = sum(city.poison.values())
+    check(city, streams, read=EVENTS + 1, dead=poison)
+    assert figures(city, "house_load", "house_id") == pytest.approx(city.house_load)
+    assert figures(city, "street_load", "street") == pytest.approx(city.street_load)
+    # Whatever is run again: a dead letter is there once.
+    letters = list(dead_letters(city))
+    assert Counter(letter.topic for letter, _ in letters) == {"readings": poison}
+    assert len({(letter.partition, letter.offset) for letter, _ in letters}) == poison
+
+
+def dead_letters(city: City) -> Iterator[tuple[rr.DeadLetter, bytes | None]]:
+    with rr.Consumer("readings.dead", connection=city.connection, follow=False) as consumer:
+        for record in consumer:
+            letter = rr.DeadLetter.of(record)
+            assert letter is not None
+            yield letter, record.raw
+
+
+def test_every_poison_is_in_the_dead_letter_topic_with_its_reason(city: City) -> None:
+    seen: Counter[str] = Counter()
+    for letter, raw in dead_letters(city):
+        kind = next(kind for kind, (_, reason) in POISON.items() if reason in letter.message and (kind != "cut off" or raw)
+                    and (kind != "empty" or raw == b""))  # fmt: skip
+        seen[kind] += 1
+        assert letter.error == "RecordUnreadableError"
+        assert letter.group == "meters.dead-letters"
+    assert seen == city.poison
+
+
+def test_kafkas_own_tools_show_that_the_streams_have_no_lag(city: City) -> None:
+    for group in ("meters.house_load", "meters.street_load", "meters.high_load"):
+        described = described_group(city.connection.bootstrap_servers, group)
+        assert len(described) == 4
+        assert sum(end for _, end, _ in described.values()) == EVENTS + 1
+        assert [lag for _, _, lag in described.values()] == [0, 0, 0, 0]
+    asked = [
+        "kcat",
+        "-b",
+        city.connection.bootstrap_servers,
+        "-G",
+        "meters.high_load",
+        "-e",
+        "-q",
+        "-X",
+        "auto.offset.reset=error",
+    ]
+    kcat = subprocess.run([*asked, "-f", "%o\n", "readings"], capture_output=True, text=True, timeout=60, check=True)
+    assert kcat.stdout == ""
+
+
+def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession) -> None:
+    """Of all kinds, negative loads are the ones that the fix can mend."""
+    app = load_app(FILE)
+
+    def fix(value: bytes, letter: rr.DeadLetter) -> bytes | None:
+        return json.dumps(json.loads(value) | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
+
+    redrive = Redrive(Admin(city.connection), "readings.dead", fix=fix, topics=app.topics)
+    outcome = redrive.run()
+    mended = city.poison["negative"]
+    assert outcome.sent_count == mended
+    streams = run_streams(spark, FILE, city.connection, city.root, speed="near-real-time", only=["high_load"])
+    # It stood behind the real-time run: only what was sent back is new.
+    account = streams["high_load"].account
+    assert account.read == EVENTS + 1 + mended
+    assert account.out == city.high + mended
+    assert account.closes
