@@ -1,4 +1,4 @@
-"""The meters pipeline at three speeds over the same events, with poison among them: same figures, every record accounted for.
+"""The meters pipeline at three speeds over the same events, with poison among them: same figures, all accounted for.
 
 `RIVERRUN_TEST_EVENTS=1000000 script/test tests/integration/test_stream_meters.py` does it over a million.
 """
@@ -8,16 +8,15 @@ import os
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from support.kafka_tools import described_group
-from support.streaming import newest, run_streams
 
 import riverrun as rr
 from riverrun.app import load_app
@@ -28,6 +27,8 @@ from riverrun.kafka.dead_letters.redrive import Redrive
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import StreamProgress
 from riverrun.testing.pytest_plugin import local_kafka
+from support.kafka_tools import described_group
+from support.streaming import newest, run_streams
 
 FILE = Path(__file__).parents[2] / "examples/meters/app.py"
 EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "40000"))
@@ -39,7 +40,7 @@ CLOSING = {"house_id": "closing", "street": "closing", "load_kw": 0.0, "at": "20
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 # kind → the bytes of a good reading made bad, and what the reason says.
-POISON = {
+POISON: dict[str, tuple[Callable[[dict[str, Any]], bytes | None], str]] = {
     "not JSON": (lambda _: b"load=1.5", "malformed"),
     "cut off": (lambda good: json.dumps(good).encode()[:-4], "truncated"),
     "empty": (lambda _: b"", "truncated"),
@@ -96,7 +97,7 @@ def fill(city: City) -> None:
     for number in range(EVENTS):
         house = chance.randrange(HOUSES)
         at = BEGIN + timedelta(milliseconds=number * 600_000 / EVENTS)
-        good = {"house_id": f"house-{house}", "street": f"street-{house % 7}", "load_kw": round(chance.uniform(0, 3), 3),
+        good: dict[str, Any] = {"house_id": f"house-{house}", "street": f"street-{house % 7}", "load_kw": round(chance.uniform(0, 3), 3),
                 "at": at.isoformat().replace("+00:00", "Z")}  # fmt: skip
         value: bytes | None = json.dumps(good).encode()
         if number % 100 == 50:
@@ -202,8 +203,8 @@ def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession
     """Of all kinds, negative loads are the ones that the fix can mend."""
     app = load_app(FILE)
 
-    def fix(value: bytes, letter: rr.DeadLetter) -> bytes | None:
-        return json.dumps(json.loads(value) | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
+    def fix(value: bytes | None, letter: rr.DeadLetter) -> bytes | None:
+        return json.dumps(json.loads(value or b"") | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
 
     redrive = Redrive(Admin(city.connection), "readings.dead", fix=fix, topics=app.topics)
     outcome = redrive.run()

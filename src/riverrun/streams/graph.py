@@ -1,10 +1,12 @@
 """Which stream reads what: names resolved, cycles found, an order to start in. Needs neither Spark nor a broker."""
 
+import re
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from riverrun.app import App
+from riverrun.errors import not_installed
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
@@ -41,6 +43,10 @@ class Graph:
     def readers(self, name: str) -> list[str]:
         """The streams that read this."""
         return [stream for stream in self.order if name in self.inputs[stream]]
+
+    def before(self, name: str) -> list[str]:
+        """The streams whose rows a stream reads: by their own names, or by the topic they write."""
+        return _before(self.app, self.inputs[name])
 
     def topics(self, name: str) -> list[Topic]:  # type: ignore[type-arg]
         """The declared topics a stream's records come from, through other streams."""
@@ -81,28 +87,38 @@ def graph_of(app: App) -> Graph:
     order, cycle = _order(app, inputs)
     if cycle is not None:
         problems.append(cycle)
-    problems += _clashes(app)
+    problems += _clashes(app, inputs)
     return Graph(app, inputs, order, tuple(problems))
 
 
 def _order(app: App, inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], Problem | None]:
+    above = {name: [each for each in _before(app, names) if each in inputs] for name, names in inputs.items()}
+    # A stream that writes the topic it reads is told so by _clashes.
     sorter = TopologicalSorter(
-        {name: [each for each in names if each in app.streams and each in inputs] for name, names in inputs.items()}
+        {name: [each for each in found if each != name or name in inputs[name]] for name, found in above.items()}
     )
     try:
         return tuple(sorter.static_order()), None
     except CycleError as error:
         circle = list(reversed(error.args[1]))
         first = app.streams[circle[0]]
-        return (), Problem(str(first.line), f"These streams feed each other in a circle: {' → '.join(circle)}")
+        text = f"These streams feed each other in a circle: {' → '.join(circle)}"
+        return (), Problem(str(first.line), text, "Let one of them read what the others do not write")
 
 
-def _clashes(app: App) -> list[Problem]:
+def _before(app: App, names: tuple[str, ...]) -> list[str]:
+    by_topic = {stream.target: stream.name for stream in app.streams.values()}
+    found = [each if each in app.streams else by_topic.get(each, "") for each in names]
+    return [each for each in dict.fromkeys(found) if each]
+
+
+def _clashes(app: App, inputs: dict[str, tuple[str, ...]]) -> list[Problem]:
     """Output topics that are inputs of the same stream, or that a table or another part already has."""
     found = []
     for stream in app.streams.values():
-        if stream.target in stream.parameters:
-            found.append(Problem(str(stream.line), f"{stream.name} writes the topic it reads, {stream.target}"))
+        if stream.target in inputs.get(stream.name, ()) and stream.target != stream.name:
+            text = f"{stream.name} writes the topic it reads, {stream.target}"
+            found.append(Problem(str(stream.line), text, 'Give it a topic of its own: topic="…"'))
         if stream.target != stream.name and stream.target in app.streams:
             found.append(
                 Problem(
@@ -114,13 +130,18 @@ def _clashes(app: App) -> list[Problem]:
 
 
 def tables_of(stream: Stream) -> tuple[tuple[str, ...], Problem | None]:
-    """The tables that a stream's SQL reads, in order of appearance."""
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
+    """The tables that a stream's SQL reads."""
     try:
-        statements = [each for each in sqlglot.parse(stream.sql, dialect="spark") if each is not None]
+        import sqlglot
+        from sqlglot import exp
+        from sqlglot.errors import SqlglotError
+    except ImportError as error:
+        raise not_installed(error) from error
+
+    # Spark's function window() right after GROUP BY is taken for a WINDOW clause, unless it is quoted.
+    readable = re.sub(r"(?i)(?<![\w`.])window(?=\s*\()", "`window`", stream.sql)
+    try:
+        statements = [each for each in sqlglot.parse(readable, dialect="spark") if each is not None]
     except SqlglotError as error:
         first = (getattr(error, "errors", None) or [{}])[0]
         text = first.get("description") or str(error).partition("\n")[0]

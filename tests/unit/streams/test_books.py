@@ -1,0 +1,154 @@
+"""The account of a stream, from Spark's reports as they are; the cluster is asked for nothing but offsets."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from riverrun.model.pipeline import Line, Stream
+from riverrun.model.progress import StreamProgress
+from riverrun.model.state import Place
+from riverrun.streams.books import Books
+from riverrun.streams.compiler import Compiled
+from riverrun.streams.logical import Query
+
+
+class Cluster:
+    """Remembers commits; knows where the topic begins."""
+
+    def __init__(self, earliest: int = 0) -> None:
+        self.earliest = earliest
+        self.committed: dict[Place, int] = {}
+
+    def offsets(self, places: Collection[Place], _at: str) -> dict[Place, int]:
+        return dict.fromkeys(places, self.earliest)
+
+    def commit(self, _group: str, offsets: Mapping[Place, int]) -> None:
+        self.committed |= offsets
+
+
+class Swept:
+    """Sweeps only when told."""
+
+    def __init__(self) -> None:
+        self.at: dict[Place, int] = {}
+        self.batches: list[tuple[str, int]] = []
+
+    def batch(self, topic: str, _begin: Mapping[int, int], _end: Mapping[int, int], dead: int) -> None:
+        self.batches.append((topic, dead))
+
+    def through(self, place: Place) -> int:
+        return self.at.get(place, 0)
+
+
+def compiled(*nodes: str) -> Compiled:
+    query = Query(
+        nodes=nodes,
+        joins_streams=False,
+        joins_tables=False,
+        python_functions=(),
+        grouping=None,
+        windowed=False,
+        watermarked=False,
+        random_columns=(),
+        repeated_sources=False,
+        plan=None,
+    )
+    stream = Stream("load", Line("app.py", 1))
+    return Compiled(stream, ("readings",), StructType(), (), "", 0, "append", revises=False, query=query)
+
+
+def books(file: Path, cluster: Cluster, swept: Swept, *nodes: str) -> Books:
+    options: dict[str, Any] = {"admin": cluster, "sweeper": swept}
+    return Books(
+        compiled(*nodes or ("Filter", "StreamingRelationV2")), {"readings": True}, "city.load", file, **options
+    )
+
+
+def report(
+    batch: int, first: int, last: int, *, dead: int = 0, out: int = 0, late: int = 0, read: int = -1
+) -> dict[str, Any]:
+    rows = last - first if read < 0 else read
+    return {
+        "batchId": batch,
+        "timestamp": f"2026-01-01T00:00:0{batch}.000Z",
+        "numInputRows": rows,
+        "batchDuration": 500,
+        "inputRowsPerSecond": 10.0,
+        "sources": [{"startOffset": {"readings": {"0": first}}, "endOffset": {"readings": {"0": last}}}],
+        "observedMetrics": {"in readings": {"n": rows, "dead": dead}, "out": {"n": out}},
+        "stateOperators": [{"numRowsDroppedByWatermark": late, "numRowsTotal": 7, "memoryUsedBytes": 9}],
+    }
+
+
+def test_the_account_closes(tmp_path: Path) -> None:
+    found = books(tmp_path / "a.json", Cluster(), swept := Swept())
+    progress = StreamProgress("load")
+    found.batch(report(0, 0, 100, dead=3, out=60, late=7), progress)
+    found.batch(report(1, 100, 150, out=50), progress)
+    account = found.account
+    assert (account.read, account.dead, account.late, account.filtered, account.out) == (150, 3, 7, 30, 110)
+    assert account.exact
+    assert account.closes
+    assert swept.batches == [("readings", 3), ("readings", 0)]
+    assert (progress.batch, progress.batch_ms, progress.state_rows, progress.state_bytes) == (1, 500, 7, 9)
+
+
+def test_the_group_waits_for_the_dead_letters(tmp_path: Path) -> None:
+    cluster, swept = Cluster(), Swept()
+    found = books(tmp_path / "a.json", cluster, swept)
+    found.batch(report(0, 0, 100, dead=3, out=97), StreamProgress("load"))
+    swept.at[Place("readings", 0)] = 40
+    found.mirror()
+    assert cluster.committed == {Place("readings", 0): 40}
+    swept.at[Place("readings", 0)] = 100
+    found.mirror()
+    assert cluster.committed == {Place("readings", 0): 100}
+    assert found.lag({Place("readings", 0): 130, Place("other", 0): 5}) == 30
+
+
+def test_the_account_goes_on_after_a_restart_and_a_crash_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    books(file, Cluster(), Swept()).batch(report(0, 0, 100, out=100), StreamProgress("load"))
+    again = books(file, Cluster(), Swept())
+    again.batch(report(1, 100, 120, out=20), StreamProgress("load"))
+    assert again.account.closes
+    # A batch from 120 to 150 was done, and the process killed before it was booked.
+    later = books(file, Cluster(), Swept())
+    later.batch(report(3, 150, 160, out=10), StreamProgress("load"))
+    assert later.account.read == 160
+    assert not later.account.exact
+    assert "30 records" in later.account.note
+
+
+def test_records_that_retention_took_are_counted(tmp_path: Path) -> None:
+    found = books(tmp_path / "a.json", Cluster(earliest=80), Swept())
+    found.batch(report(0, 0, 100, read=20, out=20), StreamProgress("load"))
+    assert (found.account.gone, found.account.read) == (80, 20)
+
+
+def test_an_idle_trigger_counts_nothing(tmp_path: Path) -> None:
+    found = books(tmp_path / "a.json", Cluster(), Swept())
+    found.batch(report(0, 0, 100, out=100), StreamProgress("load"))
+    found.batch(report(0, 100, 100), StreamProgress("load"))
+    assert found.account.read == 100
+
+
+def test_an_aggregate_says_why_it_is_not_exact(tmp_path: Path) -> None:
+    found = books(tmp_path / "a.json", Cluster(), Swept(), "Aggregate", "StreamingRelationV2")
+    found.batch(report(0, 0, 100, out=4), StreamProgress("load"))
+    assert (found.account.exact, found.account.filtered) == (False, 0)
+    assert "many records become one row" in found.account.note
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"account": {}}', '{"account": {"colour": 1}, "accounted": {}}'])
+def test_a_damaged_file_begins_a_new_account_and_says_so(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(content)
+    found = books(file, Cluster(), Swept())
+    assert "could not be read" in found.account.note
+    found.batch(report(0, 0, 10, out=10), StreamProgress("load"))
+    assert json.loads(file.read_text())["account"]["read"] == 10

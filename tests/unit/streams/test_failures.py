@@ -1,0 +1,53 @@
+"""Which kind of failure a stream had, from what Spark says of it."""
+
+import pytest
+
+from riverrun.errors import (
+    BrokerUnreachableError,
+    CheckpointError,
+    DiskFullError,
+    RiverrunError,
+    StreamCodeError,
+    StreamFailedError,
+)
+from riverrun.model.pipeline import Line, Stream
+from riverrun.streams.failures import explain
+
+STREAM = Stream("load", Line("/home/ann/meters.py", 20))
+
+PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/opt/pyspark/worker.py", line 1830, in main
+    process()
+  File "/home/ann/meters.py", line 31, in to_kw
+    return 1000 / watts
+ZeroDivisionError: division by zero
+	at org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            PYTHON,
+            StreamCodeError,
+            "meters.py:31: the stream load stopped in to_kw(): ZeroDivisionError: division by zero",
+        ),
+        ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012", StreamCodeError, "meters.py:20"),
+        ("Caused by: java.io.IOException: No space left on device", DiskFullError, "no space left"),
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out", BrokerUnreachableError, "lost Kafka"),
+        ("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred", CheckpointError, "--fresh load"),
+        ("Caused by: java.lang.OutOfMemoryError: Java heap space", StreamFailedError, "Java heap space"),
+    ],
+)
+def test_the_cause_is_on_top(text: str, kind: type[RiverrunError], said: str) -> None:
+    found = explain(STREAM, RuntimeError(text), "/spark.log")
+    assert type(found) is kind
+    assert said in str(found)
+    assert "\tat org.apache" not in str(found)
+
+
+def test_only_what_may_work_later_is_tried_again() -> None:
+    assert explain(STREAM, RuntimeError("TimeoutException from kafka"), "").retryable
+    assert explain(STREAM, RuntimeError("anything else"), "").retryable
+    assert not explain(STREAM, RuntimeError(PYTHON), "").retryable
