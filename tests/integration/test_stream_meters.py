@@ -23,6 +23,7 @@ from riverrun.app import load_app
 from riverrun.config import KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.dead_letters.fix import Fix
 from riverrun.kafka.dead_letters.redrive import Redrive
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import StreamProgress
@@ -97,8 +98,12 @@ def fill(city: City) -> None:
     for number in range(EVENTS):
         house = chance.randrange(HOUSES)
         at = BEGIN + timedelta(milliseconds=number * 600_000 / EVENTS)
-        good: dict[str, Any] = {"house_id": f"house-{house}", "street": f"street-{house % 7}", "load_kw": round(chance.uniform(0, 3), 3),
-                "at": at.isoformat().replace("+00:00", "Z")}  # fmt: skip
+        good: dict[str, Any] = {
+            "house_id": f"house-{house}",
+            "street": f"street-{house % 7}",
+            "load_kw": round(chance.uniform(0, 3), 3),
+            "at": at.isoformat().replace("+00:00", "Z"),
+        }
         value: bytes | None = json.dumps(good).encode()
         if number % 100 == 50:
             kind = kinds[number // 100 % len(kinds)]
@@ -203,10 +208,10 @@ def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession
     """Of all kinds, negative loads are the ones that the fix can mend."""
     app = load_app(FILE)
 
-    def fix(value: bytes | None, letter: rr.DeadLetter) -> bytes | None:
-        return json.dumps(json.loads(value or b"") | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
+    def fix(value: bytes, letter: rr.DeadLetter) -> bytes | None:
+        return json.dumps(json.loads(value) | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
 
-    redrive = Redrive(Admin(city.connection), "readings.dead", fix=fix, topics=app.topics)
+    redrive = Redrive(Admin(city.connection), "readings.dead", fix=Fix(fix, Path(__file__)), topics=app.topics)
     outcome = redrive.run()
     mended = city.poison["negative"]
     assert outcome.sent_count == mended
