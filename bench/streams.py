@@ -1,0 +1,214 @@
+"""riverrun's streams beside the same job written by hand in PySpark, on one local Kafka.
+
+    python bench/streams.py backlog [--events 1000000] [--repeats 3] [--speed near-real-time]
+    python bench/streams.py latency [--rate 1000] [--seconds 40] [--speed near-real-time] [--repeats 2]
+
+`backlog`: from the start of the process until all is read and written, and until the first record is in the output topic.
+`latency`: how old the newest reading in a row is when the row can be read from the output topic (p50, p99).
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+
+from measure import alternate, report
+from riverrun.app import load_app
+from riverrun.artifacts.java import find_java
+from riverrun.artifacts.sets import fetch
+from riverrun.cluster.runner import LocalKafka
+from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.model.state import Place
+
+JOB = Path(__file__).parent / "stream_job"
+HOUSES = 10_000
+OUTPUTS = {"riverrun": "by_riverrun", "by hand": "by_hand"}
+
+
+def value(chance: random.Random, at: datetime) -> str:
+    time_text = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        f'{{"house_id":"house-{chance.randrange(HOUSES):06d}","load_kw":{chance.uniform(0, 3):.4f},"at":"{time_text}",'
+        '"meter":"A1-000000000000","firmware":"v1.2.3-abcdefgh","phase":1}'
+    )
+
+
+def producer(connection: Connection) -> Producer:
+    return Producer(connection.properties({"linger.ms": 5, "queue.buffering.max.messages": 1_000_000}))
+
+
+def fill(connection: Connection, events: int) -> None:
+    """A backlog over ten minutes of event time."""
+    chance, sender = random.Random(3), producer(connection)
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    for number in range(events):
+        at = begin + timedelta(milliseconds=number * 600_000 // events)
+        text = value(chance, at)
+        while True:
+            try:
+                sender.produce("readings", text, key=text[13:25])
+                break
+            except BufferError:
+                sender.poll(0.1)
+    sender.flush()
+
+
+class Bench:
+    """A cluster, and the two contenders as processes."""
+
+    def __init__(self, root: Path, connection: Connection, speed: str) -> None:
+        self.root = root
+        self.connection = connection
+        self.speed = speed
+        self.admin = Admin(connection)
+        self.jars = ",".join(map(str, fetch("spark-kafka", ArtifactSettings())))
+        self.java = str(find_java(JavaSettings()).home)
+        self.turn = 0
+
+    def start(self, who: str, *, forever: bool = False) -> "subprocess.Popen[bytes]":
+        self.turn += 1
+        folder = self.root / f"turn-{self.turn}"
+        folder.mkdir()
+        environment = os.environ | ({"BENCH_FOREVER": "1"} if forever else {})
+        address = self.connection.bootstrap_servers
+        if who == "by hand":
+            job = [str(JOB / "by_hand.py"), address, str(folder / "checkpoint"), self.speed, self.jars, self.java]
+            command = [sys.executable, *job]
+        else:
+            (folder / "riverrun.toml").touch()
+            options = [
+                "--speed",
+                self.speed,
+                "--every",
+                "0 s",
+                "--bootstrap-servers",
+                address,
+                "--fresh",
+                "by_riverrun",
+            ]
+            stop = [] if forever or self.speed == "batch" else ["--until-caught-up"]
+            command = [
+                sys.executable,
+                "-m",
+                "riverrun",
+                "--project",
+                str(folder),
+                "run",
+                str(JOB / "meters.py"),
+                *options,
+                *stop,
+            ]
+        log = (folder / "out.log").open("wb")
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
+
+    def end_of(self, topic: str) -> int:
+        count = len(self.admin.topic(topic).partitions)
+        return sum(self.admin.offsets([Place(topic, part) for part in range(count)], "latest").values())
+
+    def backlog(self, who: str, firsts: list[float]) -> float:
+        """Seconds until all is done."""
+        before = self.end_of(OUTPUTS[who])
+        begun = time.perf_counter()
+        process = self.start(who)
+        first = 0.0
+        while process.poll() is None:
+            if not first and self.end_of(OUTPUTS[who]) > before:
+                first = time.perf_counter() - begun
+                firsts.append(first)
+            time.sleep(0.05)
+        seconds = time.perf_counter() - begun
+        assert process.returncode == 0, f"{who} failed: see {self.root}"
+        return seconds
+
+    def latency(self, who: str, rate: int, seconds: float) -> list[float]:
+        """Ages in milliseconds of rows as a reader gets them, after a warm-up of half the time."""
+        process = self.start(who, forever=True)
+        reader = Consumer(self.connection.properties({"group.id": f"bench-{self.turn}", "fetch.queue.backoff.ms": 5}))
+        parts = range(len(self.admin.topic(OUTPUTS[who]).partitions))
+        reader.assign([TopicPartition(OUTPUTS[who], part, OFFSET_END) for part in parts])
+        sender, chance, ages = producer(self.connection), random.Random(5), []
+        begun = measured_from = 0.0
+        sent = 0
+        try:
+            while process.poll() is None:
+                now = time.time()
+                if not begun:
+                    # The clock starts with the first row; until then a trickle.
+                    sender.produce("readings", value(chance, datetime.now(UTC)))
+                    sender.poll(0)
+                    if reader.poll(0.05) is not None:
+                        begun, measured_from = now, now + seconds / 2
+                    continue
+                if now > begun + 1.5 * seconds:
+                    break
+                while sent < (now - begun) * rate:
+                    sender.produce("readings", value(chance, datetime.now(UTC)))
+                    sent += 1
+                sender.poll(0)
+                for message in reader.consume(500, 0.002):
+                    if message.error() is None and now > measured_from:
+                        last = datetime.fromisoformat(json.loads(message.value())["last"])
+                        ages.append((time.time() - last.timestamp()) * 1000)
+            assert process.poll() is None, f"{who} ended: see {self.root}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            reader.close()
+            sender.flush(10)
+        return sorted(ages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["backlog", "latency"])
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rate", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--speed", choices=["batch", "near-real-time", "real-time"], default="near-real-time")
+    given = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
+    with LocalKafka(root / "kafka", KafkaSettings()) as kafka:
+        connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
+        load_app(JOB / "meters.py").apply(connection)
+        bench = Bench(root, connection, given.speed)
+        for topic in OUTPUTS.values():
+            bench.admin.create_topic(topic, partitions=4, replicas=0, config={})
+        if given.what == "backlog":
+            fill(connection, given.events)
+            firsts: dict[str, list[float]] = {who: [] for who in OUTPUTS}
+            totals = alternate({who: lambda who=who: bench.backlog(who, firsts[who]) for who in OUTPUTS}, given.repeats)
+            report(f"{given.events:,} readings, {given.speed}: all read and written", totals, "s", against="by hand")
+            report("first record in the output topic", firsts, "s", against="by hand")
+        else:
+            found: dict[str, list[list[float]]] = {who: [] for who in OUTPUTS}
+            for _ in range(given.repeats):
+                for who in OUTPUTS:
+                    found[who].append(bench.latency(who, given.rate, given.seconds))
+            for quantile, name in ((0.5, "p50"), (0.99, "p99")):
+                figures = {who: [ages[int(len(ages) * quantile)] for ages in runs] for who, runs in found.items()}
+                report(
+                    f"{given.rate:,} events/s, {given.speed}: age of a row, {name}", figures, "ms", against="by hand"
+                )
+            print({who: statistics.median(len(each) for each in runs) for who, runs in found.items()}, "rows")
+    shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
