@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import riverrun as rr
-from riverrun.errors import PipelineError, StreamCodeError, UsageError
+from riverrun.errors import PipelineError, StreamCodeError, StreamFailedError, UsageError
 from riverrun.testing import DeadRow, StreamTest
 
 Make = Callable[..., StreamTest]
@@ -151,3 +152,44 @@ def test_what_is_wrong_with_the_app_or_a_name_is_said(stream_test: Make) -> None
         t.rows("house_lod")
     with pytest.raises(UsageError, match="no time zone"):
         t.advance(readings=datetime(2026, 1, 1))  # noqa: DTZ001
+
+
+def test_a_stream_that_takes_too_long_is_given_up(spark: SparkSession, tmp_path: Path) -> None:
+    with StreamTest(averages(), spark, tmp_path, seconds=0.001) as t:
+        t.send("readings", reading("a", 1.0, 0))
+        for _ in range(2):
+            with pytest.raises(StreamFailedError, match=r"house_load was not done after 0.001 s"):
+                t.rows("house_load")
+
+
+def test_values_come_back_as_python_has_them(stream_test: Make) -> None:
+    app = rr.App("meters")
+    app.topic("readings", Reading)
+    app.topic("raw")
+    app.sql(
+        "kinds",
+        """select house_id, at, cast(at as date) as day, cast(at as timestamp_ntz) as wall,
+           cast('1.50' as decimal(9,2)) as price, array(1, 2) as list, map('a', 1.0D) as map, cast('x' as binary) as bytes, cast(null as int) as nothing,
+           named_struct('inner', at) as struct from readings""",
+    )
+    app.sql("texts", "select cast(value as string) as text, cast(key as string) as k, offset from raw")
+    t = stream_test(app)
+    t.send("readings", reading("a", 1.0, 0, 30))
+    t.send("raw", "one", b"two", key="k")
+    at = minute(0, 30)
+    assert t.rows("kinds") == [
+        {
+            "house_id": "a",
+            "at": at,
+            "day": at.date(),
+            "wall": at.replace(tzinfo=None),
+            "price": Decimal("1.50"),
+            "list": [1, 2],
+            "map": {"a": 1.0},
+            "bytes": b"x",
+            "nothing": None,
+            "struct": {"inner": at},
+        }
+    ]
+    assert t.rows("texts") == [{"text": "one", "k": "k", "offset": 0}, {"text": "two", "k": "k", "offset": 1}]
+    assert t.dead("raw") == []

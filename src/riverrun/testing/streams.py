@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.app import App, load_app
 from riverrun.config import KafkaSettings
-from riverrun.errors import RecordUnreadableError, StreamFailedError, UsageError
+from riverrun.errors import RecordUnreadableError, RiverrunError, StreamFailedError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.outgoing import Route
 from riverrun.model.event import Event, schema_of
 from riverrun.model.near import nearest
 from riverrun.model.progress import Account
+from riverrun.model.topic import Topic
 from riverrun.model.when import parse_time
 from riverrun.streams.compiler import OUT, Compiled, compile_app, encoded
 from riverrun.streams.failures import explain
@@ -181,7 +182,7 @@ class StreamTest:
             folders = Folders(self._spark, self._folder / name / uuid.uuid4().hex)
             self._runs[name] = _Run(self, compiled, folders, self._folder / name / uuid.uuid4().hex)
         run = self._runs[name]
-        above = [self._run(each) for each in compiled.inputs if each in self.app.streams and each not in compiled.fused]
+        above = [self._run(each) for each in self._above(compiled)]
         while run.steps_done < len(self._steps):
             number = run.steps_done
             step = self._steps[number]
@@ -191,6 +192,15 @@ class StreamTest:
                 records[target] = each.outputs[number] + records.get(target, [])
             run.step(records, step.times, self._seconds)
         return run
+
+    def _above(self, compiled: Compiled) -> list[str]:
+        """The streams whose topics a stream reads, as streams, as topics or as tables."""
+        found = []
+        for name in compiled.inputs:
+            source = self.app.tables[name].source if name in self.app.tables else None
+            writer = self._writer(source.name if isinstance(source, Topic) else name)
+            found.append(name if name in self.app.streams else writer.stream.name if writer is not None else "")
+        return [each for each in dict.fromkeys(found) if each and each not in compiled.fused]
 
     def _open_step(self) -> _Step:
         """The step that is not closed: no time was reached after its records, and no stream has seen it."""
@@ -207,9 +217,8 @@ class StreamTest:
         for step in self._steps:
             for topic, records in step.records.items():
                 folders.put(topic, records)
-        for each in compiled.inputs:
-            if each in self.app.streams and each not in compiled.fused:
-                folders.put(self._stream(each).stream.target, [sent for sent, _ in self._batch(each)])
+        for each in self._above(compiled):
+            folders.put(self._stream(each).stream.target, [sent for sent, _ in self._batch(each)])
         counters = Counters(moving=False)
         frame = self._done.rows(name, folders, counters=counters, moving=False)
         return _decoded(compiled, encoded(frame, compiled, counters))
@@ -282,6 +291,7 @@ class _Run:
         self._checkpoint = checkpoint
         self._query: StreamingQuery | None = None
         self._table = f"riverrun_{uuid.uuid4().hex}"
+        self._error: RiverrunError | None = None
         self._taken = 0
         self._booked = -1
         self._sources = test._done.sources(compiled.stream.name)  # noqa: SLF001
@@ -318,8 +328,11 @@ class _Run:
         return _sorted(self.compiled, rows) if mixed else [row for _, row in rows]
 
     def _process(self, seconds: float) -> None:
+        """Let the query take in all that is there. A stream that failed stays so."""
+        if self._error is not None:
+            raise self._error
+        name = self.compiled.stream.name
         late = threading.Event()
-        query: Any = None
         try:
             query = self._query = self._query or self._start()
 
@@ -333,14 +346,15 @@ class _Run:
                 query.processAllAvailable()
             finally:
                 timer.cancel()
+                timer.join()
         except Exception as error:
             # Whatever Spark raises is explained as in a running pipeline.
-            raise explain(self.compiled.stream, error, "the file that the session was told") from error
+            self._error = explain(self.compiled.stream, error, "in the session's folder")
+            if not late.is_set():
+                raise self._error from error
         if late.is_set():
-            raise StreamFailedError(
-                f"The stream {self.compiled.stream.name} did not come to an end in {seconds:g} s",
-                stream=self.compiled.stream.name,
-            )
+            self._error = StreamFailedError(f"{name} was not done after {seconds:g} s", stream=name)
+            raise self._error
         self._book()
 
     def _start(self) -> "StreamingQuery":

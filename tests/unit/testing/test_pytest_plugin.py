@@ -4,7 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-HEAVY = ("confluent_kafka", "riverrun.cluster", "riverrun.kafka", "riverrun.config", "psutil", "httpx", "rich")
+HEAVY = (
+    "confluent_kafka",
+    "riverrun.cluster",
+    "riverrun.kafka",
+    "riverrun.config",
+    "psutil",
+    "httpx",
+    "rich",
+    "pyspark",
+    "pandas",
+)
 
 
 def test_importing_it_imports_nothing_heavy() -> None:
