@@ -169,7 +169,8 @@ def test_values_come_back_as_python_has_them(stream_test: Make) -> None:
     app.sql(
         "kinds",
         """select house_id, at, cast(at as date) as day, cast(at as timestamp_ntz) as wall,
-           cast('1.50' as decimal(9,2)) as price, array(1, 2) as list, map('a', 1.0D) as map, cast('x' as binary) as bytes, cast(null as int) as nothing,
+           cast('1.50' as decimal(9,2)) as price, array(1, 2) as list,
+           map('a', 1.0D) as map, cast('x' as binary) as bytes, cast(null as int) as nothing,
            named_struct('inner', at) as struct from readings""",
     )
     app.sql("texts", "select cast(value as string) as text, cast(key as string) as k, offset from raw")
