@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.event import Event
+from riverrun.model.near import nearest
 from riverrun.model.pipeline import Emit, FileSource, Line, Speed, Stream, Table
 from riverrun.model.topic import Topic, check_topic_name
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 E = TypeVar("E", bound=Event)
+# Packages that come with riverrun[spark] and that pipeline files import.
+_OF_STREAMS = ("pandas", "pyarrow", "pyspark")
 
 
 class App:
@@ -138,8 +141,12 @@ class App:
     def _add(self, name: str, line: Line, options: dict[str, Any], **what: Any) -> Stream:
         known = set(Stream.__dataclass_fields__) - {"name", "line", "function", "sql", "parameters"}
         if unknown := sorted(set(options) - known):
+            near = nearest(unknown[0], known)
             raise DeclarationError(
-                f"The stream {name} has no option {unknown[0]!r}", expected=", ".join(sorted(known)), stream=name
+                f"The stream {name} has no option {unknown[0]!r}",
+                expected=", ".join(sorted(known)),
+                hint=f"Did you mean {near!r}?" if near else "",
+                stream=name,
             )
         self._check_free(name)
         _check_name(name, "stream")
@@ -207,7 +214,7 @@ def load_app(path: Path) -> App:
         raise DeclarationError(
             f"There is no pipeline file {path}", hint="Give its path, or run `riverrun init`", file=path
         )
-    module_name = f"riverrun_app_{path.stem}"
+    module_name = module_of(path)
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise DeclarationError(f"{path.name} is not a Python file", expected="a name that ends in .py", file=path)
@@ -222,9 +229,11 @@ def load_app(path: Path) -> App:
         raise DeclarationError(f"{_place(path, error)}: {error.what}", expected=error.expected, found=error.found,
                                hint=error.hint, **error.fields) from error  # fmt: skip
     except Exception as error:
+        streams = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OF_STREAMS
+        hint = 'pip install "riverrun[spark]" installs it' if streams else "The file raised this while it was read"
         raise DeclarationError(
             f"{_place(path, error)}: {type(error).__name__}: {error}",
-            hint="The file raised this while it was read",
+            hint=hint,
             file=path,
         ) from error
     finally:
@@ -238,6 +247,11 @@ def load_app(path: Path) -> App:
         )
     apps[0].folder = path.parent
     return apps[0]
+
+
+def module_of(path: Path) -> str:
+    """The name a pipeline file is loaded by; not its own, which may be that of a package."""
+    return f"riverrun_app_{path.stem}"
 
 
 def _place(path: Path, error: BaseException) -> str:

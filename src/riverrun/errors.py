@@ -154,9 +154,7 @@ class PipelineError(RiverrunError):
         self.problems = tuple(problems)
         count = len(self.problems)
         where = f" in {file}" if file else ""
-        super().__init__(
-            f"{count} problem{'s' if count != 1 else ''}{where}", lines=self.problems, file=file, **fields
-        )
+        super().__init__(f"{count} problem{'s' if count != 1 else ''}{where}", lines=self.problems, file=file, **fields)
 
     def __str__(self) -> str:
         return "\n  ".join([f"{self.what}:", *self.problems])
@@ -288,6 +286,12 @@ class SparkUnavailableError(StreamError):
     """PySpark is not installed, or its session does not start."""
 
     code = "SPARK_UNAVAILABLE"
+
+
+def not_installed(error: ImportError) -> SparkUnavailableError:
+    """What to say where a package that streams need cannot be imported."""
+    package = "PySpark" if (error.name or "").startswith("pyspark") else error.name or "a package"
+    return SparkUnavailableError(f"{package} is not installed", hint='Install it: pip install "riverrun[spark]"')
 
 
 class StreamCodeError(StreamError):

@@ -1,7 +1,6 @@
 """Every mistake in docs/reference/errors.md gives the message the table says it gives, and exits as it should."""
 
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,19 +8,8 @@ import pytest
 
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.bad_inputs import CASES, Case, World
+from support.errors_page import headings, row, rows_of_page, write_row
 from support.secured import USER, Secured, secured_kafka
-
-PAGE = Path(__file__).parents[2] / "docs/reference/errors.md"
-HEADER = """# What each mistake says
-
-Each row was made for real by `tests/integration/test_bad_inputs.py`, which compares what it got with this table;
-`script/docs` writes the table. What differs from run to run stands as a word in capitals (`PROJECT`, `HOST:PORT`).
-The first word of a message is its stable code; the exit code is 2 where the command or configuration was wrong, 1
-where it failed.
-
-| what you did | what it says |
-| --- | --- |
-"""
 
 
 @pytest.fixture(scope="module")
@@ -55,31 +43,16 @@ def world(tmp_path: Path, kafka: KafkaUnderTest, secured: Callable[[], Secured])
     return World(tmp_path, kafka.bootstrap_servers, configuration)
 
 
-def row(case: Case, message: str) -> str:
-    shown = "<br>".join(
-        f"`{line.strip()}`" for line in message.replace("`", "'").replace("|", "\\|").splitlines() if line
-    )
-    return f"| {case.title.replace('|', '/')} | {shown} |"
-
-
-def rows_of_page() -> dict[str, str]:
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    return {found[1].strip(): line for line in text.splitlines() if (found := re.match(r"\| (.+?) \| `", line))}
-
-
 @pytest.mark.kafka
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_mistake_says_what_the_table_says(case: Case, world: World, request: pytest.FixtureRequest) -> None:
     made = row(case, world.plain(case.make(world)))
     if request.config.getoption("--write-docs"):
-        rows = rows_of_page() | {case.title.replace("|", "/"): made}
-        order = [each.title.replace("|", "/") for each in CASES]
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(HEADER + "\n".join(rows[title] for title in order if title in rows) + "\n", encoding="utf-8")
+        write_row(case, made)
     else:
-        assert made == rows_of_page().get(case.title.replace("|", "/")), "see script/docs"
+        assert made == rows_of_page().get(case.heading), "see script/docs"
 
 
 def test_the_table_has_every_case_and_no_other() -> None:
-    assert list(rows_of_page()) == [case.title.replace("|", "/") for case in CASES]
+    assert list(rows_of_page()) == headings()
     assert len(CASES) >= 25

@@ -118,6 +118,11 @@ class Case:
     def name(self) -> str:
         return self.make.__name__
 
+    @property
+    def heading(self) -> str:
+        """The title as a table's cell has it."""
+        return self.title.replace("|", "/")
+
 
 CASES: list[Case] = []
 

@@ -40,7 +40,7 @@ def _app(settings: "Loaded", file: str | None) -> "App":
         return load_app(Path(file))
     named = settings.settings.project.app
     if not named:
-        raise UsageError("Which pipeline file?", hint="Give its path, or set project.app in riverrun.toml")
+        raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
     return load_app(settings.project.root / named)
 
 
@@ -120,10 +120,21 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
         say(f"Real-time streams hold {found.needed} of Spark's {found.slots} task slots.")
 
 
+def _require_pyspark() -> None:
+    """Say what is missing before what needs it is imported."""
+    from importlib.util import find_spec
+
+    from riverrun.errors import not_installed
+
+    if find_spec("pyspark") is None:
+        raise not_installed(ImportError(name="pyspark"))
+
+
 def _compiled(
     settings: "Loaded", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
 ) -> Any:
     """Compile an app in a session of its own, without a broker; what `use` makes of it."""
+    _require_pyspark()
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
     from riverrun.streams.compiler import compile_app
@@ -167,6 +178,7 @@ def run(
     Starts Kafka if the project has none, and stops it at the end if it was started here. Makes the topics, runs the streams,
     shows a live table, and starts a stream again when something around it failed.
     """
+    _require_pyspark()
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, close_session, open_session
     from riverrun.streams.serving import ProgressServer

@@ -55,7 +55,9 @@ class Stream:
         check_speed(self.speed, f"The stream {self.name}")
         if self.emit not in get_args(Emit):
             raise DeclarationError(
-                f"The stream {self.name} cannot have emit={self.emit!r}", expected='"updates" or "final"', stream=self.name
+                f"The stream {self.name} cannot have emit={self.emit!r}",
+                expected='"updates" or "final"',
+                stream=self.name,
             )
         if self.every is not None:
             every_ms(self.every, f"every of {self.name}")
@@ -110,9 +112,13 @@ def every_ms(every: str | timedelta, what: str) -> int:
     """How often a near-real-time stream looks for records, in milliseconds; 0 is as often as it can."""
     if every in ("0", "0 s", timedelta()):
         return 0
-    wait = milliseconds(every, what=what)
+    expected = 'a duration such as "1 second" or "500 ms"'
+    try:
+        wait = milliseconds(every, what=what)
+    except DeclarationError as error:
+        raise DeclarationError(error.what, expected=expected, found=error.found) from error
     if wait < 0:
-        raise DeclarationError(f"{what} cannot be for ever", expected='a duration such as "1 second"')
+        raise DeclarationError(f"{what} cannot be for ever", expected=expected)
     return wait
 
 

@@ -5,17 +5,16 @@ over rows that may be sent more than once (an aggregate's updates): counting tho
 the two run as one query, and only rows that are final pass from the first to the second.
 """
 
-import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.model.event import schema_of
-from riverrun.model.near import nearest
 from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
 from riverrun.streams.graph import Graph, Problem
-from riverrun.streams.logical import Query, read_query, refusal, sentence
+from riverrun.streams.logical import Query, read_query, refusal
+from riverrun.streams.mistakes import Found, cannot_run, explained, meant, unreadable_table
 from riverrun.streams.sources import COUNT, Counters, Records, checked, table_frame, time_of
 from riverrun.streams.user_code import send_along
 from riverrun.streams.values import Shape, key_text, write_value
@@ -135,21 +134,23 @@ def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compil
     names = {each.place for each in graph.problems}
     for name in graph.order:
         stream = graph.app.streams[name]
-        waits = [each for each in graph.inputs[name] if each in graph.app.streams and each not in done.streams]
+        waits = [each for each in graph.before(name) if each not in done.streams]
         if waits or str(stream.line) in names:
             continue
         try:
             done.streams[name] = _compile(done, stream, records)
-        except _Found as found:
-            done.problems.append(found.problem)
+        except Found as found:
+            # Two streams may meet the same one, such as a file that is not there.
+            if found.problem not in done.problems:
+                done.problems.append(found.problem)
         except DeclarationError as error:
-            done.problems.append(Problem(str(stream.line), f"{name}: {error.what}", error.hint or error.expected))
+            done.problems.append(Found(stream.line, *_texts(error)).problem)
     return done
 
 
-class _Found(Exception):  # noqa: N818  -- carries a problem to the list
-    def __init__(self, place: object, text: str, hint: str = "") -> None:
-        self.problem = Problem(str(place), text, hint)
+def _texts(error: DeclarationError) -> tuple[str, str]:
+    """What is wrong, and all else the error says."""
+    return error.what, str(error).removeprefix(f"{error.what}.").strip().removesuffix(".")
 
 
 class _Builder:
@@ -182,12 +183,13 @@ class _Builder:
         try:
             made = self._sql(stream, names, frames) if stream.function is None else stream.function(*frames)
         except Exception as error:
-            raise _explained(stream, error) from error
+            columns = dict.fromkeys(name for frame in frames for name in frame.columns)
+            raise explained(stream, error, columns) from error
         from pyspark.sql import DataFrame
 
         if not isinstance(made, DataFrame):
             given = "nothing" if made is None else f"a {type(made).__name__}"
-            raise _Found(stream.line, f"{stream.name} returns {given}", "Return a DataFrame")
+            raise Found(stream.line, f"{stream.name} returns {given}", "Return a DataFrame")
         return made
 
     def _sql(self, stream: Stream, names: tuple[str, ...], frames: "list[DataFrame]") -> "DataFrame":
@@ -224,10 +226,12 @@ class _Builder:
         try:
             frame = table_frame(self._done.spark, table, self._records, self._app.folder)
         except PySparkException as error:
-            raise _Found(table.line, f"The table {name} cannot be read: {sentence(str(error))}") from error
+            raise unreadable_table(table, error, self._app.folder) from error
         if missing := [each for each in table.key if each not in frame.columns]:
-            raise _Found(
-                table.line, f"The table {name} has no column {missing[0]}", f"It has {', '.join(frame.columns)}"
+            raise Found(
+                table.line,
+                f"The table {name} has the key {missing[0]}, which is not one of its columns",
+                meant(missing[0], frame.columns),
             )
         return F.broadcast(frame) if self._broadcast else frame
 
@@ -241,7 +245,11 @@ class _Builder:
         raw = self._records.moving(topic) if self._moving else self._records.still(topic)
         if declared is not None and declared.event is None and not self._written(topic):
             return raw
-        frame = checked(raw, self._done.shape(topic), topic, self._counters)
+        try:
+            shape = self._done.shape(topic)
+        except DeclarationError as error:
+            raise Found(self._app.lines[topic], *_texts(error)) from error
+        frame = checked(raw, shape, topic, self._counters)
         return self._records.timed(frame, topic, time, late_ms) if time and self._watermark else frame
 
     def _written(self, topic: str) -> bool:
@@ -259,7 +267,7 @@ def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
         frame = _Builder(done, records, moving=True, watermark=True, topics=done.read).stream(stream, set(fused))
         query = read_query(frame)
     if not frame.isStreaming:
-        raise _Found(stream.line, f"{stream.name} reads no stream of records", "Use a topic or a stream it names")
+        raise Found(stream.line, f"{stream.name} reads no stream of records", "Use a topic or a stream it names")
     _check_columns(stream, frame)
     _check_time(done, stream, query)
     mode = _mode(stream, frame, query, final=bool(fused) or stream.emit == "final")
@@ -285,23 +293,19 @@ def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
 
 
 def _check_columns(stream: Stream, frame: "DataFrame") -> None:
-    from pyspark.sql.types import CalendarIntervalType, DayTimeIntervalType, MapType, NullType, StringType, VariantType
-
     seen: set[str] = set()
     if not frame.columns:
-        raise _Found(stream.line, f"{stream.name} has no columns")
-    for each in frame.schema.fields:
-        if each.name.lower() in seen:
-            raise _Found(stream.line, f"{stream.name} has two columns {each.name}", "Rename one with alias()")
-        seen.add(each.name.lower())
-        kind = each.dataType
-        odd_map = isinstance(kind, MapType) and not isinstance(kind.keyType, StringType)
-        if odd_map or isinstance(kind, CalendarIntervalType | DayTimeIntervalType | NullType | VariantType):
-            raise _Found(
-                stream.line,
-                f"{stream.name}.{each.name} is of type {kind.simpleString()}, which a JSON record cannot carry",
-                "Cast it",
-            )
+        raise Found(stream.line, f"{stream.name} has no columns")
+    for each in frame.columns:
+        if each.lower() in seen:
+            raise Found(stream.line, f"{stream.name} has two columns {each}", "Rename one with alias()")
+        seen.add(each.lower())
+    try:
+        Shape.of_columns(frame.schema)
+    except DeclarationError as error:
+        column = f"{stream.name}.{error.fields.get('column', '')}"
+        text = f"{column} is of type {error.found}, which a JSON record cannot carry"
+        raise Found(stream.line, text, error.hint) from error
 
 
 def _check_time(done: Compilation, stream: Stream, query: Query) -> None:
@@ -309,7 +313,7 @@ def _check_time(done: Compilation, stream: Stream, query: Query) -> None:
     if query.aggregated and query.windowed and not query.watermarked:
         topics = [topic for topic in done.graph.topics(stream.name) if not time_of(topic)[0]]
         whose = topics[0].event.__name__ if topics and topics[0].event is not None else "its input"
-        raise _Found(
+        raise Found(
             stream.line,
             f"{stream.name} has a time window, and {whose} has no event time, so no window would ever end",
             'Mark the field that says when the event happened: riverrun.event_time(late="2 minutes")',
@@ -324,14 +328,14 @@ def _mode(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -> s
             return mode
     against = answers[wanted[0]]
     if "without watermark" in against:
-        raise _Found(
+        raise Found(
             stream.line,
             f"{stream.name} waits for rows to be final, and nothing says when they are",
             "Group by a window over an event time",
         )
     if "correctness" in against and stream.emit == "updates":
-        raise _Found(stream.line, f"{stream.name} keeps state over rows that are not final yet", 'Give it emit="final"')
-    raise _Found(stream.line, f"{stream.name} cannot run on a stream: {against}")
+        raise Found(stream.line, f"{stream.name} keeps state over rows that are not final yet", 'Give it emit="final"')
+    raise cannot_run(stream, against)
 
 
 def _key(done: Compilation, stream: Stream, columns: list[str], query: Query, above: list[Compiled]) -> tuple[str, ...]:
@@ -344,7 +348,7 @@ def _key(done: Compilation, stream: Stream, columns: list[str], query: Query, ab
         key = tuple(name for name in query.grouping if name in columns)
         lost = [name for name in query.grouping if name not in columns]
         if lost:
-            raise _Found(
+            raise Found(
                 stream.line,
                 f"{stream.name} groups by {lost[0]} and does not keep it, so its rows have no key",
                 "Select it, or name the columns that tell rows apart: @app.stream(key=…)",
@@ -358,14 +362,10 @@ def _key(done: Compilation, stream: Stream, columns: list[str], query: Query, ab
         candidates = [(each,) for each in known if each] + carried
         key = next((each for each in candidates if each and set(each) <= set(columns)), ())
     if unknown := [name for name in key if name not in columns]:
-        near = nearest(unknown[0], columns)
-        raise _Found(
-            stream.line,
-            f"{stream.name} has the key {unknown[0]}, which is not one of its columns",
-            f"Did you mean {near}?" if near else f"They are {', '.join(columns)}",
-        )
+        text = f"{stream.name} has the key {unknown[0]}, which is not one of its columns"
+        raise Found(stream.line, text, meant(unknown[0], columns))
     if random := [name for name in key if name in query.random_columns]:
-        raise _Found(
+        raise Found(
             stream.line,
             f"{stream.name} has the key {random[0]}, which is different each time it is computed",
             "A row that is sent again after a crash would be another row: make the key of values in the record",
@@ -386,14 +386,11 @@ def _time(done: Compilation, stream: Stream, frame: "DataFrame", above: list[Com
     late = max([time_of(topic)[1] for topic in topics] + [each.late_ms for each in above], default=0)
     if stream.time:
         if stream.time not in frame.columns:
-            near = nearest(stream.time, frame.columns)
-            hint = f"Did you mean {near}?" if near else f"They are {', '.join(frame.columns)}"
-            raise _Found(
-                stream.line, f"{stream.name} has the time {stream.time}, which is not one of its columns", hint
-            )
+            text = f"{stream.name} has the time {stream.time}, which is not one of its columns"
+            raise Found(stream.line, text, meant(stream.time, frame.columns))
         if not is_time(stream.time):
             kind = frame.schema[stream.time].dataType.simpleString()
-            raise _Found(
+            raise Found(
                 stream.line,
                 f"{stream.name} has the time {stream.time}, which is a {kind}",
                 "Give a timestamp or a window",
@@ -420,16 +417,16 @@ def _check_declared(done: Compilation, compiled: Compiled) -> None:
         kind = each.dataType.simpleString()
         if each.name not in have and not each.nullable:
             text = f"{stream.name} writes {stream.target}, whose type {event} needs the column {each.name}"
-            raise _Found(stream.line, text)
+            raise Found(stream.line, text, f"Select it, or give the field of {event} a default")
         if have.get(each.name, kind) != kind:
-            raise _Found(
+            raise Found(
                 stream.line,
                 f"{stream.name}.{each.name} is {have[each.name]}, and {event} says {kind}",
                 f"Cast it, or change the type of the topic {stream.target}",
             )
     if extra := [name for name in have if name not in wanted.names]:
         text = f"{stream.name} has the column {extra[0]}, and the type {event} of {stream.target} does not"
-        raise _Found(stream.line, text)
+        raise Found(stream.line, text, f"Leave it out of the result, or add it to {event}")
 
 
 def _against_real_time(
@@ -471,30 +468,3 @@ def _notes(query: Query, fused: tuple[str, ...]) -> tuple[str, ...]:
     if keeps:
         notes.append("its state has a row for every key for ever")
     return tuple(notes)
-
-
-def _explained(stream: Stream, error: Exception) -> _Found:
-    """What Spark or Python says of the user's code, with the line of the user's file."""
-    from pyspark.errors import AnalysisException, ParseException, PySparkException
-
-    if isinstance(error, _Found):
-        return error
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == stream.line.file]
-    place = (
-        f"{str(stream.line).rpartition(':')[0]}:{frames[-1].lineno}" if frames and stream.function else str(stream.line)
-    )
-    if isinstance(error, ParseException):
-        return _Found(place, f"The SQL of {stream.name} cannot be read: {sentence(str(error))}")
-    if isinstance(error, AnalysisException):
-        condition = error.getCondition() or ""
-        details = error.getMessageParameters() or {}
-        if condition.startswith("UNRESOLVED_COLUMN"):
-            column = details.get("objectName", "").replace("`", "")
-            known = [each.strip().replace("`", "") for each in details.get("proposal", "").split(",") if each.strip()]
-            near = nearest(column, known)
-            hint = f"Did you mean {near}?" if near else f"There are {', '.join(known)}" if known else ""
-            return _Found(place, f"{stream.name}: there is no column {column}", hint)
-        return _Found(place, f"{stream.name}: {sentence(str(error))}")
-    if isinstance(error, PySparkException):
-        return _Found(place, f"{stream.name}: {sentence(str(error))}")
-    return _Found(place, f"{stream.name}: {type(error).__name__}: {error}")

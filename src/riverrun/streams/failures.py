@@ -3,7 +3,9 @@
 import re
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
+from riverrun.app import module_of
 from riverrun.errors import (
     BrokerUnreachableError,
     CheckpointError,
@@ -33,7 +35,8 @@ _KAFKA = (
     "BrokerNotAvailable",
     "Failed to construct kafka",
 )
-_RAISED = re.compile(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b")
+# Where Spark's message goes over from what happened to what to do.
+_ADVICE = re.compile(r"\. (?=Use |If |Correct |To )")
 
 
 def explain(stream: Stream, error: BaseException, log: str) -> RiverrunError:
@@ -55,7 +58,7 @@ def _disk(stream: Stream, text: str, log: str) -> RiverrunError | None:
         return None
     return DiskFullError(
         f"The stream {stream.name} failed: no space left on the disk for its state and checkpoints",
-        hint="Make room; it goes on from where it was",
+        hint="Make room and start it again; it goes on from where it was",
         stream=stream.name,
         log=log,
     )
@@ -65,13 +68,11 @@ def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  
     """A Python function that raised in one of Spark's workers: the last line of its traceback, and the user's own lines."""
     if "PythonException" not in text and "Traceback (most recent call last)" not in text:
         return None
-    part = (
-        text[text.index("Traceback (most recent call last)") :] if "Traceback (most recent call last)" in text else text
-    )
+    _, traced, part = text.partition("Traceback (most recent call last):")
     lines = part.splitlines()
-    raised = next(
-        (line.strip() for line in lines[1:] if re.match(r"\S*(Error|Exception|Warning|Exit|Interrupt)\b", line)), ""
-    )
+    # The first line that is not indented ends the traceback; what the user's file raises has the name it is loaded by.
+    raised = next((line for line in lines if line and not line[0].isspace()), "") if traced else ""
+    raised = raised.removeprefix(f"{module_of(Path(stream.line.file))}.").strip()
     own = [line.strip() for line in lines if f'File "{stream.line.file}"' in line]
     place = re.search(r"line (\d+), in (\S+)", own[-1]) if own else None
     where = f"{str(stream.line).rpartition(':')[0]}:{place[1]}" if place else str(stream.line)
@@ -84,25 +85,42 @@ def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  
 
 
 def _expression(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+    """An expression that has no result for a value of a record, or of a table's row."""
     for condition in _CODE:
         if found := re.search(rf"\[({condition}[A-Z0-9_.]*)\] ([^\n]*)", text):
+            said = sentence(found[2])
+            file = re.search(r"while reading file (?:file://)?(\S+?)\.?\s", text)
+            if condition == "MALFORMED_RECORD_IN_PARSING" and file:
+                return _bad_row(stream, file[1], said)
+            # Spark's advice to leave ANSI mode would turn the mistake into NULLs in every other place too.
+            tried = re.search(r"`(try_\w+)`", said)
+            instead = f"Use {tried[1]}(), which gives NULL then, or filter" if tried else "Filter"
             return StreamCodeError(
-                f"{stream.line}: the stream {stream.name} stopped on a record: {sentence(found[2])}",
-                hint="Use the try_ form of the expression, or filter such records before it",
+                f"{_line(stream, text)}: the stream {stream.name} stopped on a record: {_ADVICE.split(said)[0]}",
+                hint=f"The record is read again at the next start. {instead} such records before it",
                 stream=stream.name,
             )
     return None
 
 
-def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
-    signs = (
-        "TimeoutException",
-        "DisconnectException",
-        "NetworkException",
-        "BrokerNotAvailable",
-        "Failed to construct kafka",
+def _bad_row(stream: Stream, file: str, said: str) -> StreamCodeError:
+    row = said.partition("parsing: ")[2]
+    return StreamCodeError(
+        f"{stream.line}: the stream {stream.name} cannot read a row of {file}: {row}",
+        hint="A null in it is a value that is not of its column's type: correct the file, or the columns of its table",
+        stream=stream.name,
+        file=file,
     )
-    if not any(sign in text for sign in signs) or "kafka" not in text.lower():
+
+
+def _line(stream: Stream, text: str) -> str:
+    """The line of the expression, where Spark knows it."""
+    found = re.search(rf"was called from\n\s*{re.escape(stream.line.file)}:(\d+)", text)
+    return f"{str(stream.line).rpartition(':')[0]}:{found[1]}" if found else str(stream.line)
+
+
+def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
+    if not any(sign in text for sign in _KAFKA) or "kafka" not in text.lower():
         return None
     return BrokerUnreachableError(
         f"The stream {stream.name} lost Kafka: {_first_cause(text)}", hint=f"Spark's log is {log}", stream=stream.name
@@ -112,9 +130,12 @@ def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
 def _checkpoint(stream: Stream, text: str, log: str) -> RiverrunError | None:
     if not any(sign in text for sign in _CHECKPOINT):
         return None
+    other = re.search(r"STATE_STORE_(KEY|VALUE)_SCHEMA_NOT_COMPATIBLE", text)
+    why = "its code keeps other columns in its state now" if other else _first_cause(text)
     return CheckpointError(
-        f"The stream {stream.name} cannot go on from where it was: {_first_cause(text)}",
-        hint=f"Begin again with `riverrun run FILE --fresh {stream.name}`; Spark's log is {log}",
+        f"The stream {stream.name} cannot go on from where it was: {why}",
+        hint=f"Begin again with `riverrun run FILE --fresh {stream.name}`, which reads everything again; "
+        f"Spark's log is {log}",
         stream=stream.name,
     )
 
@@ -142,4 +163,4 @@ def _causes(error: BaseException) -> Iterator[str]:
 def _first_cause(text: str) -> str:
     """The innermost cause that says something."""
     found = re.findall(r"Caused by: ([^\n]+)", text)
-    return sentence(found[-1] if found else text)[:400]
+    return sentence(re.sub(r"^[\w.$]+(Exception|Error): ", "", found[-1] if found else text))[:400]

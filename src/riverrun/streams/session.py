@@ -15,7 +15,7 @@ from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
 from riverrun.artifacts.spark_java import spark_java_home
 from riverrun.config import Settings
-from riverrun.errors import SparkUnavailableError
+from riverrun.errors import SparkUnavailableError, not_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +57,7 @@ def start_session(
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkUnavailableError(
-            "PySpark is not installed", hint='Install it: pip install "riverrun[spark]"', found=str(error)
-        ) from error
+        raise not_installed(error) from error
     java = find_java(settings.java)
     home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
     jars = fetch("spark-kafka", settings.artifacts)

@@ -1,0 +1,116 @@
+"""What Spark or Python says of a stream's code before it runs, in plain words: the place, the name, what to do."""
+
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riverrun.model.near import nearest
+from riverrun.model.pipeline import FileSource, Stream, Table
+from riverrun.streams.graph import Problem
+from riverrun.streams.logical import sentence
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
+# What a stream cannot do, by words in Spark's message, and what can be done instead.
+_REFUSALS = {
+    "Sorting is not supported": (
+        "sorts its rows, and a stream has no last row to sort before",
+        "Leave the sorting to who reads the topic; for the largest few, aggregate with max_by(…, …, n)",
+    ),
+    "Window function is not supported": (
+        "uses a window function (OVER), and a stream has no last row to rank before",
+        "Group by a time window; for the largest few, aggregate with max_by(…, …, n)",
+    ),
+}
+_ASKED = "writeStream.start"
+
+
+class Found(Exception):  # noqa: N818  -- carries a problem to the list
+    """A problem of one stream or table, on its way to the list of all."""
+
+    def __init__(self, place: object, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.problem = Problem(str(place), text, hint)
+
+
+def explained(stream: Stream, error: Exception, columns: Collection[str]) -> Found:
+    """Why the code of a stream could not be built. `columns` are those of its inputs."""
+    from pyspark.errors import ParseException, PySparkException
+
+    if isinstance(error, Found):
+        return error
+    place = _place(stream, error)
+    if not isinstance(error, PySparkException):
+        return Found(place, f"{stream.name}: {type(error).__name__}: {error}", "The stream's function raised this")
+    where = _sql_line(stream, error)
+    if isinstance(error, ParseException):
+        return Found(place, f"The SQL of {stream.name} cannot be read{where}: {sentence(str(error))}")
+    text, hint = _words(error, columns)
+    return Found(place, f"{stream.name}: {text}{where}", hint)
+
+
+def _words(error: "PySparkException", columns: Collection[str]) -> tuple[str, str]:
+    from pyspark.sql import DataFrame, functions
+
+    condition, details = error.getCondition() or "", error.getMessageParameters() or {}
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        column = details.get("objectName", "").replace("`", "")
+        known = [each.strip().replace("`", "") for each in details.get("proposal", "").split(",") if each.strip()]
+        return f"there is no column {column}", meant(column, known or columns)
+    if condition == "ATTRIBUTE_NOT_SUPPORTED":
+        name = details.get("attr_name", "")
+        near = nearest(name, columns) or nearest(name, [each for each in dir(DataFrame) if each[0] != "_"])
+        return f"there is no column {name}", f"Did you mean {near}?" if near else meant(name, columns)
+    if condition == "UNRESOLVED_ROUTINE":
+        name = details.get("routineName", "").replace("`", "")
+        near = nearest(name, [each for each in dir(functions) if each.islower()])
+        return f"there is no function {name}", f"Did you mean {near}?" if near else "It must be one of Spark's"
+    if _ASKED in str(error):
+        return (
+            "it asks for the rows of a stream, which come only when it runs",
+            "Say what is to be computed, without count(), collect(), show() or write",
+        )
+    return sentence(str(error)), ""
+
+
+def cannot_run(stream: Stream, against: str) -> Found:
+    """What Spark has against a query that can be built, in its own words where we have none."""
+    for words, (text, hint) in _REFUSALS.items():
+        if words in against:
+            return Found(stream.line, f"{stream.name} {text}", hint)
+    return Found(stream.line, f"{stream.name} cannot run on a stream: {against}")
+
+
+def unreadable_table(table: Table, error: "PySparkException", folder: Path) -> Found:
+    """Why the file of a table cannot be read."""
+    if isinstance(table.source, FileSource) and error.getCondition() == "PATH_NOT_FOUND":
+        path = folder / Path(table.source.path).expanduser()
+        near = nearest(path.name, [each.name for each in path.parent.iterdir()]) if path.parent.is_dir() else None
+        hint = f"Did you mean {near}?" if near else "A path is looked up from the folder of the pipeline file"
+        return Found(table.line, f"The table {table.name} reads {path}, which is not there", hint)
+    hint = 'Columns are given as in "house_id string, floors int"' if "type" in str(error).lower() else ""
+    return Found(table.line, f"The table {table.name} cannot be read: {sentence(str(error))}", hint)
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """The hint for a name that is not there."""
+    near = nearest(name, known)
+    return f"Did you mean {near}?" if near else f"There are {', '.join(known)}" if known else ""
+
+
+def _place(stream: Stream, error: Exception) -> str:
+    """The line of the user's file where it happened; for SQL, where it is declared."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == stream.line.file]
+    if not frames or stream.function is None:
+        return str(stream.line)
+    return f"{Path(stream.line.file).name}:{frames[-1].lineno}"
+
+
+def _sql_line(stream: Stream, error: "PySparkException") -> str:
+    """Which line of a SQL text of several lines is meant."""
+    contexts = error.getQueryContext() if stream.sql.strip().count("\n") else []
+    if not contexts or contexts[0].fragment() not in stream.sql:
+        return ""
+    return f", line {stream.sql[: contexts[0].startIndex()].count(chr(10)) + 1} of the SQL"
