@@ -1,0 +1,146 @@
+"""`riverrun run` as a user has it: one command starts Kafka and Spark, and in the end nothing is left behind."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+import riverrun as rr
+from support.cluster import ProjectDriver, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+
+PIPELINE = """
+from datetime import datetime
+import riverrun as rr
+
+app = rr.App("city")
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    load_kw: float = rr.field(ge=0)
+    at: datetime = rr.event_time(late="2 minutes")
+
+readings = app.topic("readings", Reading, partitions=2)
+
+@app.stream
+def high(readings):
+    return readings.where("load_kw > 2")
+
+app.sql("per_minute", "select window(at, '1 minute') as minute, count(*) as n from readings group by window(at, '1 minute')")
+"""
+RECORDS = "".join(
+    json.dumps({"house_id": f"h{number}", "load_kw": number % 4, "at": f"2026-01-01T00:00:{number % 60:02d}Z"}) + "\n"
+    for number in range(200)
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[ProjectDriver]:
+    found = ProjectDriver(tmp_path)
+    found.configure('[project]\napp = "app.py"\n[spark]\ndriver_memory_mb = 1024\n')
+    (tmp_path / "app.py").write_text(PIPELINE)
+    yield found
+    found.run("down")
+
+
+def produce(project: ProjectDriver) -> None:
+    (project.root / "readings.jsonl").write_text(RECORDS)
+    sent = project.run("produce", "readings", "readings.jsonl")
+    assert sent.code == 0, sent.err
+
+
+@contextmanager
+def started(project: ProjectDriver) -> "Iterator[subprocess.Popen[str]]":
+    """`riverrun run`, ended whatever happens."""
+    running = project.start("run")
+    try:
+        yield running
+    finally:
+        if running.poll() is None:
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=120)
+
+
+def streams(project: ProjectDriver) -> dict[str, Any]:
+    return {each["name"]: each for each in json.loads(project.run("status", "--json").out).get("streams", [])}
+
+
+def read(project: ProjectDriver) -> list[int]:
+    return [int(each["account"]["read"]) for each in streams(project).values()]
+
+
+def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDriver) -> None:
+    with started(project) as running:
+        wait_for(lambda: set(streams(project)) == {"high", "per_minute"}, 240, "the streams did not start")
+        produce(project)
+        with rr.Producer(connection=rr.connect(project=project.root)) as producer:
+            producer.send("readings", b"this is no reading")
+        wait_for(lambda: read(project) == [201, 201], 120, "not all was read")
+        stand = streams(project)["high"]["account"]
+        assert (stand["out"], stand["filtered"], stand["dead"], stand["exact"]) == (50, 150, 1, True)
+        address = json.loads(project.run("status", "--json").out)["pipeline"]["address"]
+        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:  # noqa: S310
+            assert b'riverrun_stream_records_dead_total{app="city",stream="high"} 1.0' in answer.read()
+        rows = project.run("consume", "high", "--limit", "50")
+        assert len(rows.out.splitlines()) == 50
+        second = project.run("run")
+        assert second.code == 1
+        assert f"in the process {running.pid}" in second.err
+        below = children(running)
+        assert any("java" in each.name() for each in below)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=120)
+        assert running.returncode == 0, err
+        assert "Traceback" not in err
+    assert not psutil.wait_procs(below, timeout=30)[1]
+    assert json.loads(project.run("status", "--json").out)["state"] == "stopped"
+
+
+def test_a_killed_run_leaves_no_spark_and_goes_on_where_it_was(project: ProjectDriver) -> None:
+    project.run("up", "--detach")
+    project.run("topics", "apply")
+    produce(project)
+    with started(project) as running:
+        wait_for(lambda: read(project) == [200, 200], 240, "not all was read")
+        below = children(running)
+        os.kill(running.pid, signal.SIGKILL)
+        running.communicate(timeout=60)
+    assert not psutil.wait_procs(below, timeout=60)[1]
+    done = project.run("run", "--until-caught-up", timeout=240)
+    assert done.code == 0, done.err
+    counted = json.loads((project.home / "streams/city/high/account.json").read_text())["account"]
+    assert (counted["read"], counted["out"]) == (200, 50)
+    groups = {each["group"]: each["lag"] for each in json.loads(project.run("groups", "--json").out)}
+    assert groups["city.high"] == groups["city.per_minute"] == 0
+
+
+def test_what_a_file_says_without_a_broker(project: ProjectDriver) -> None:
+    found = project.run("graph", "--mermaid")
+    assert "n_readings --> n_high" in found.out
+    planned = project.run("plan", "--speed", "real-time", "--json", timeout=180)
+    assert {each["stream"]: each["runs"] for each in json.loads(planned.out)} == {
+        "high": "real-time",
+        "per_minute": "real-time",
+    }
+    (project.root / "app.py").write_text(
+        PIPELINE.replace("load_kw > 2", "lod_kw > 2").replace("count(*)", "sum(volts)")
+    )
+    wrong = project.run("validate", timeout=180)
+    assert wrong.code == 2
+    assert "app.py:17: high: there is no column lod_kw. Did you mean load_kw?" in wrong.err
+    assert "per_minute: there is no column volts" in wrong.err
