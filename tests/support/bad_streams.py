@@ -73,16 +73,10 @@ class StreamWorld(World):
         plan_streams(done, Settings(), slots=8, speed=None, every=None)
 
     def fails(
-        self,
-        streams: str,
-        readings: Iterable[object] = (),
-        *,
-        checkpoints: str = "",
-        bootstrap: str = "",
-        run: bool = True,
+        self, streams: str, readings: Iterable[object] = (), *, checkpoints: str = "", bootstrap: str = ""
     ) -> str:
         """What ends a pipeline with these streams, after it was given these readings."""
-        return self.python(lambda: self.runs(streams, readings, checkpoints=checkpoints, bootstrap=bootstrap, run=run))
+        return self.python(lambda: self.runs(streams, readings, checkpoints=checkpoints, bootstrap=bootstrap))
 
     def runs(
         self,
@@ -91,7 +85,6 @@ class StreamWorld(World):
         *,
         checkpoints: str = "",
         bootstrap: str = "",
-        run: bool = True,
     ) -> None:
         """Run a pipeline with these streams until it has read all readings."""
         head = HEAD.replace('"meters"', f'"meters_{self.mark}"').replace('"readings"', f'"readings_{self.mark}"')
@@ -111,8 +104,6 @@ class StreamWorld(World):
         with Producer(connection) as producer:
             for each in readings:
                 producer.send(f"readings_{self.mark}", json.dumps(each).encode())
-        if not run:
-            return
         stop = threading.Event()
         clock = threading.Timer(DEADLINE, stop.set)
         clock.start()

@@ -17,8 +17,6 @@ from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.model.pipeline import SPEEDS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from riverrun.app import App
     from riverrun.config import Loaded
     from riverrun.kafka.connection import Connection
@@ -120,21 +118,13 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
         say(f"Real-time streams hold {found.needed} of Spark's {found.slots} task slots.")
 
 
-def _require_pyspark() -> None:
-    """Say what is missing before what needs it is imported."""
-    from importlib.util import find_spec
-
-    from riverrun.errors import not_installed
-
-    if find_spec("pyspark") is None:
-        raise not_installed(ImportError(name="pyspark"))
-
-
 def _compiled(
     settings: "Loaded", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
 ) -> Any:
     """Compile an app in a session of its own, without a broker; what `use` makes of it."""
-    _require_pyspark()
+    from riverrun.streams.session import require_pyspark
+
+    require_pyspark()
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
     from riverrun.streams.compiler import compile_app
@@ -178,7 +168,9 @@ def run(
     Starts Kafka if the project has none, and stops it at the end if it was started here. Makes the topics, runs the streams,
     shows a live table, and starts a stream again when something around it failed.
     """
-    _require_pyspark()
+    from riverrun.streams.session import require_pyspark
+
+    require_pyspark()
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, close_session, open_session
     from riverrun.streams.serving import ProgressServer
@@ -187,7 +179,7 @@ def run(
     found = checked_graph(_app(settings, file))
     with StreamState(settings.project, file or settings.settings.project.app) as state:
         starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
-        spark: SparkSession | None = None
+        spark: Any = None
         try:
             with _working("Starting Spark and Kafka"), _kafka(settings) as connection:
                 spark = starting.result()
@@ -239,26 +231,26 @@ def _board() -> Any:
 class _Starting:
     """Spark takes seconds to start, and so does Kafka: at the same time."""
 
-    def __init__(self, start: "Callable[[], SparkSession]") -> None:
-        self._found: SparkSession | None = None
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._found: Any = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
         self._thread.start()
 
-    def _run(self, start: "Callable[[], SparkSession]") -> None:
+    def _run(self, start: Callable[[], Any]) -> None:
         try:
             self._found = start()
         except BaseException as error:  # noqa: BLE001  -- carried to the caller
             self._error = error
 
-    def result(self) -> "SparkSession":
+    def result(self) -> Any:
         self._thread.join()
         if self._error is not None:
             raise self._error
         assert self._found is not None  # noqa: S101
         return self._found
 
-    def leftover(self) -> "SparkSession | None":
+    def leftover(self) -> Any:
         """The session that nobody took, because something else failed meanwhile."""
         self._thread.join()
         return self._found

@@ -133,7 +133,6 @@ class Pipeline:
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
         self._sweeper = Sweeper(self.done.spark, self._connection, self.done, f"{self.app.name}.dead-letters")
-        self._sweeper.start(typed)
         around = self._surroundings()
         for name in self._names:
             group = group_of(self.app, name)
@@ -154,6 +153,8 @@ class Pipeline:
             self.streams.append(RunningStream(around, plan, books, folder))
         found = self._admin.topics(list(sources), config=False)
         self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
+        # Last: what is refused above leaves no thread behind.
+        self._sweeper.start(typed)
 
     def _surroundings(self) -> Surroundings:
         place = self._settings.streams.checkpoints

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,12 @@ appender.file.policies.size.size = 32MB
 appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
+
+
+def require_pyspark() -> None:
+    """Say what is missing before modules that need it are imported."""
+    if find_spec("pyspark") is None:
+        raise not_installed(ImportError(name="pyspark"))
 
 
 def cores() -> int:
