@@ -81,7 +81,8 @@ def read(project: ProjectDriver) -> list[int]:
 
 
 def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    return psutil.Process(process.pid).children(recursive=True)
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
 
 
 def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDriver) -> None:
