@@ -1,19 +1,20 @@
 """Between the bytes of Kafka records and typed columns, in plain Spark SQL: real-time mode refuses Python functions.
 
-`Shape.parse` tells good records from bad ones as the project's own decoder does (model/event.py), and not one record more
-is good, except where Spark's JSON parser sees less than msgspec's:
+`Shape.parse` tells good records from bad ones as the project's own decoder does (model/event.py). These it takes and the
+decoder does not, because Spark's JSON parser shows less than msgspec's:
 
-- the null of a list, dict or struct that has a default counts as missing;
-- an Enum is its values; what a `_missing_` method would make of others is not asked;
-- two fields of one name where the first has a bad time, date, text, UUID, bytes or Decimal: the last is taken.
+- null for a list, dict or struct that has a default: it counts as missing;
+- a field twice, the first time with a bad time, date, text, UUID, bytes or Decimal: the last is taken;
+- a number for text, when the field's name is written with escapes and another of that name, deeper inside, has text.
 
-Some records are good for the decoder and not here, because a column could not hold them: an integer beyond 64 bits; a
-Decimal that DECIMAL(38,18) would round, that is no number, or that is written with spaces, underscores or digits other than
-0 to 9; a time more than 18 hours from UTC, or in a nested msgspec.Struct without a zone; text that is not UTF-8 in a field
-the event does not have; the same name twice within a VARIANT; a number of more than 1000 digits; objects deeper than 1000.
-A Decimal may be a JSON number with an exponent when it has at most 15 digits.
+These the decoder takes and it does not, because a column could not hold them or telling would cost too much: an integer
+beyond 64 bits; a Decimal that DECIMAL(38,18) would round, that is no number, is written with spaces, underscores or digits
+other than 0 to 9, or is a JSON number with an exponent and more than 15 digits; a time more than 18 hours from UTC, or in a
+nested msgspec.Struct without a zone; bytes that are not UTF-8 in a field the event does not have, beside lists, dicts or
+structs with text; any name twice, beside text that reads like a number; a value that only an Enum's `_missing_` knows; a
+number of more than 1000 digits; objects 1000 deep.
 
-What a UUID was is text in lower case with dashes, an Enum its value, a struct a struct, bytes binary.
+A UUID is text in lower case with dashes, an Enum its value, an event inside another a struct, bytes binary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -110,7 +111,8 @@ class Shape:
         """All columns of `raw`, then those of this shape, then `_ok`: whether the record is good, true or false, never null.
 
         `raw` has the bytes in the column `value`. Columns of bad records hold anything. Put `observe()` or another barrier
-        right after, or Spark's optimizer moves a filter on `_ok` below and parses every record several times.
+        right after, or Spark's optimizer moves a filter on `_ok` below and parses every record several times. Name the
+        columns of `raw` so that no field has the same name: DeclarationError otherwise.
         """
         clash = sorted({each.lower() for each in raw.columns} & {each.lower() for each in [*self.columns.names, "_ok"]})
         if clash:
