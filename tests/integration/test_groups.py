@@ -1,6 +1,8 @@
 """Consumer groups of both protocols on a real cluster: who reads what, and how far behind."""
 
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +180,23 @@ def test_kafkas_own_tool_agrees(
     }
     assert ours == {(topic, 0): (0, 0, 0), (topic, 1): (40, 100, 60), (topic, 2): (100, 200, 100)}
     assert described_group(kafka.bootstrap_servers, group) == ours
+
+
+def test_a_cluster_that_has_just_started_is_asked_for_groups(tmp_path: Path) -> None:
+    """Nobody coordinates them yet. In a process of its own: what went wrong here most of the time was a crash."""
+    code = """if True:
+        import sys
+        from dataclasses import replace
+        from pathlib import Path
+        from riverrun.config import KafkaSettings
+        from riverrun.kafka.admin.admin import Admin
+        from riverrun.kafka.connection import Connection
+        from riverrun.testing.pytest_plugin import local_kafka
+        with local_kafka(Path(sys.argv[1]), KafkaSettings()) as kafka:
+            settings = replace(kafka.settings, bootstrap_servers=kafka.bootstrap_servers)
+            print([Admin(Connection(settings)).committed(f"nobody-{each}") for each in range(10)])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str([{}] * 10)), done.stderr

@@ -276,6 +276,10 @@ class Admin:
 
     def committed(self, group: str) -> dict[Place, int]:
         """What the group has committed, in every partition where it has."""
+        # The client library crashes the process when the group's coordinator answers that it is not (yet) one, as on a
+        # cluster that has just started (confluent-kafka-javascript#374, librdkafka 2.16.0): ask what it survives first.
+        if not self.groups([group]):
+            return {}
         request = ConsumerGroupTopicPartitions(group)
         found = self._one(
             f"reading the offsets of {group}",
@@ -293,14 +297,20 @@ class Admin:
         request = ConsumerGroupTopicPartitions(
             group, [ClientPartition(*place, offset) for place, offset in offsets.items()]
         )
-        result = self._one(
-            f"moving the offsets of {group}",
-            lambda timeout: self._client.alter_consumer_group_offsets([request], request_timeout=timeout)[group],
-            group=group,
-        )
-        for each in result.topic_partitions:
-            if each.error is not None:
-                raise self._translate(each.error, f"moving the offset of {group} in {each.topic}[{each.partition}]")
+        deadline = time.monotonic() + self.timeout
+        while True:
+            result = self._one(
+                f"moving the offsets of {group}",
+                lambda timeout: self._client.alter_consumer_group_offsets([request], request_timeout=timeout)[group],
+                group=group,
+            )
+            failed = [each for each in result.topic_partitions if each.error is not None]
+            if not failed:
+                return
+            if failed[0].error.code() not in _SETTLING or time.monotonic() >= deadline:
+                place = f"{failed[0].topic}[{failed[0].partition}]"
+                raise self._translate(failed[0].error, f"moving the offset of {group} in {place}")
+            self._client.poll(0.1)
 
     def delete_group(self, name: str) -> None:
         self._one(
