@@ -117,7 +117,8 @@ def watermarked(frame: "DataFrame", time: str, late_ms: int) -> "DataFrame":
 
 
 def table_frame(spark: "SparkSession", table: Table, records: Records, folder: Path) -> "DataFrame":
-    """The rows of a table as they are now; read anew for every batch of a stream that joins it."""
+    """The rows of a table. A topic is read anew for every batch of a stream that joins it; of files, what was there when the
+    stream started counts: Spark remembers their names and lengths."""
     if isinstance(table.source, FileSource):
         return _file_frame(spark, table.source, folder)
     return _latest_rows(table.source, records)
