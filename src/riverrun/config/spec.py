@@ -155,7 +155,9 @@ class StreamSettings:
         "", "Where streams remember how far they are. Empty: in .riverrun. A shared file system for a Spark cluster.",
         example="hdfs://namenode/riverrun",
     )  # fmt: skip
-    port: int = setting(0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0)
+    port: int = setting(
+        0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0
+    )
 
 
 @dataclass(frozen=True)
