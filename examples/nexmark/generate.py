@@ -5,7 +5,7 @@ python generate.py 20000 --seed 1
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from market import Auction, Bid, Person
@@ -81,7 +81,7 @@ def _price(chance: random.Random) -> int:
     return int(100 * 10 ** chance.uniform(0, 5))
 
 
-def send(number: int, seed: int, connection: rr.Connection | None = None) -> int:
+def send(made: Iterable[Person | Auction | Bid], connection: rr.Connection | None = None) -> int:
     """Make the topics and send the events; how many."""
     app = rr.App("market")
     topics = {
@@ -92,7 +92,7 @@ def send(number: int, seed: int, connection: rr.Connection | None = None) -> int
     app.apply(connection)
     sent = 0
     with rr.Producer(connection) as producer:
-        for event in events(number, seed):
+        for event in made:
             producer.send_soon(topics[type(event)], event)
             sent += 1
     return sent
@@ -105,7 +105,7 @@ def main() -> None:
         "--seed", type=int, default=1, help="the same seed gives the same events (default: %(default)s)"
     )
     options = parser.parse_args()
-    print(f"sent {send(options.number, options.seed)} events")
+    print(f"sent {send(events(options.number, options.seed))} events")
 
 
 if __name__ == "__main__":
