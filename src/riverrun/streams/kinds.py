@@ -336,8 +336,8 @@ def _is_usual(text: str) -> str:
     be in its place when month, day, hour and minute have two digits each.
     """
     place = f"(substr({text}, 20, 1) = '.' or (length({text}) = 20 and substr({text}, 17, 1) = ':'))"
-    digit = f"substr({text}, -2, 1) between '0' and '9'"
-    return f"(endswith({text}, 'Z') and substr({text}, 5, 1) = '-' and {place} and {digit} and {text} >= '0001')"
+    end = f"substr({text}, -2, 2) in ({', '.join(literal(f'{each}Z') for each in range(10))})"
+    return f"({end} and substr({text}, 5, 1) = '-' and {place} and {text} >= '0001')"
 
 
 def text(*tests: Test, strict: bool = True) -> Leaf:

@@ -121,20 +121,21 @@ class Shape:
                 found=", ".join(clash),
                 columns=clash,
             )
-        text = f"cast({quote(value)} as string)"
-        members = tuple(_at_the_top(each, text) for each in self._record.members)
+        # A column of its own, used below too: from_json is not compiled, and so would not be what stands inside it.
+        ended = raw.select("*", F.expr(self._ended(quote(value))).alias("_text"))
+        members = tuple(_at_the_top(each, "_text") for each in self._record.members)
         source = ObjectOf(members).source(exact=False)
         schema = StructType([*source.fields, StructField(_END, LongType()), StructField(_BROKEN, StringType())])
         kept = [quote(each) for each in raw.columns]
-        read = raw.select(*kept, F.from_json(F.expr(self._ended(quote(value))), schema, _READING).alias("_json"))
+        read = ended.select(*kept, "_text", F.from_json("_text", schema, _READING).alias("_json"))
         values = [F.expr(each.slot.value(_place(each))).alias(each.name) for each in members]
-        typed = read.select(*kept, "_json", *values)
+        typed = read.select(*kept, "_text", "_json", *values)
         good = both([
             f"_json.{quote(_BROKEN)} is null",
             f"_json.{quote(_END)} = 1",
             *(each.slot.good(_place(each), quote(each.name)) for each in members),
-            self._is_utf8(text),
-            self._known_names(text),
+            self._is_utf8("_text"),
+            self._known_names(f"cast({quote(value)} as string)"),
         ])  # fmt: skip
         names = [quote(each.name) for each in members]
         return typed.select(*kept, *names, F.expr(f"coalesce({good}, false)").alias("_ok"))
