@@ -143,5 +143,7 @@ def test_what_a_file_says_without_a_broker(project: ProjectDriver) -> None:
     )
     wrong = project.run("validate", timeout=180)
     assert wrong.code == 2
-    assert "app.py:17: high: there is no column lod_kw. Did you mean load_kw?" in wrong.err
+    assert "app.py:16: high: there is no column lod_kw. Did you mean load_kw?" in wrong.err
     assert "per_minute: there is no column volts" in wrong.err
+    assert wrong.err.startswith("PIPELINE_INVALID  2 problems in ")
+    assert "at org.apache" not in wrong.err

@@ -194,3 +194,22 @@ def test_values_come_back_as_python_has_them(stream_test: Make) -> None:
     ]
     assert t.rows("texts") == [{"text": "one", "k": "k", "offset": 0}, {"text": "two", "k": "k", "offset": 1}]
     assert t.dead("raw") == []
+
+
+def test_fields_may_have_the_names_of_kafkas_own_columns(stream_test: Make) -> None:
+    class Measured(rr.Event):
+        key: str = rr.key()
+        value: float = rr.field(ge=0)
+        offset: int
+        partition: str
+        topic: str
+        timestamp: datetime = rr.event_time(late="1 minute")
+
+    app = rr.App("plant")
+    app.topic("measured", Measured)
+    app.sql("large", "select key, value, offset, partition, topic, timestamp from measured where value > 1")
+    test = stream_test(app)
+    good = {"key": "a", "value": 2.0, "offset": 7, "partition": "x", "topic": "y", "timestamp": "2026-01-01T00:00:00Z"}
+    test.send("measured", good, good | {"value": 0.5}, good | {"value": -1})
+    assert [(row["offset"], row["partition"], row["topic"]) for row in test.rows("large")] == [(7, "x", "y")]
+    assert len(test.dead("measured")) == 1

@@ -1,6 +1,6 @@
 """What the streams of a project do, as their pipeline wrote it down: `.riverrun/run/streams.json`.
 
-`riverrun run` holds a lock on `.riverrun/run/streams.lock` for as long as it lives, however it ends, so the file is true
+`riverrun run` holds a lock on `.riverrun/run/streams-lock` for as long as it lives, however it ends, so the file is true
 exactly while the lock is held. A file without a lock and without `ended_at` was left behind by a process that was killed.
 """
 
@@ -29,7 +29,7 @@ def state_path(project: Project) -> Path:
 
 
 def lock_path(project: Project) -> Path:
-    return project.run / "streams.lock"
+    return project.run / "streams-lock"
 
 
 class StreamState:

@@ -65,6 +65,7 @@ def start_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise not_installed(error) from error
+    _quiet()
     java = find_java(settings.java)
     home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
     jars = fetch("spark-kafka", settings.artifacts)
@@ -109,6 +110,14 @@ def stop_session(session: "SparkSession") -> None:
             process.stdin.close()
             process.wait(30)
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+
+
+def _quiet() -> None:
+    """PySpark writes every error that it raises to stderr as well, with the plan and the stack of the JVM."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _launch(context: type, output: Path) -> None:

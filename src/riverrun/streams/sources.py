@@ -104,7 +104,9 @@ def checked(raw: "DataFrame", shape: "Shape", topic: str, counters: Counters) ->
     from pyspark.sql import functions as F  # noqa: N812
 
     counts = F.count(F.lit(1)).alias(COUNT), F.count_if(~F.col("_ok")).alias(DEAD)
-    counted = counters.count(shape.parse(raw), observation(topic), *counts)
+    # Kafka's own columns make room: a field may be called `value` or `timestamp`.
+    parsed = shape.parse(raw.select(F.col("value").alias("_value")), "_value")
+    counted = counters.count(parsed, observation(topic), *counts)
     return counted.where("_ok").select(*[F.col(f"`{name}`") for name in shape.columns.names])
 
 
@@ -147,10 +149,13 @@ def _latest_rows(topic: Topic, records: Records) -> "DataFrame":  # type: ignore
 
     assert topic.event is not None  # noqa: S101  -- App.table saw to it
     shape = Shape.of_event(topic.event)
-    parsed = shape.parse(records.still(topic.name))
+    raw = records.still(topic.name).select(*[F.col(name).alias(f"_{name}") for name in ("key", "value", "offset")])
+    parsed = shape.parse(raw, "_value")
     row = F.struct(*[F.col(f"`{name}`") for name in shape.columns.names])
-    kept = parsed.where(F.col("_ok") | F.col("value").isNull())
-    newest = kept.groupBy("key").agg(F.max_by(F.struct(F.when(F.col("_ok"), row).alias("row")), "offset").alias("last"))
+    kept = parsed.where(F.col("_ok") | F.col("_value").isNull())
+    newest = kept.groupBy("_key").agg(
+        F.max_by(F.struct(F.when(F.col("_ok"), row).alias("row")), "_offset").alias("last")
+    )
     return newest.where("last.row is not null").select("last.row.*")
 
 

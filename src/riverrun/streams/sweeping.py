@@ -155,10 +155,11 @@ class Sweeper:
         begin = {str(place.partition): first for place, (first, _) in ranges.items()}
         end = {str(place.partition): last for place, (_, last) in ranges.items()}
         records = KafkaRecords(self._spark, self._connection, ranges={topic: (begin, end)}, headers=True)
-        parsed = self._done.shape(topic).parse(records.still(topic)).where(~F.col("_ok"))
-        at = F.unix_millis("timestamp").alias("at")
-        columns: list[Column | str] = ["partition", "offset", "key", "value", "headers", at]
-        for row in parsed.select(*columns).toLocalIterator():
+        names = ("partition", "offset", "key", "value", "headers", "timestamp")
+        raw = records.still(topic).select(*[F.col(name).alias(f"_{name}") for name in names])
+        bad = self._done.shape(topic).parse(raw, "_value").where(~F.col("_ok"))
+        own: list[Column] = [F.col(f"_{name}").alias(name) for name in names[:-1]]
+        for row in bad.select(*own, F.unix_millis("_timestamp").alias("at")).toLocalIterator():
             headers = [(each["key"], _bytes(each["value"])) for each in row["headers"] or []]
             place = (topic, row["partition"], row["offset"])
             yield Copy(*place, row["at"], _bytes(row["key"]), _bytes(row["value"]), headers)

@@ -146,8 +146,9 @@ class StreamTest:
             return []
         folders = Folders(self._spark, self._folder / uuid.uuid4().hex)
         folders.put(name, records)
-        bad = self._done.shape(name).parse(folders.still(name)).where(~F.col("_ok"))
-        offsets = {row["offset"] for row in bad.select("offset").collect()}
+        raw = folders.still(name).select(F.col("offset").alias("_offset"), F.col("value").alias("_value"))
+        bad = self._done.shape(name).parse(raw, "_value").where(~F.col("_ok"))
+        offsets = {row["_offset"] for row in bad.select("_offset").collect()}
         return [
             DeadRow(each.value, self._reason(each), each.key, each.offset) for each in records if each.offset in offsets
         ]

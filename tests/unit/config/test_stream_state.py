@@ -70,7 +70,7 @@ def test_the_state_is_there_while_the_pipeline_runs(project: Project) -> None:
     assert left is not None
     assert left.ended_at
     assert not is_running(project)
-    assert sorted(path.name for path in project.run.iterdir()) == ["streams.json", "streams.lock"]
+    assert sorted(path.name for path in project.run.iterdir()) == ["streams-lock", "streams.json"]
 
 
 def test_a_second_pipeline_is_told_who_runs(project: Project) -> None:
