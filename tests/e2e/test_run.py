@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 PIPELINE = """
 from datetime import datetime
 import riverrun as rr
+from pyspark.sql import functions as F
 
 app = rr.App("city")
+
+@F.udf("double")
+def twice(x):
+    return 2 * x
 
 class Reading(rr.Event):
     house_id: str = rr.key()
@@ -143,7 +148,7 @@ def test_what_a_file_says_without_a_broker(project: ProjectDriver) -> None:
     )
     wrong = project.run("validate", timeout=180)
     assert wrong.code == 2
-    assert "app.py:16: high: there is no column lod_kw. Did you mean load_kw?" in wrong.err
+    assert "app.py:21: high: there is no column lod_kw. Did you mean load_kw?" in wrong.err
     assert "per_minute: there is no column volts" in wrong.err
     assert wrong.err.startswith("PIPELINE_INVALID  2 problems in ")
     assert "at org.apache" not in wrong.err

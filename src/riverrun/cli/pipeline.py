@@ -31,15 +31,15 @@ _every = click.option("--every", metavar="DURATION", help="How often near-real-t
 
 def _app(settings: "Loaded", file: str | None) -> "App":
     """The file of the argument, else the project's."""
-    from riverrun.app import load_app
     from riverrun.errors import UsageError
+    from riverrun.streams.loading import load_pipeline
 
     if file:
-        return load_app(Path(file))
+        return load_pipeline(Path(file), settings.settings, settings.project)
     named = settings.settings.project.app
     if not named:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    return load_app(settings.project.root / named)
+    return load_pipeline(settings.project.root / named, settings.settings, settings.project)
 
 
 @click.command(epilog="Example: riverrun validate meters.py")

@@ -66,6 +66,9 @@ def start_session(
     except ImportError as error:
         raise not_installed(error) from error
     _quiet()
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        # One session a process: reading the pipeline file may have needed it already.
+        return SparkSession.builder.getOrCreate()
     java = find_java(settings.java)
     home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
     jars = fetch("spark-kafka", settings.artifacts)

@@ -1,0 +1,27 @@
+"""Reads a pipeline file, with Spark there when the file needs it. Loads without PySpark."""
+
+from pathlib import Path
+
+from riverrun.app import App, load_app
+from riverrun.config import Project, Settings
+from riverrun.errors import DeclarationError
+from riverrun.streams.session import cores, start_session
+
+# For the real-time streams of a file that needs Spark to be read: how many they hold is not known yet.
+EARLY_SLOTS = 30
+
+
+def load_pipeline(path: Path, settings: Settings, project: Project) -> App:
+    """The app of a pipeline file. A file that needs Spark while it is read, as `@udf("double")` does, gets it first."""
+    try:
+        return load_app(path)
+    except DeclarationError as error:
+        if not _wants_spark(error.__cause__):
+            raise
+    start_session(settings, project.home / "spark", name=path.stem, slots=cores() + EARLY_SLOTS)
+    return load_app(path)
+
+
+def _wants_spark(error: BaseException | None) -> bool:
+    text = str(error)
+    return "SESSION_OR_CONTEXT" in text or "SparkContext" in text or "SparkSession" in text
