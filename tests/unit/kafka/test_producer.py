@@ -398,6 +398,8 @@ def test_ctrl_c_that_the_library_loses_in_a_callback_is_ctrl_c() -> None:
             producer.flush(0.1)
 
 
+# The thread that reports is whoever polls at that moment: us, or the producer's own.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_report_that_was_interrupted_is_missed() -> None:
     class Interrupted:
         def __call__(self, *_: Any) -> None:
@@ -406,10 +408,16 @@ def test_a_report_that_was_interrupted_is_missed() -> None:
     producer = lonely()
     delivery = producer.send_soon(ORDERS, EVENT)
     delivery._callback = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
+    missed = "The outcome of 1 record is not known"
+    try:
         producer.close(0)
-    with pytest.raises(DeliveryError, match="The outcome of 1 record is not known"):
-        producer.flush()
+    except KeyboardInterrupt:
+        with pytest.raises(DeliveryError, match=missed):
+            producer.flush()
+    except DeliveryError as error:
+        assert missed in str(error)  # noqa: PT017
+    else:
+        pytest.fail("closing a producer whose report was interrupted said nothing")
 
 
 def test_threads_share_a_producer() -> None:
