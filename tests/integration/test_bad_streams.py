@@ -9,6 +9,9 @@ import pytest
 from support.bad_streams import CASES, StreamCase, StreamWorld
 from support.errors_page import row, rows_of_page, write_row
 
+# A busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -26,7 +26,7 @@ from riverrun.streams.pipeline import Pipeline
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.producing import stream as records_of
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/nexmark"
 EVENTS, SEED = 20_000, 7

@@ -13,6 +13,9 @@ import riverrun as rr
 from riverrun.errors import PipelineError, StreamCodeError, StreamFailedError, UsageError
 from riverrun.testing import DeadRow, StreamTest
 
+# A busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 Make = Callable[..., StreamTest]
 
 

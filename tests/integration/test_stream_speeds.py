@@ -28,7 +28,7 @@ from riverrun.streams.sources import Counters, KafkaRecords
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.stream_kinds import HOUSES, KINDS, Kind, pipeline_file
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 PAGE = Path(__file__).parents[2] / "docs/reference/speeds.md"
 HEADER = """# Which speed a stream gets

@@ -24,6 +24,9 @@ from riverrun.model.event import Event, schema_of
 from riverrun.streams.pattern import java_pattern
 from riverrun.streams.values import Shape, key_text, write_value
 
+# A busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 
 class Colour(Enum):
     RED = "red"

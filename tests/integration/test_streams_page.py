@@ -11,6 +11,9 @@ import pytest
 from riverrun.app import load_app
 from riverrun.testing import StreamTest
 
+# A busy machine takes its time.
+pytestmark = pytest.mark.timeout(600)
+
 PAGE = Path(__file__).parents[2] / "docs" / "streams.md"
 BLOCK = re.compile(r"^```(python|csv)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BEGINNING = "The pipeline file"
