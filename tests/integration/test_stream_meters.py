@@ -121,6 +121,8 @@ def fill(city: City) -> None:
                 break
             except BufferError:
                 producer.poll(0.1)
+        producer.poll(0)
+    producer.flush(60)
     producer.produce("readings", json.dumps(CLOSING), key="closing")
     assert producer.flush(60) == 0
     for (minute, house_id, street), (total, count) in sums.items():
