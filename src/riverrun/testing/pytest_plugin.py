@@ -83,7 +83,9 @@ def kafka_topic(kafka: KafkaUnderTest, request: pytest.FixtureRequest) -> Callab
 
     def make(name: str = "", partitions: int = 1, config: dict[str, str] | None = None) -> str:
         topic = f"{name or stem}-{secrets.token_hex(4)}"
-        Admin(kafka.connection).create_topic(topic, partitions=partitions, replicas=0, config=config or {})
+        # A test's records may carry any time: none is too old to be kept.
+        kept = {"retention.ms": "-1"} | (config or {})
+        Admin(kafka.connection).create_topic(topic, partitions=partitions, replicas=0, config=kept)
         return topic
 
     return make
