@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OUT = "out"
-DEFAULT_PARTITIONS = 4
 
 
 @dataclass(frozen=True)

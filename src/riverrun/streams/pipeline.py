@@ -132,7 +132,7 @@ class Pipeline:
         apply_topics(self._admin, list(topics.values()))
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
-        self._sweeper = Sweeper(self.done.spark, self._connection, self.done, f"{self.app.name}.dead-letters")
+        self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)
         around = self._surroundings()
         for name in self._names:
             group = group_of(self.app, name)

@@ -278,7 +278,11 @@ class RunningStream:
             self._books.mirror()
 
     def _failed(self, error: BaseException) -> None:
-        self._query = None
+        if self._query is not None:
+            # What failed may be our own looking: the query must not go on beside the one that is started next.
+            with contextlib.suppress(Exception):
+                self._query.stop()
+            self._query = None
         found = explain(self._compiled.stream, error, self._around.log)
         self.progress.error = str(found)
         if not found.retryable:

@@ -7,15 +7,13 @@ between a batch and its dead letters leaves a range to sweep again, not a loss; 
 not written twice.
 """
 
-import contextlib
 import queue
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from riverrun.errors import RecordUnreadableError, RiverrunError
+from riverrun.errors import RecordUnreadableError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
@@ -26,9 +24,9 @@ from riverrun.streams.compiler import Compilation
 from riverrun.streams.sources import KafkaRecords
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column
 
-RETRY_SECONDS = 2.0
+RETRY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,22 +40,22 @@ class _Batch:
 class Sweeper:
     """Dead letters of all topics of a pipeline, written by a thread of its own."""
 
-    def __init__(self, spark: "SparkSession", connection: Connection, done: Compilation, group: str) -> None:
-        self._spark = spark
+    def __init__(
+        self, connection: Connection, done: Compilation, group: str, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._notice = notice
         self._connection = connection
         self._done = done
         self._group = group
         self._admin = Admin(connection)
         self._letters = DeadLetters(connection, group)
         self._swept: dict[Place, int] = dict(self._admin.committed(group))
-        # What was swept but not committed when an earlier run ended lies behind these.
-        self._doubtful = dict(self._swept)
+        # Where an earlier run may have written letters without being able to say so: everywhere, until looked up.
+        self._doubtful: set[Place] = set()
         self._todo: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._left = 0
         self._idle = threading.Condition()
-        self._stopping = False
-        # Why it does not get on; empty when it does.
-        self.problem = ""
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="riverrun-sweeper", daemon=True)
 
     def start(self, topics: list[str]) -> None:
@@ -70,6 +68,7 @@ class Sweeper:
         ]
         for place, first in self._admin.offsets(places, "earliest").items():
             self._swept.setdefault(place, first)
+        self._doubtful = set(self._swept)
         self._thread.start()
 
     def batch(self, topic: str, begin: Mapping[int, int], end: Mapping[int, int], dead: int) -> None:
@@ -89,22 +88,20 @@ class Sweeper:
 
     def close(self) -> None:
         """End after what is being done; what is left is done after the next start."""
-        self._stopping = True
+        self._stopping.set()
         self._todo.put(None)
         if self._thread.is_alive():
             self._thread.join(60)
 
     def _run(self) -> None:
-        while (batch := self._todo.get()) is not None and not self._stopping:
-            while not self._stopping:
+        while (batch := self._todo.get()) is not None and not self._stopping.is_set():
+            while not self._stopping.is_set():
                 try:
                     self._do(batch)
-                except RiverrunError as error:
-                    # The same again in a moment: a letter is never given up.
-                    self.problem = str(error)
-                    time.sleep(RETRY_SECONDS)
+                except Exception as error:  # noqa: BLE001  -- whatever it is, a letter is never given up
+                    self._notice(f"Dead letters of {batch.topic} wait: {error}")
+                    self._stopping.wait(RETRY_SECONDS)
                 else:
-                    self.problem = ""
                     break
             with self._idle:
                 self._left -= 1
@@ -154,7 +151,7 @@ class Sweeper:
 
         begin = {str(place.partition): first for place, (first, _) in ranges.items()}
         end = {str(place.partition): last for place, (_, last) in ranges.items()}
-        records = KafkaRecords(self._spark, self._connection, ranges={topic: (begin, end)}, headers=True)
+        records = KafkaRecords(self._done.spark, self._connection, ranges={topic: (begin, end)}, headers=True)
         names = ("partition", "offset", "key", "value", "headers", "timestamp")
         raw = records.still(topic).select(*[F.col(name).alias(f"_{name}") for name in names])
         bad = self._done.shape(topic).parse(raw, "_value").where(~F.col("_ok"))
@@ -188,9 +185,7 @@ class Sweeper:
                 letter = DeadLetter.of(record)
                 if letter is not None and letter.topic == topic:
                     found.add((letter.partition, letter.offset))
-        for place in doubtful:
-            with contextlib.suppress(KeyError):
-                del self._doubtful[place]
+        self._doubtful.difference_update(doubtful)
         return found
 
 
