@@ -10,7 +10,7 @@ from support.bad_streams import CASES, StreamCase, StreamWorld
 from support.errors_page import row, rows_of_page, write_row
 
 # A busy machine takes its time.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("spark")]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
