@@ -65,13 +65,12 @@ def admin_of(settings: Loaded) -> "Admin":
 
 
 def load_declared(settings: Loaded, app_file: str | None) -> "App | None":
-    """The app of `--app` (from here) or of project.app (from the project's folder); None when neither is given."""
-    from riverrun.app import load_app
+    """The app of a path (from here) or of project.app (from the project's folder); None when neither is given."""
+    from riverrun.streams.loading import load_pipeline
 
-    if app_file:
-        return load_app(Path(app_file))
     named = settings.settings.project.app
-    return load_app(settings.project.root / named) if named else None
+    path = Path(app_file) if app_file else settings.project.root / named if named else None
+    return load_pipeline(path, settings.settings, settings.project) if path else None
 
 
 def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:

@@ -6,13 +6,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_declared, loaded
 from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.model.pipeline import SPEEDS
 
@@ -32,14 +31,11 @@ _every = click.option("--every", metavar="DURATION", help="How often near-real-t
 def _app(settings: "Loaded", file: str | None) -> "App":
     """The file of the argument, else the project's."""
     from riverrun.errors import UsageError
-    from riverrun.streams.loading import load_pipeline
 
-    if file:
-        return load_pipeline(Path(file), settings.settings, settings.project)
-    named = settings.settings.project.app
-    if not named:
+    app = load_declared(settings, file)
+    if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    return load_pipeline(settings.project.root / named, settings.settings, settings.project)
+    return app
 
 
 @click.command(epilog="Example: riverrun validate meters.py")

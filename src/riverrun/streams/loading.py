@@ -5,7 +5,6 @@ from pathlib import Path
 from riverrun.app import App, load_app
 from riverrun.config import Project, Settings
 from riverrun.errors import DeclarationError
-from riverrun.streams.session import cores, start_session
 
 # For the real-time streams of a file that needs Spark to be read: how many they hold is not known yet.
 EARLY_SLOTS = 30
@@ -18,6 +17,8 @@ def load_pipeline(path: Path, settings: Settings, project: Project) -> App:
     except DeclarationError as error:
         if not _wants_spark(error.__cause__):
             raise
+    from riverrun.streams.session import cores, start_session  # half a second that few files need
+
     start_session(settings, project.home / "spark", name=path.stem, slots=cores() + EARLY_SLOTS)
     return load_app(path)
 
