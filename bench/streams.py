@@ -21,6 +21,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
 from measure import alternate, report
@@ -64,6 +65,15 @@ def fill(connection: Connection, events: int) -> None:
             except BufferError:
                 sender.poll(0.1)
     sender.flush()
+
+
+def memory_mb(pid: int) -> float:
+    """What a process and all below it hold, shared pages counted once for each."""
+    try:
+        process = psutil.Process(pid)
+        return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 1_000_000
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 class Bench:
@@ -118,18 +128,20 @@ class Bench:
         count = len(self.admin.topic(topic).partitions)
         return sum(self.admin.offsets([Place(topic, part) for part in range(count)], "latest").values())
 
-    def backlog(self, who: str, firsts: list[float]) -> float:
-        """Seconds until all is done."""
+    def backlog(self, who: str, firsts: list[float], peaks: list[float]) -> float:
+        """Seconds until all is done; notes when the first record came, and the most memory all its processes held."""
         before = self.end_of(OUTPUTS[who])
         begun = time.perf_counter()
         process = self.start(who)
-        first = 0.0
+        first = peak = 0.0
         while process.poll() is None:
+            peak = max(peak, memory_mb(process.pid))
             if not first and self.end_of(OUTPUTS[who]) > before:
                 first = time.perf_counter() - begun
                 firsts.append(first)
             time.sleep(0.05)
         seconds = time.perf_counter() - begun
+        peaks.append(peak)
         assert process.returncode == 0, f"{who} failed: see {self.root}"
         return seconds
 
@@ -193,9 +205,12 @@ def main() -> None:
         if given.what == "backlog":
             fill(connection, given.events)
             firsts: dict[str, list[float]] = {who: [] for who in OUTPUTS}
-            totals = alternate({who: lambda who=who: bench.backlog(who, firsts[who]) for who in OUTPUTS}, given.repeats)
+            peaks: dict[str, list[float]] = {who: [] for who in OUTPUTS}
+            runs = {who: lambda who=who: bench.backlog(who, firsts[who], peaks[who]) for who in OUTPUTS}
+            totals = alternate(runs, given.repeats)
             report(f"{given.events:,} readings, {given.speed}: all read and written", totals, "s", against="by hand")
             report("first record in the output topic", firsts, "s", against="by hand")
+            report("most memory of all its processes", peaks, "MB", against="by hand")
         else:
             found: dict[str, list[list[float]]] = {who: [] for who in OUTPUTS}
             for _ in range(given.repeats):

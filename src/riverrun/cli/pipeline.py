@@ -118,13 +118,13 @@ def _compiled(
     settings: "Loaded", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
 ) -> Any:
     """Compile an app in a session of its own, without a broker; what `use` makes of it."""
-    from riverrun.streams.session import require_pyspark
+    from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
     from riverrun.streams.compiler import compile_app
-    from riverrun.streams.pipeline import checked_graph, close_session, open_session
+    from riverrun.streams.pipeline import checked_graph, open_session
     from riverrun.streams.sources import KafkaRecords
 
     found = checked_graph(app)
@@ -134,7 +134,7 @@ def _compiled(
     try:
         return use(compile_app(found, spark, KafkaRecords(spark, nowhere)))
     finally:
-        close_session(spark)
+        stop_session(spark)
 
 
 @click.command(epilog="Example: riverrun run meters.py --speed near-real-time --every '5 seconds'")
@@ -164,11 +164,11 @@ def run(
     Starts Kafka if the project has none, and stops it at the end if it was started here. Makes the topics, runs the streams,
     shows a live table, and starts a stream again when something around it failed.
     """
-    from riverrun.streams.session import require_pyspark
+    from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
     from riverrun.config.stream_state import StreamState
-    from riverrun.streams.pipeline import Pipeline, checked_graph, close_session, open_session
+    from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
     from riverrun.streams.serving import ProgressServer
 
     settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master)
@@ -208,7 +208,7 @@ def run(
             if spark is None:
                 spark = starting.leftover()
             if spark is not None:
-                close_session(spark)
+                stop_session(spark)
     say("Stopped.")
 
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from riverrun.cluster.jvm import QUICK_START, Runtime
+from riverrun.cluster.jvm import Runtime
 from riverrun.cluster.process import GuardedProcess
 
 _QUIET = "-Xlog:cds=off"
@@ -25,10 +25,12 @@ _UNUSED_SECONDS = 30 * 86400.0
 
 @dataclass
 class ClassArchive:
-    """The archive of one Java and one class path."""
+    """The archive of one Java and one class path, under the name of the server; made with `flags`."""
 
     runtime: Runtime
     log: Path
+    name: str
+    flags: tuple[str, ...] = ()
     _recording: Path | None = field(default=None, init=False)
     _maker: GuardedProcess | None = field(default=None, init=False)
     _unfinished: Path | None = field(default=None, init=False)
@@ -36,16 +38,14 @@ class ClassArchive:
     @property
     def path(self) -> Path:
         java = self.runtime.java
-        parts = [str(java.home), java.full_version, *QUICK_START]
+        parts = [str(java.home), java.full_version, *self.flags]
         for jar in self.runtime.class_path:
             with contextlib.suppress(OSError):
                 stat = jar.stat()
                 # Java itself compares sizes and times, and refuses the archive when one differs.
                 parts.append(f"{jar} {stat.st_size} {stat.st_mtime_ns}")
         key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-        return (
-            self.runtime.cache / "class-archives" / f"kafka-{self.runtime.kafka_version}-java-{java.version}-{key}.jsa"
-        )
+        return self.runtime.cache / "class-archives" / f"{self.name}-java-{java.version}-{key}.jsa"
 
     def options(self) -> list[str]:
         """Flags for the next server: use the archive, or, once per runner, write down the classes for it."""
@@ -64,22 +64,33 @@ class ClassArchive:
         self._recording = archive.with_name(f"{archive.stem}.{os.getpid()}.{secrets.token_hex(4)}.classes")
         return [f"-XX:DumpLoadedClassList={self._recording}"]
 
-    def make(self) -> None:
-        """Begin to make the archive in the background, if this runner has recorded the classes for it."""
-        if self._recording is None or self._maker is not None or not self._recording.is_file():
+    def make(self, class_path: str = "") -> None:
+        """Begin to make the archive in the background, if this runner has recorded the classes for it.
+
+        `class_path` is the one the server says it has, where that is not the runtime's.
+        """
+        if self._recording is None or not self.wanted or not self._recording.is_file():
             return
         with contextlib.suppress(OSError):
             self._prune()
             classes = self._recording.with_suffix(".ready")
             # The server goes on writing to its list: take a copy up to the last whole line.
             content = self._recording.read_bytes()
-            classes.write_bytes(content[: content.rfind(b"\n") + 1])
+            lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
+            # Java 17 makes classes of these that crash it when a profiler or another agent looks at classes as they load.
+            classes.write_bytes(b"".join(line for line in lines if not line.startswith(b"@lambda-form-invoker")))
             self._unfinished = self._recording.with_suffix(".jsa")
-            options = [*QUICK_START, "-Xmx256m", "-Xshare:dump", _QUIET]
+            options = [*self.flags, "-Xshare:dump", _QUIET]
             files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={self._unfinished}"]
-            command = [str(self.runtime.java.executable), *options, *files, "-cp", self.runtime.class_path_text]
+            command = [str(self.runtime.java.executable), *options, *files, "-cp"]
+            command.append(class_path or self.runtime.class_path_text)
             self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=19)
             self._maker.start()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether classes are recorded, and nothing is made of them yet."""
+        return self._recording is not None and self._maker is None
 
     @property
     def making(self) -> bool:

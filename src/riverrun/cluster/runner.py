@@ -13,7 +13,7 @@ from pathlib import Path
 
 from riverrun.cluster.archive import ClassArchive
 from riverrun.cluster.home import Home, folder_error, make_folder
-from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.jvm import QUICK_START, Runtime
 from riverrun.cluster.kafka import LOOK_SECONDS, KafkaNode, kafka_folder, node_lock
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
 from riverrun.cluster.ports import HOST, Claims
@@ -93,7 +93,8 @@ class LocalKafka(Server):
         make_folder(kafka_folder(self.home))
         runtime = self._runtime = self._runtime or Runtime.prepare(Settings(kafka=self.settings))
         if self._use_archive:
-            self._archive = ClassArchive(runtime, self.home.logs / "class-archive.out")
+            name, log = f"kafka-{runtime.kafka_version}", self.home.logs / "class-archive.out"
+            self._archive = ClassArchive(runtime, log, name, (*QUICK_START, "-Xmx256m"))
         record = self._record = self._recorded(runtime.kafka_version)
         nodes = self.plan.nodes(record.controller_ids)
         for node in nodes:

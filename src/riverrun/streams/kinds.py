@@ -325,7 +325,7 @@ def finite(double: str) -> str:
 def _instant(text: str) -> str:
     # Spark wants a capital T and Z, and cuts after the sixth digit of a second where Python rounds.
     cast = f"coalesce(try_cast({text} as timestamp), try_cast(upper({text}) as timestamp))"
-    up = f"length({text}) > 27 and {text} rlike '\\\\.[0-9]{{6}}[5-9]'"
+    up = f"octet_length({text}) > 27 and {text} rlike '\\\\.[0-9]{{6}}[5-9]'"
     return f"if({up}, {cast} + interval 1 microsecond, {cast})"
 
 
@@ -333,11 +333,16 @@ def _is_usual(text: str) -> str:
     """Whether text that Spark takes for a time is 2026-11-16T10:00:00Z or …00.123Z: what the pattern says, for less time.
 
     A year has four digits at least, so a dash in fifth place comes after four. Then the point or the second colon can only
-    be in its place when month, day, hour and minute have two digits each.
+    be in its place when month, day, hour and minute have two digits each. Bytes, because places in text must be counted out.
     """
-    place = f"(substr({text}, 20, 1) = '.' or (length({text}) = 20 and substr({text}, 17, 1) = ':'))"
-    end = f"substr({text}, -2, 2) in ({', '.join(literal(f'{each}Z') for each in range(10))})"
-    return f"({end} and substr({text}, 5, 1) = '-' and {place} and {text} >= '0001')"
+
+    def byte(place: int | str) -> str:
+        return f"substring(cast({text} as binary), {place}, 1)"
+
+    size = f"octet_length({text})"
+    place = f"({byte(20)} = X'2E' or ({size} = 20 and {byte(17)} = X'3A'))"
+    end = f"endswith({text}, 'Z') and {byte(f'{size} - 1')} between X'30' and X'39'"
+    return f"({end} and {byte(5)} = X'2D' and {place} and {text} >= '0001')"
 
 
 def text(*tests: Test, strict: bool = True) -> Leaf:

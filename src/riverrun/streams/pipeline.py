@@ -23,8 +23,9 @@ from riverrun.streams.books import Books
 from riverrun.streams.compiler import Compilation, compile_app
 from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.planner import Plan, plan_streams, slots_for
+from riverrun.streams.quick_start import make_archive
 from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint
-from riverrun.streams.session import start_session, stop_session
+from riverrun.streams.session import start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
 
@@ -203,6 +204,8 @@ class Pipeline:
         self._look_at_ends()
         for stream in self.streams:
             stream.look(self._ends)
+        if all(stream.progress.batch >= 0 for stream in self.streams):
+            make_archive(self.done.spark)
 
     def _look_at_ends(self, *, force: bool = False) -> None:
         now = time.monotonic()
@@ -218,7 +221,3 @@ class Pipeline:
         """Where all streams stand now."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         return replace(self.progress, updated_at=now, streams=[stream.progress for stream in self.streams])
-
-
-def close_session(spark: "SparkSession") -> None:
-    stop_session(spark)

@@ -10,17 +10,21 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from riverrun.artifacts import cache_folder
 from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
 from riverrun.artifacts.spark_java import spark_java_home
 from riverrun.config import Settings
 from riverrun.errors import SparkUnavailableError, not_installed
+from riverrun.streams.quick_start import archive_options, close_archive, drop_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Settings that are lists, and what is between their items.
+_LISTS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _LOG4J = """\
@@ -60,6 +64,7 @@ def start_session(
 ) -> "SparkSession":
     """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine."""
     try:
+        from py4j.protocol import Py4JError
         from pyspark import SparkContext
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
@@ -70,30 +75,50 @@ def start_session(
         # One session a process: reading the pipeline file may have needed it already.
         return SparkSession.builder.getOrCreate()
     java = find_java(settings.java)
-    home = spark_java_home(java, Path(settings.artifacts.cache_dir or Path.home() / ".cache" / "riverrun"))
+    cache = cache_folder(settings.artifacts)
+    home = spark_java_home(java, cache)
     jars = fetch("spark-kafka", settings.artifacts)
     for each in (folder, folder / "tmp"):
         each.mkdir(parents=True, exist_ok=True)
     ours = _properties(settings, folder, name, slots or cores(), jars)
+    quick = archive_options(java, jars, cache, folder) if ours["spark.master"].startswith("local") else []
+    properties = _joined(ours, {"spark.driver.extraJavaOptions": " ".join(quick)}, settings.spark.config, extra or {})
+    try:
+        return _start(SparkContext, SparkSession, properties, home, folder)
+    except (PySparkException, OSError, RuntimeError, Py4JError) as error:
+        if not drop_archive():
+            raise _did_not_start(error, folder) from error
+    try:
+        return _start(SparkContext, SparkSession, _joined(ours, settings.spark.config, extra or {}), home, folder)
+    except (PySparkException, OSError, RuntimeError, Py4JError) as error:
+        raise _did_not_start(error, folder) from error
+
+
+def _start(
+    context: Any, session: "type[SparkSession]", properties: Mapping[str, str], home: Path, folder: Path
+) -> "SparkSession":
     with tempfile.TemporaryDirectory(prefix="riverrun-spark-") as private:
         file = Path(private) / "spark.properties"
         file.touch(mode=0o600)
-        properties = ours | dict(settings.spark.config) | dict(extra or {})
         file.write_text(_format(properties), encoding="utf-8")
         # PySpark asks the environment, not the setting, which Python its workers are.
         python = properties["spark.pyspark.python"]
         arguments = f"--properties-file {file} pyspark-shell"
-        try:
-            with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python):
-                _launch(SparkContext, folder / "spark.out")
-                session = SparkSession.builder.getOrCreate()
-        except (PySparkException, OSError, RuntimeError) as error:
-            raise _did_not_start(error, folder) from error
-        except Exception as error:
-            if type(error).__module__.startswith("py4j."):
-                raise _did_not_start(error, folder) from error
-            raise
-    return session
+        with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python):
+            _launch(context, folder / "spark.out")
+            return session.builder.getOrCreate()
+
+
+def _joined(*sources: Mapping[str, str]) -> dict[str, str]:
+    """The later wins, but for lists: there the user's come beside ours."""
+    found: dict[str, str] = {}
+    for source in sources:
+        for name, value in source.items():
+            apart = _LISTS.get(name)
+            found[name] = (
+                f"{found[name]}{apart}{value}" if apart and found.get(name) and value else value or found.get(name, "")
+            )
+    return found
 
 
 def stop_session(session: "SparkSession") -> None:
@@ -113,6 +138,7 @@ def stop_session(session: "SparkSession") -> None:
             process.stdin.close()
             process.wait(30)
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    close_archive()
 
 
 def _quiet() -> None:
@@ -155,7 +181,6 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         "spark.master": settings.spark.master or f"local[{slots}]",
         "spark.driver.memory": f"{settings.spark.driver_memory_mb or _memory_mb()}m",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder / 'tmp'}",
-        "spark.jars": ",".join(map(str, jars)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder / "tmp"),
@@ -179,6 +204,11 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     }
     if not settings.spark.master:
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if found["spark.master"].startswith("local"):
+        # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
+        found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
+    else:
+        found["spark.jars"] = ",".join(map(str, jars))
     return found
 
 

@@ -203,7 +203,7 @@ def test_the_version_is_in_the_jars(tmp_path: Path) -> None:
 
 
 def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -> None:
-    archive = ClassArchive(runtime(tmp_path), tmp_path / "out")
+    archive = ClassArchive(runtime(tmp_path), tmp_path / "out", "kafka-4.3.1")
     (first,) = archive.options()
     assert first.startswith("-XX:DumpLoadedClassList=")
     assert archive.options() == []
@@ -217,24 +217,24 @@ def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -
 
 def test_another_java_or_jar_has_another_archive(tmp_path: Path) -> None:
     one = runtime(tmp_path)
-    path = ClassArchive(one, tmp_path / "out").path
+    path = ClassArchive(one, tmp_path / "out", "kafka-4.3.1").path
     newer = Java(one.java.home, one.java.executable, 21, "21.0.9", "test")
-    assert ClassArchive(Runtime(newer, one.class_path, one.cache), tmp_path / "out").path != path
+    assert ClassArchive(Runtime(newer, one.class_path, one.cache), tmp_path / "out", "kafka-4.3.1").path != path
     one.class_path[0].write_text("other")
-    assert ClassArchive(one, tmp_path / "out").path != path
+    assert ClassArchive(one, tmp_path / "out", "kafka-4.3.1").path != path
 
 
 def test_an_archive_without_a_cache_to_put_it_in_is_done_without(tmp_path: Path) -> None:
     found = runtime(tmp_path)
     found.cache.write_text("a file")
-    archive = ClassArchive(found, tmp_path / "out")
+    archive = ClassArchive(found, tmp_path / "out", "kafka-4.3.1")
     assert archive.options() == []
     archive.make()
     archive.close()
 
 
 def test_leftovers_of_killed_runners_are_removed(tmp_path: Path) -> None:
-    archive = ClassArchive(runtime(tmp_path), tmp_path / "out")
+    archive = ClassArchive(runtime(tmp_path), tmp_path / "out", "kafka-4.3.1")
     archive.options()
     folder = archive.path.parent
     old = time.time() - 90000
