@@ -33,6 +33,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── SparkUnavailableError    SPARK_UNAVAILABLE      PySpark is missing, or its session does not start
     │   ├── StreamCodeError          STREAM_CODE_FAILED     the stream's own code failed on a record
     │   ├── StreamFailedError        STREAM_FAILED          retryable; something around the stream failed
+    │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
@@ -305,6 +306,12 @@ class StreamFailedError(StreamError):
 
     code = "STREAM_FAILED"
     retryable = True
+
+
+class NotEqualError(StreamError):
+    """What a stream has written is not what its code makes of what it has read."""
+
+    code = "VERIFY_DIFFERS"
 
 
 class CheckpointError(StreamError):

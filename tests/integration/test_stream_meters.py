@@ -166,6 +166,19 @@ def test_every_speed_comes_to_the_same_figures(city: City, spark: SparkSession, 
     assert len({(letter.partition, letter.offset) for letter, _ in letters}) == poison
 
 
+def test_real_time_records_say_which_they_are(city: City) -> None:
+    """The third run was at real time: a record that is sent again can be told by its header."""
+    identities: dict[tuple[bytes | None, bytes | None], set[bytes | None]] = {}
+    with rr.Consumer("high_load", connection=city.connection, follow=False) as consumer:
+        for record in consumer:
+            own = [value for name, value in record.headers if name == "riverrun-id"]
+            if own:
+                identities.setdefault((record.key, record.raw), set()).update(own)
+    assert len(identities) == city.high
+    assert all(len(each) == 1 for each in identities.values())
+    assert len(set().union(*identities.values())) == city.high
+
+
 def dead_letters(city: City) -> Iterator[tuple[rr.DeadLetter, bytes | None]]:
     with rr.Consumer("readings.dead", connection=city.connection, follow=False) as consumer:
         for record in consumer:

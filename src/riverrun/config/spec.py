@@ -155,6 +155,10 @@ class StreamSettings:
         "", "Where streams remember how far they are. Empty: in .riverrun. A shared file system for a Spark cluster.",
         example="hdfs://namenode/riverrun",
     )  # fmt: skip
+    transaction_timeout: str = setting(
+        "5 minutes", "How long a part of a batch may take from its first row sent to the last. At most what brokers allow "
+        "(transaction.max.timeout.ms, 15 minutes).",
+    )  # fmt: skip
     port: int = setting(
         0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0
     )

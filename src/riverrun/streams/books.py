@@ -42,7 +42,7 @@ class Books:
         self._admin = admin
         self._sweeper = sweeper
         self.group = group
-        self.account, self.accounted = _read(file)
+        self.account, self.accounted = read_account(file)
         self.account.exact = compiled.query.one_to_one and self.account.note == ""
         if not compiled.query.one_to_one and not self.account.note:
             self.account.note = _why_not_exact(compiled)
@@ -174,7 +174,7 @@ class Books:
         temporary.replace(self._file)
 
 
-def _read(file: Path) -> tuple[Account, Offsets]:
+def read_account(file: Path) -> tuple[Account, Offsets]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         accounted = {

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OUT = "out"
+# The header of a real-time stream's records: equal for equal records, so that a reader can tell one that is sent again.
+IDENTITY = "riverrun-id"
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,22 @@ class Compilation:
 
 
 def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "DataFrame":
-    """Rows as records: `key` and `value`, counted on their way out."""
+    """Rows as records: `key` (null where rows have none) and `value`, as bytes, counted on their way out."""
     from pyspark.sql import functions as F  # noqa: N812
 
     counted = counters.count(frame, OUT, F.count(F.lit(1)).alias(COUNT))
-    value = write_value(compiled.columns).alias("value")
-    if not compiled.key:
-        return counted.select(value)
-    return counted.select(key_text(compiled.columns, compiled.key).alias("key"), value)
+    key = key_text(compiled.columns, compiled.key) if compiled.key else F.lit(None).cast("string")
+    value = write_value(compiled.columns)
+    return counted.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+
+
+def identified(records: "DataFrame") -> "DataFrame":
+    """Records with a header that says which they are: a record that is sent again after a crash has the same."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    identity = F.hex(F.xxhash64("key", "value")).cast("binary")
+    header = F.struct(F.lit(IDENTITY).alias("key"), identity.alias("value"))
+    return records.select("key", "value", F.array(header).alias("headers"))
 
 
 def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compilation:

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from riverrun import errors
 from riverrun.app import module_of
 from riverrun.errors import (
     BrokerUnreachableError,
@@ -44,7 +45,7 @@ def explain(stream: Stream, error: BaseException, log: str) -> RiverrunError:
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)
-    for make in (_disk, _python_code, _expression, _broker, _checkpoint):
+    for make in (_disk, _own, _python_code, _expression, _broker, _checkpoint):
         found = make(stream, text, log)
         if found is not None:
             return found
@@ -62,6 +63,23 @@ def _disk(stream: Stream, text: str, log: str) -> RiverrunError | None:
         stream=stream.name,
         log=log,
     )
+
+
+def _own(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+    """An error of ours, raised in one of Spark's workers while it wrote rows."""
+    raised = re.search(r"^riverrun\.errors\.(\w+): (.+)$", text, re.MULTILINE)
+    if raised is None:
+        return None
+    kind, said = getattr(errors, raised[1], RiverrunError), raised[2].removesuffix(".")
+    lasting = (
+        errors.CheckpointError,
+        errors.AuthenticationError,
+        errors.AuthorizationError,
+        errors.RecordTooLargeError,
+    )
+    if issubclass(kind, lasting):
+        return kind(f"The stream {stream.name} cannot write its rows: {said}", stream=stream.name)
+    return StreamFailedError(f"The stream {stream.name} could not write its rows: {said}", stream=stream.name)
 
 
 def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001

@@ -18,6 +18,7 @@ from riverrun.kafka.connection import Connection
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import PipelineProgress
+from riverrun.model.quantity import milliseconds
 from riverrun.model.state import Place
 from riverrun.streams.books import Books
 from riverrun.streams.compiler import Compilation, compile_app
@@ -42,6 +43,12 @@ DRAIN_SECONDS = 60.0
 def streams_folder(project: Project, app: App) -> Path:
     """Where the streams of an app keep what they must not lose."""
     return project.home / "streams" / app.name
+
+
+def checkpoints_of(settings: Settings, project: Project, app: App) -> str:
+    """Where the checkpoints of an app's streams are, each in a folder of its name."""
+    place = settings.streams.checkpoints
+    return f"{place.rstrip('/')}/{app.name}" if place else str(streams_folder(project, app) / "checkpoints")
 
 
 def group_of(app: App, stream: str) -> str:
@@ -158,10 +165,10 @@ class Pipeline:
         self._sweeper.start(typed)
 
     def _surroundings(self) -> Surroundings:
-        place = self._settings.streams.checkpoints
-        checkpoints = f"{place.rstrip('/')}/{self.app.name}" if place else str(self._folder / "checkpoints")
+        checkpoints = checkpoints_of(self._settings, self._project, self.app)
         log = str(self._project.home / "spark" / "spark.log")
-        return Surroundings(self.done, self._connection, self._admin, checkpoints, log, self._notice)
+        open_for = milliseconds(self._settings.streams.transaction_timeout, what="streams.transaction_timeout") / 1000
+        return Surroundings(self.done, self._connection, self._admin, checkpoints, log, open_for, self._notice)
 
     def _forget(self, around: Surroundings, name: str, group: str) -> None:
         """Where a stream stood, so that it begins again at the first record there is."""

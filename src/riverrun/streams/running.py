@@ -17,10 +17,12 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
+from riverrun.streams.batch_run import BatchRun
 from riverrun.streams.books import Books, Offsets
-from riverrun.streams.compiler import Compilation, encoded
+from riverrun.streams.compiler import Compilation, encoded, identified
 from riverrun.streams.failures import explain
 from riverrun.streams.planner import StreamPlan
+from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import Counters, KafkaRecords
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Surroundings:
     admin: Admin
     checkpoints: str
     log: str
+    transaction_seconds: float
     notice: Callable[[str], None]
 
 
@@ -59,6 +62,14 @@ class RunningStream:
         self._books = books
         self._bite_file = folder / "bite.json"
         self._bite = _read_bite(self._bite_file)
+        self._run_file = folder / "batch-run.json"
+        self._sink = ExactSink.of(
+            around.connection,
+            around.admin,
+            name=books.group,
+            topic=self._compiled.stream.target,
+            transaction_seconds=around.transaction_seconds,
+        )
         self._query: StreamingQuery | None = None
         self._batch: threading.Thread | None = None
         self._batch_error: BaseException | None = None
@@ -109,36 +120,34 @@ class RunningStream:
         done, spark = self._around.done, self._around.done.spark
         counters = Counters(moving=True)
         options = {"maxOffsetsPerTrigger": str(self._bite)} if self.plan.speed == "near-real-time" else {}
-        records = KafkaRecords(spark, self._around.connection, options=options)
-        rows = done.rows(self.name, records, counters=counters, broadcast=self.plan.speed == "real-time")
+        source = KafkaRecords(spark, self._around.connection, options=options)
+        rows = done.rows(self.name, source, counters=counters, broadcast=self.plan.speed == "real-time")
         # Its jobs take turns with those of the other streams.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(KEPT_REPORTS))
-        writer = (
-            encoded(rows, self._compiled, counters)
-            .writeStream.format("kafka")
-            .queryName(self.name)
-            .options(**self._sink())
-            .option("checkpointLocation", f"{self._around.checkpoints}/{self.name}")
-            .outputMode(self.plan.output_mode)
-        )
-        if self.plan.speed == "batch":
-            writer = writer.outputMode(self._compiled.mode).trigger(availableNow=True)
-        elif self.plan.speed == "real-time":
+        records = encoded(rows, self._compiled, counters)
+        if self.plan.speed == "real-time":
+            # Real-time mode has no batches to write exactly once: Spark's own sink, and records that say which they are.
+            writer = identified(records).writeStream.format("kafka").options(**self._spark_sink())
             real_time: Any = writer.trigger
             writer = real_time(realTime=f"{self.plan.every_ms} milliseconds")
         else:
-            writer = writer.trigger(processingTime=f"{self.plan.every_ms} milliseconds")
+            writer = records.writeStream.foreachBatch(self._sink.write)
+            pace: Any = {"availableNow": True}
+            if self.plan.speed == "near-real-time":
+                pace = {"processingTime": f"{self.plan.every_ms} milliseconds"}
+            writer = writer.trigger(**pace)
+        writer = (
+            writer.queryName(self.name)
+            .option("checkpointLocation", f"{self._around.checkpoints}/{self.name}")
+            .outputMode(self._compiled.mode if self.plan.speed == "batch" else self.plan.output_mode)
+        )
         self._seen = (-1, "")
         self._query = writer.start()
 
-    def _sink(self) -> dict[str, str]:
+    def _spark_sink(self) -> dict[str, str]:
         sink = {f"kafka.{name}": value for name, value in java_properties(self._around.connection).items()}
-        sink["topic"] = self._compiled.stream.target
-        if self.plan.speed != "real-time":
-            # Rows of a batch come all at once: fuller requests, fewer of them.
-            sink |= {"kafka.linger.ms": "5", "kafka.batch.size": "262144", "kafka.compression.type": "lz4"}
-        return sink
+        return sink | {"topic": self._compiled.stream.target, "includeHeaders": "true"}
 
     def _start_batch(self) -> None:
         self._batch_error = None
@@ -148,15 +157,19 @@ class RunningStream:
     def _run_batch(self) -> None:
         try:
             done = self._around.done
-            begin, end = self._all_there_is()
+            run = self._batch_run()
+            begin, end = run.begin, run.end
             ranges = {topic: (_text(begin[topic]), _text(end[topic])) for topic in end}
             counters = Counters(moving=False)
             records = KafkaRecords(done.spark, self._around.connection, ranges=ranges)
             rows = done.rows(self.name, records, counters=counters, moving=False)
             done.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             started = time.monotonic()
-            encoded(rows, self._compiled, counters).write.format("kafka").options(**self._sink()).mode("append").save()
+            # A part must hold the same rows if it is computed again: Spark must not split by what it measures on the way.
+            done.spark.conf.set("spark.sql.adaptive.enabled", "false")
+            self._sink.write(encoded(rows, self._compiled, counters), 0, run.id)
             self._books.whole(begin, end, counters.results())
+            run.over()
             self.progress.batch = 0
             self.progress.batch_ms = round((time.monotonic() - started) * 1000)
             self.progress.last_record_at = datetime.now(UTC).isoformat()
@@ -165,6 +178,16 @@ class RunningStream:
             self.progress.rows_out_per_second = self._books.account.out / seconds
         except BaseException as error:  # noqa: BLE001  -- carried to the thread that looks
             self._batch_error = error
+
+    def _batch_run(self) -> BatchRun:
+        """The run that a crash cut off, or a new one over all there is."""
+        cut_off = BatchRun.read(self._run_file)
+        if cut_off is not None:
+            self._around.notice(
+                f"{self.name} goes on with a batch that was cut off; what it wrote is not written again"
+            )
+            return cut_off
+        return BatchRun.begin_over(self._run_file, *self._all_there_is())
 
     def _all_there_is(self) -> tuple[Offsets, Offsets]:
         admin = self._around.admin
@@ -269,6 +292,7 @@ class RunningStream:
                 self._query.stop()
             with contextlib.suppress(Exception):
                 self._book()
+        self._sink.close()
         if not self.over:
             self.progress.phase = "stopped"
 

@@ -418,8 +418,8 @@ def _decoded(compiled: Compiled, frame: "DataFrame") -> list[tuple[Sent, Row]]:
     now = datetime.now(UTC)
     found = []
     for offset, each in enumerate(frame.collect()):
-        key = each["key"].encode() if "key" in each and each["key"] is not None else None
-        value = each["value"].encode()
+        key = bytes(each["key"]) if each["key"] is not None else None
+        value = bytes(each["value"])
         record = Sent(compiled.stream.target, offset, key, value, now)
         found.append((record, python_value(value, compiled.columns)))
     return found

@@ -1,0 +1,68 @@
+"""What a stream's checkpoint says: which life of it, how far it is, and from where. Reads Spark's files, changes none."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from riverrun.errors import CheckpointError
+
+Offsets = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Stand:
+    """Where a stream stands: after `batch`, having read from `begin` to `end`. Rows before `watermark_ms` are final."""
+
+    generation: str
+    batch: int
+    begin: Offsets
+    end: Offsets
+    watermark_ms: int
+
+
+def read_stand(folder: Path, stream: str) -> Stand | None:
+    """What the last batch that ended left; None when none has."""
+    try:
+        generation = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+        ended = _newest(folder / "commits")
+        if ended < 0:
+            return None
+        lines = _log(folder / "offsets" / str(ended))
+        begin: Offsets = {}
+        for source in sorted((folder / "sources").iterdir(), key=lambda each: each.name):
+            begin |= _offsets(_log(source / "0")[-1])
+        end: Offsets = {}
+        for line in lines[1:]:
+            if line != "-":
+                end |= _offsets(line)
+        for topic, parts in end.items():
+            # A partition that came later is read from its first record.
+            begin[topic] = {part: begin.get(topic, {}).get(part, 0) for part in parts}
+        return Stand(generation, ended, begin, end, int(json.loads(lines[0]).get("batchWatermarkMs") or 0))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise CheckpointError(
+            f"The checkpoint of {stream} cannot be read",
+            found=f"{type(error).__name__}: {error}",
+            hint=f"Is {folder} whole?",
+            stream=stream,
+        ) from error
+
+
+def _newest(folder: Path) -> int:
+    return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
+
+
+def _log(file: Path) -> list[str]:
+    """The lines of one of Spark's log files below its version."""
+    version, *lines = file.read_text(encoding="utf-8").replace("\0", "").strip().splitlines()
+    if version.strip() != "v1":
+        raise ValueError(f"{file.name} is of version {version!r}")
+    return [line.strip() for line in lines]
+
+
+def _offsets(line: str) -> Offsets:
+    content: dict[str, dict[str, Any]] = json.loads(line)
+    return {topic: {int(part): int(offset) for part, offset in parts.items()} for topic, parts in content.items()}

@@ -1,0 +1,331 @@
+"""Proof: is what a stream has written what its code makes of what it has read? Computed again in batch and compared.
+
+Exactly the records that the stream's last whole batch had read are read again, and of the output exactly what it wrote up to
+that batch: each record says in a header which batch wrote it. So a stream that runs can be verified while it goes on.
+
+Rows are told apart by their key where later rows replace earlier ones (an aggregate's updates): there the last one counts.
+Elsewhere every row counts, as often as it is there. Numbers that are added up in another order differ in their last digits:
+doubles and floats are equal within a billionth.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from riverrun.errors import UsageError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.parts import BATCH
+from riverrun.model.state import Place
+from riverrun.streams.checkpoint import Stand
+from riverrun.streams.compiler import Compilation, Compiled, encoded
+from riverrun.streams.sources import Counters, KafkaRecords
+from riverrun.streams.values import Shape
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# So many differing rows are shown; all are counted.
+SHOWN = 10
+# How far two doubles may be apart, in parts of the larger one.
+CLOSE = 1e-9
+# State of these has no batch form, or one with other results.
+_NOT_IN_BATCH = {
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark() has no batch form",
+    "FlatMapGroupsInPandasWithState": "what applyInPandasWithState() does depends on how records were batched",
+    "TransformWithStateInPandas": "what transformWithStateInPandas() does depends on how records were batched",
+    "TransformWithStateInPySpark": "what transformWithState() does depends on how records were batched",
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One row that is not as it should be: `expected` by the code, `found` in the topic, each as JSON or empty."""
+
+    kind: str
+    key: str
+    expected: str
+    found: str
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass
+class Verdict:
+    """What came of it for one stream."""
+
+    stream: str
+    topic: str
+    generation: str = ""
+    batch: int = -1
+    records: int = 0
+    rows: int = 0
+    equal: int = 0
+    # Rows by what is wrong with them: missing, extra, twice, differs.
+    wrong: dict[str, int] = field(default_factory=dict)
+    shown: list[Difference] = field(default_factory=list)
+    # Where to look, most likely first.
+    causes: list[str] = field(default_factory=list)
+    # Why nothing can be said; empty when something can.
+    unproved: str = ""
+
+    @property
+    def state(self) -> str:
+        return "unproved" if self.unproved else "differs" if self.wrong else "equal"
+
+
+class Verifier:
+    """Verifies streams of one app on one cluster."""
+
+    def __init__(self, done: Compilation, connection: Connection, admin: Admin) -> None:
+        self._done = done
+        self._connection = connection
+        self._admin = admin
+
+    def verify(self, name: str, stand: Stand | None, *, late: int = 0) -> Verdict:
+        """Compare. `stand` is where the stream's checkpoint is, `late` how many rows it has dropped as late."""
+        compiled = self._done.streams[name]
+        verdict = Verdict(name, compiled.stream.target)
+        if stand is None:
+            verdict.unproved = "it has not finished a batch yet"
+            return verdict
+        verdict.generation, verdict.batch = stand.generation, stand.batch
+        verdict.records = sum(
+            end - stand.begin[topic].get(part, 0) for topic, parts in stand.end.items() for part, end in parts.items()
+        )
+        verdict.unproved = self._against(compiled) or self._gone(stand)
+        if verdict.unproved:
+            return verdict
+        pairs = self._pairs(compiled, stand).cache()
+        try:
+            self._count(pairs, verdict)
+            if verdict.wrong:
+                verdict.causes = list(self._causes(compiled, stand, verdict, late))
+        finally:
+            pairs.unpersist()
+        return verdict
+
+    def _against(self, compiled: Compiled) -> str:
+        for node, why in _NOT_IN_BATCH.items():
+            if node in compiled.query.nodes:
+                return why
+        if compiled.query.joins_streams:
+            return "which rows a join of two streams makes depends on how long it waited for each"
+        if compiled.revises and not compiled.key:
+            return "its rows replace earlier ones and have no key"
+        return ""
+
+    def _gone(self, stand: Stand) -> str:
+        """Records that retention has taken cannot be read again."""
+        places = {Place(topic, part): offset for topic, parts in stand.begin.items() for part, offset in parts.items()}
+        oldest = self._admin.offsets(list(places), "earliest")
+        gone = sum(
+            max(0, min(there, stand.end[place.topic][place.partition]) - places[place])
+            for place, there in oldest.items()
+        )
+        return f"{gone} of the records it has read are not in Kafka any more (retention)" if gone else ""
+
+    # --- both sides ---------------------------------------------------------------------------------------------------
+
+    def _expected(self, compiled: Compiled, stand: Stand) -> "DataFrame":
+        """`key` and the row's columns, as the code makes them of the same records."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        ranges = {topic: (_text(stand.begin[topic]), _text(parts)) for topic, parts in stand.end.items()}
+        records = KafkaRecords(self._done.spark, self._connection, ranges=ranges)
+        counters = Counters(moving=False)
+        rows = self._done.rows(compiled.stream.name, records, counters=counters, moving=False)
+        if compiled.mode == "append" and compiled.query.aggregated:
+            # Rows are sent once, when they are final.
+            end = F.col(compiled.time).getField("end") if _is_window(rows.schema[compiled.time].dataType) else None
+            if end is not None:
+                rows = rows.where(F.unix_millis(end) <= stand.watermark_ms)
+        return self._typed(compiled, encoded(rows, compiled, counters))
+
+    def _found(self, compiled: Compiled, stand: Stand) -> "DataFrame":
+        """The same of the output topic, with where each is; where rows replace each other, the last of each key."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F  # noqa: N812
+
+        raw = KafkaRecords(self._done.spark, self._connection, headers=True).still(compiled.stream.target)
+        batch = F.expr(f"cast(filter(headers, h -> h.key = '{BATCH}')[0].value as string)")
+        mine = raw.withColumn("_batch", batch).where(
+            F.col("_batch").startswith(f"{stand.generation}/")
+            & (F.element_at(F.split("_batch", "/"), -1).cast("bigint") <= stand.batch)
+        )
+        times = F.lit(1)
+        if _by_key(compiled):
+            own = Window.partitionBy("key")
+            mine = mine.withColumn("_nth", F.row_number().over(own.orderBy(F.desc("offset"))))
+            # Where rows do not replace each other, one of each key is all there should be.
+            times = F.lit(1) if compiled.revises else F.count(F.lit(1)).over(own)
+            mine = mine.withColumn("times", times).where("_nth = 1")
+        else:
+            mine = mine.withColumn("times", times)
+        return self._typed(compiled, mine, "partition", "offset", "times")
+
+    def _typed(self, compiled: Compiled, records: "DataFrame", *more: str) -> "DataFrame":
+        from pyspark.sql import functions as F  # noqa: N812
+
+        kept = records.select(
+            F.col("key").alias("_key"),
+            F.col("value").alias("_value"),
+            *[F.col(each).alias(f"_{each}") for each in more],
+        )
+        return Shape.of_columns(compiled.columns).parse(kept, "_value")
+
+    def _pairs(self, compiled: Compiled, stand: Stand) -> "DataFrame":
+        """Rows of both sides beside each other: `_e` and `_f` are their JSON, `_same` whether they are equal."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        expected, found = self._expected(compiled, stand), self._found(compiled, stand)
+        names = compiled.columns.names
+        row = F.struct(*[F.col(f"`{each}`") for each in names]).alias("row")
+        if _by_key(compiled):
+            left = expected.select(F.col("_key").alias("k"), row, F.col("_value").cast("string").alias("_e"))
+            right = found.select(
+                F.col("_key").alias("k"),
+                row,
+                F.col("_value").cast("string").alias("_f"),
+                "_partition",
+                "_offset",
+                "_times",
+                "_ok",
+            )
+            joined = left.alias("l").join(right.alias("r"), F.col("l.k").eqNullSafe(F.col("r.k")), "full")
+            once = F.col("_times") == 1
+            same = F.col("_ok") & once & _equal(F.col("l.row"), F.col("r.row"), compiled.columns)
+            return joined.select(
+                F.coalesce("l.k", "r.k").cast("string").alias("key"),
+                "_e", "_f", "_partition", "_offset",
+                F.coalesce(same, F.lit(False)).alias("_same"),
+                F.lit(1).alias("_times"),
+                F.when(once, 0).otherwise(F.col("_times") - 1).alias("_over"),
+            )  # fmt: skip
+        # Every row counts, so often as it is there.
+        left = expected.groupBy("_key", "_value").agg(F.count(F.lit(1)).alias("n"))
+        right = found.groupBy("_key", "_value").agg(
+            F.count(F.lit(1)).alias("n"), F.max("_partition").alias("_partition"), F.max("_offset").alias("_offset")
+        )
+        on = F.col("l._key").eqNullSafe(F.col("r._key")) & (F.col("l._value") == F.col("r._value"))
+        joined = left.alias("l").join(right.alias("r"), on, "full")
+        have, want = F.coalesce("r.n", F.lit(0)), F.coalesce("l.n", F.lit(0))
+        return joined.select(
+            F.coalesce("l._key", "r._key").cast("string").alias("key"),
+            F.when(want > 0, F.col("l._value").cast("string")).alias("_e"),
+            F.when(have > 0, F.col("r._value").cast("string")).alias("_f"),
+            "_partition", "_offset",
+            (have == want).alias("_same"),
+            F.greatest(have, want).alias("_times"),
+            (have - want).alias("_over"),
+        )  # fmt: skip
+
+    # --- what it means ------------------------------------------------------------------------------------------------
+
+    def _count(self, pairs: "DataFrame", verdict: Verdict) -> None:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        over = F.coalesce("_over", F.lit(0))
+        kind = (
+            F.when(F.col("_same"), "equal")
+            .when(F.col("_f").isNull(), "missing")
+            .when(F.col("_e").isNull(), "extra")
+            .when(over > 0, "twice")
+            .when(over < 0, "missing")
+            .otherwise("differs")
+        )
+        times = F.when(F.col("_same"), F.col("_times")).otherwise(F.greatest(F.abs(over), F.lit(1)))
+        kinds = pairs.withColumn("_kind", kind)
+        counts = {
+            each["_kind"]: int(each["n"]) for each in kinds.groupBy("_kind").agg(F.sum(times).alias("n")).collect()
+        }
+        verdict.equal = counts.pop("equal", 0)
+        verdict.wrong = dict(sorted(counts.items()))
+        verdict.rows = verdict.equal + sum(counts.values())
+        for each in kinds.where(~F.col("_same")).orderBy("key").limit(SHOWN).collect():
+            verdict.shown.append(
+                Difference(
+                    each["_kind"],
+                    each["key"] or "",
+                    each["_e"] or "",
+                    each["_f"] or "",
+                    each["_partition"],
+                    each["_offset"],
+                )
+            )
+
+    def _causes(self, compiled: Compiled, stand: Stand, verdict: Verdict, late: int) -> Iterator[str]:
+        if self._changes_by_itself(compiled, stand):
+            yield (
+                "the code is not deterministic: computed twice over the same records it gave different rows; look for the "
+                "current time, random numbers, or a table that changed"
+            )
+        elif compiled.query.random_columns:
+            yield f"the code is not deterministic: {', '.join(compiled.query.random_columns)}"
+        if late:
+            yield f"the stream has dropped {late} late rows or groups, which the batch counts"
+        if compiled.query.joins_tables:
+            yield "a table that it joins may have changed since"
+        if verdict.wrong.get("twice"):
+            yield "rows are there twice: was the topic written at real time, or by somebody else?"
+        if set(verdict.wrong) & {"missing"} and self._output_gone(compiled):
+            yield f"records of {compiled.stream.target} are gone (retention, or deleted)"
+        if verdict.wrong.get("differs") or verdict.wrong.get("extra"):
+            yield f"somebody else may have written to {compiled.stream.target}, or the code was changed since"
+
+    def _changes_by_itself(self, compiled: Compiled, stand: Stand) -> bool:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def sums() -> Any:
+            rows = self._expected(compiled, stand)
+            return rows.agg(F.sum(F.xxhash64("_key", "_value").cast("decimal(38,0)")), F.count(F.lit(1))).collect()
+
+        return bool(sums() != sums())
+
+    def _output_gone(self, compiled: Compiled) -> bool:
+        parts = range(len(self._admin.topic(compiled.stream.target).partitions))
+        places = [Place(compiled.stream.target, part) for part in parts]
+        return any(offset > 0 for offset in self._admin.offsets(places, "earliest").values())
+
+
+def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
+    """Whether two values are equal, doubles within `CLOSE`; null is equal to null."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import DoubleType, FloatType, StructType
+
+    if isinstance(kind, StructType):
+        both = F.lit(True)
+        for each in kind.fields:
+            both = both & _equal(left.getField(each.name), right.getField(each.name), each.dataType)
+        return both
+    if "map<" in kind.simpleString():
+        # Maps cannot be compared; their JSON can.
+        return F.to_json(F.struct(left)).eqNullSafe(F.to_json(F.struct(right)))
+    if isinstance(kind, DoubleType | FloatType):
+        near = F.abs(left - right) <= F.lit(CLOSE) * F.greatest(F.abs(left), F.abs(right))
+        return F.coalesce(near, left.isNull() & right.isNull()) | left.eqNullSafe(right)
+    return left.eqNullSafe(right)
+
+
+def _by_key(compiled: Compiled) -> bool:
+    """Whether rows are told apart by their key: those of an aggregate are."""
+    return bool(compiled.key) and (compiled.revises or compiled.query.aggregated)
+
+
+def _is_window(kind: "DataType") -> bool:
+    from pyspark.sql.types import StructType
+
+    return isinstance(kind, StructType) and set(kind.names) == {"start", "end"}
+
+
+def _text(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(part): offset for part, offset in offsets.items()}
+
+
+def require_streams(done: Compilation, names: tuple[str, ...]) -> list[str]:
+    """The streams to verify: those named, else all."""
+    unknown = [name for name in names if name not in done.streams]
+    if unknown:
+        raise UsageError(f"The app has no stream {unknown[0]}", expected=", ".join(done.streams), stream=unknown[0])
+    return list(names) or list(done.streams)

@@ -1,0 +1,187 @@
+"""`verify` says equal when it is, and finds what a test puts wrong on purpose, each by its name."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from riverrun.app import App, load_app
+from riverrun.config import KafkaSettings
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.parts import BATCH
+from riverrun.model.state import Place
+from riverrun.streams.checkpoint import read_stand
+from riverrun.streams.compiler import compile_app
+from riverrun.streams.pipeline import checked_graph
+from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.verify import Verdict, Verifier
+from riverrun.testing.pytest_plugin import local_kafka
+from support.streaming import run_streams
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+PIPELINE = """
+import random
+from datetime import datetime
+import riverrun as rr
+from pyspark.sql import functions as F
+
+app = rr.App("city")
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    load_kw: float = rr.field(ge=0)
+    at: datetime = rr.event_time(late="1 minute")
+
+readings = app.topic("readings", Reading, partitions=2)
+
+@app.stream
+def high(readings):
+    return readings.where("load_kw > 2")
+
+@app.stream
+def per_house(readings):
+    return readings.groupBy(F.window("at", "1 minute").alias("minute"), "house_id").agg(F.avg("load_kw").alias("load_kw"))
+
+@app.stream(emit="final")
+def final(readings):
+    return readings.groupBy(F.window("at", "1 minute").alias("minute")).agg(F.sum("load_kw").alias("load_kw"))
+
+@app.stream
+def noisy(readings):
+    return readings.withColumn("noise", F.rand())
+"""
+BEGIN = datetime(2026, 3, 1, 18, tzinfo=UTC)
+
+
+@dataclass
+class City:
+    """An app that has run over some readings, and its cluster."""
+
+    app: App
+    connection: Connection
+    root: Path
+    spark: SparkSession
+
+    @property
+    def admin(self) -> Admin:
+        return Admin(self.connection)
+
+    def send(self, count: int, *, start: int = 0) -> None:
+        producer = Producer(self.connection.properties())
+        for number in range(start, start + count):
+            at = (BEGIN + timedelta(seconds=number // 3)).isoformat()
+            reading = {"house_id": f"h{number % 7}", "load_kw": number % 40 / 10, "at": at}
+            producer.produce("readings", json.dumps(reading), f"h{number % 7}")
+        producer.flush()
+
+    def run(self) -> None:
+        run_streams(self.spark, self.app, self.connection, self.root, speed="near-real-time")
+
+    def verify(self, name: str) -> Verdict:
+        done = compile_app(checked_graph(self.app), self.spark, KafkaRecords(self.spark, self.connection)).require()
+        checkpoint = self.root / ".riverrun" / "streams" / self.app.name / "checkpoints" / name
+        return Verifier(done, self.connection, self.admin).verify(name, read_stand(checkpoint, name))
+
+
+@pytest.fixture(scope="module")
+def city(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    root = tmp_path_factory.mktemp("verify")
+    (root / "app.py").write_text(PIPELINE)
+    with local_kafka(root / "kafka", KafkaSettings()) as kafka:
+        connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
+        found = City(load_app(root / "app.py"), connection, root, spark)
+        found.app.apply(connection)
+        found.send(3000)
+        found.run()
+        found.send(2000, start=3000)
+        found.run()
+        yield found
+
+
+def record(city: City, topic: str) -> tuple[int, int, bytes, bytes, Any]:
+    """The last record of a topic that a stream wrote."""
+    consumer = Consumer(city.connection.properties({"group.id": "x", "enable.partition.eof": True}))
+    last = None
+    try:
+        for part in range(len(city.admin.topic(topic).partitions)):
+            consumer.assign([TopicPartition(topic, part, 0)])
+            while (message := consumer.poll(10)) is not None and message.error() is None:
+                last = message
+    finally:
+        consumer.close()
+    assert last is not None
+    partition, offset, key, value = last.partition(), last.offset(), last.key(), last.value()
+    assert partition is not None
+    assert offset is not None
+    assert key is not None
+    assert value is not None
+    return partition, offset, key, value, last.headers()
+
+
+@pytest.mark.parametrize("name", ["high", "per_house", "final"])
+def test_what_is_right_is_equal(city: City, name: str) -> None:
+    verdict = city.verify(name)
+    assert (verdict.state, verdict.wrong, verdict.shown) == ("equal", {}, [])
+    assert verdict.records == 5000
+    assert verdict.equal == verdict.rows > 0
+
+
+def test_code_that_is_not_deterministic_is_named(city: City) -> None:
+    verdict = city.verify("noisy")
+    assert verdict.state == "differs"
+    assert "not deterministic" in verdict.causes[0]
+
+
+def test_a_row_that_somebody_corrupts_is_found(city: City) -> None:
+    topic = "per_house"
+    partition, _, key, value, headers = record(city, topic)
+    row = json.loads(value) | {"load_kw": 99.0}
+    producer = Producer(city.connection.properties())
+    producer.produce(topic, json.dumps(row), key, partition=partition, headers=headers)
+    producer.flush()
+    verdict = city.verify("per_house")
+    assert verdict.wrong == {"differs": 1}
+    (shown,) = verdict.shown
+    assert (shown.key, json.loads(shown.found)["load_kw"]) == (key.decode(), 99.0)
+    assert json.loads(shown.expected)["load_kw"] == json.loads(value)["load_kw"]
+    assert shown.partition == partition
+    assert any("somebody else" in each for each in verdict.causes)
+    assert dict(headers)[BATCH].decode().startswith(verdict.generation)
+
+
+def test_a_row_that_is_twice_is_found(city: City) -> None:
+    topic = "high"
+    partition, _, key, value, headers = record(city, topic)
+    producer = Producer(city.connection.properties())
+    producer.produce(topic, value, key, partition=partition, headers=headers)
+    producer.flush()
+    verdict = city.verify("high")
+    assert verdict.wrong == {"twice": 1}
+    assert verdict.shown[0].key == key.decode()
+
+
+def test_rows_that_somebody_removes_are_found(city: City) -> None:
+    topic = "final"
+    before = city.verify("final").rows
+    city.admin.delete_records({Place(topic, 0): 3})
+    verdict = city.verify("final")
+    assert set(verdict.wrong) == {"missing"}
+    assert verdict.rows == before
+    assert verdict.equal == before - verdict.wrong["missing"]
+    assert all(each.found == "" and each.expected for each in verdict.shown)
+    assert any("are gone" in each for each in verdict.causes)
+
+
+def test_input_that_is_gone_is_said(city: City) -> None:
+    city.admin.delete_records({Place("readings", 0): 10})
+    verdict = city.verify("high")
+    assert verdict.state == "unproved"
+    assert "10 of the records" in verdict.unproved
