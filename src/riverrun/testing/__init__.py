@@ -3,12 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from riverrun.testing.crash import Crash, CrashRun, crashes
     from riverrun.testing.pytest_plugin import KafkaUnderTest
     from riverrun.testing.streams import DeadRow, StreamTest
 
-__all__ = ["DeadRow", "KafkaUnderTest", "StreamTest"]
+__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "StreamTest", "crashes"]
 
 _PLACES = {
+    "Crash": "riverrun.testing.crash",
+    "CrashRun": "riverrun.testing.crash",
+    "crashes": "riverrun.testing.crash",
     "DeadRow": "riverrun.testing.streams",
     "KafkaUnderTest": "riverrun.testing.pytest_plugin",
     "StreamTest": "riverrun.testing.streams",

@@ -1,0 +1,192 @@
+"""The kill suite: a pipeline under load loses its parts to kill -9, round after round, and must come out right.
+
+`script/kill --rounds 30 --seed 1` is the long form; tests/e2e/test_kills.py a short one.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import riverrun as rr
+from riverrun.kafka.admin.admin import Admin
+from riverrun.testing import Crash, CrashRun, crashes
+
+PIPELINE = """
+from datetime import datetime
+import riverrun as rr
+from pyspark.sql import functions as F
+
+app = rr.App("city")
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    number: int
+    load_kw: float = rr.field(ge=0)
+    at: datetime = rr.event_time(late="10 minutes")
+
+readings = app.topic("readings", Reading, partitions=3)
+
+@app.stream
+def high(readings):
+    return readings.where("load_kw >= 1")
+
+@app.stream
+def per_house(readings):
+    return (readings.groupBy(F.window("at", "1 minute").alias("minute"), "house_id")
+            .agg(F.sum("number").alias("numbers"), F.count("*").alias("readings")))
+"""
+HOUSES = 50
+
+
+@dataclass(eq=False)
+class Load(threading.Thread):
+    """A source application: numbered readings, as fast as asked, until it is told to stop."""
+
+    bootstrap: str
+    rate: int
+    acknowledged: list[tuple[str, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(daemon=True)
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        producer = Producer({
+            "bootstrap.servers": self.bootstrap, "enable.idempotence": True, "delivery.timeout.ms": 300_000,
+            "reconnect.backoff.max.ms": 500, "partitioner": "murmur2_random",
+        })  # fmt: skip
+        chance, numbers, begun, sent = random.Random(1), defaultdict[str, int](int), time.monotonic(), 0
+        start = datetime(2026, 3, 1, tzinfo=UTC)
+
+        def told(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged.append((message.key().decode(), int(json.loads(message.value())["number"])))
+
+        while not self._over.is_set():
+            while sent < (time.monotonic() - begun) * self.rate:
+                house = f"h{chance.randrange(HOUSES)}"
+                numbers[house] += 1
+                reading = {"house_id": house, "number": numbers[house], "load_kw": chance.choice([0.5, 1.5, 2.5]),
+                           "at": (start + timedelta(seconds=sent // 20)).isoformat()}  # fmt: skip
+                producer.produce("readings", json.dumps(reading), house, on_delivery=told)
+                sent += 1
+            producer.poll(0.02)
+        assert producer.flush(120) == 0, "the load was not acknowledged"
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(180)
+
+
+def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[str, Any]]]:
+    """All committed records of a topic, in order, by partition."""
+    parts = range(len(Admin(connection).topic(topic).partitions))
+    consumer = Consumer(
+        connection.properties({"group.id": "judge", "isolation.level": "read_committed", "enable.partition.eof": True})
+    )
+    found: dict[int, list[dict[str, Any]]] = {}
+    try:
+        for part in parts:
+            consumer.assign([TopicPartition(topic, part, 0)])
+            found[part] = []
+            while True:
+                message = consumer.poll(30)
+                assert message is not None, "no answer from the broker"
+                if message.error() is not None:
+                    break
+                found[part].append(json.loads(message.value() or b"{}"))
+    finally:
+        consumer.close()
+    return found
+
+
+@dataclass
+class Outcome:
+    killed: list[str]
+    readings: int
+    rows: int
+    seconds: float
+
+
+def survive(root: Path, plan: Sequence[Crash], *, rate: int = 300, brokers: int = 1, say: Any = print) -> Outcome:
+    """Kill by plan; raises AssertionError with what is wrong in the end."""
+    begun = time.monotonic()
+    (root / "app.py").write_text(PIPELINE)
+    replicas = f"brokers = {brokers}\n" if brokers > 1 else ""
+    (root / "riverrun.toml").write_text(
+        f'[project]\napp = "app.py"\n[kafka]\n{replicas}[spark]\ndriver_memory_mb = 1024\n[streams]\nevery = "200 ms"\n'
+    )
+    with CrashRun(root, "app.py") as run:
+        run.await_work()
+        connection = rr.connect(project=root)
+        load = Load(connection.bootstrap_servers, rate)
+        load.start()
+        try:
+            for number, crash in enumerate(plan, 1):
+                run.strike(crash)
+                say(f"round {number}/{len(plan)}: {crash.victim} after {crash.after_seconds:.1f} s")
+        finally:
+            load.stop()
+        run.finish()
+        rows = judge(run, connection, load)
+        return Outcome(run.killed, len(load.acknowledged), rows, time.monotonic() - begun)
+
+
+def judge(run: CrashRun, connection: "rr.Connection", load: Load) -> int:
+    sent = {
+        part: [(each["house_id"], each["number"]) for each in rows]
+        for part, rows in committed(connection, "readings").items()
+    }
+    everything = [each for rows in sent.values() for each in rows]
+    assert sorted(everything) == sorted(set(everything)), "the source itself sent a reading twice"
+    assert set(load.acknowledged) <= set(everything), "an acknowledged reading is gone"
+    # Each of its rows once, and those of a house in the order of its readings.
+    high = committed(connection, "high")
+    got = [(row["house_id"], row["number"]) for rows in high.values() for row in rows]
+    wanted = [
+        (row["house_id"], row["number"])
+        for rows in committed(connection, "readings").values() for row in rows if row["load_kw"] >= 1
+    ]  # fmt: skip
+    twice = len(got) - len(set(got))
+    assert not twice, f"{twice} rows are there twice"
+    missing = set(wanted) - set(got)
+    assert not missing, f"{len(missing)} rows are missing, such as {sorted(missing)[:3]}"
+    assert set(got) == set(wanted), "there are rows that nobody sent"
+    for rows in high.values():
+        last: dict[str, int] = {}
+        for row in rows:
+            assert row["number"] > last.get(row["house_id"], 0), f"{row} is out of order"
+            last[row["house_id"]] = row["number"]
+    wrong = run.verify()
+    assert wrong == [], json.dumps(wrong, indent=1)[:3000]
+    return len(got)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=int, default=300, help="readings a second")
+    parser.add_argument("--brokers", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="riverrun-kill-") as folder:
+        done = survive(Path(folder), crashes(given.seed, given.rounds), rate=given.rate, brokers=given.brokers)
+    kinds = {kind: done.killed.count(kind) for kind in dict.fromkeys(done.killed)}
+    print(
+        f"{len(done.killed)} kills {kinds} in {done.seconds:.0f} s; {done.readings} readings, {done.rows} rows: all right"
+    )
+
+
+if __name__ == "__main__":
+    main()
