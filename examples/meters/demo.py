@@ -26,6 +26,7 @@ import riverrun as rr
 from riverrun.artifacts import fetch_set
 from riverrun.cli.fetch import shown_progress
 from riverrun.config import Project, load
+from riverrun.config.run_state import running_state
 from riverrun.config.stream_state import last
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import group_lags
@@ -50,18 +51,18 @@ class Demo:
         with steps.step("Starting Kafka", "Kafka is ready"):
             # Each demo starts from nothing, so that its counts are its own.
             riverrun("down", "--delete-data", "--yes")
-            self._stack.callback(riverrun, "down")
-            riverrun("up", "--detach", "--brokers", str(options.brokers))
+            self._part("kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers))
+            steps.until(self._kafka_runs, 120, "Kafka did not start")
             self._admin = Admin(rr.connect())
             app.apply()
         fresh = [word for name in app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", "app.py", *fresh)
         with steps.step("Starting Spark", "Spark is ready"):
-            steps.until(lambda: self._streams_at("running"), 300, "the streams did not start")
+            steps.until(lambda: self._all_running(read=0), 300, "the streams did not start")
         city = ("--houses", str(options.houses), "--speed", str(options.speed))
         self._source = self._part("source", "source.py", *city)
-        with steps.step("Waiting for the first results", "Every stream has done its first batch"):
-            steps.until(lambda: self._streams_at("running", batch=0), 300, "the streams read nothing")
+        with steps.step("Waiting for the first results", "Every stream has read its first records"):
+            steps.until(lambda: self._all_running(read=1), 300, "the streams read nothing")
         self._watchers = [self._part(f"watch-{number}", "watch.py") for number in range(1, MEMBERS + 1)]
 
     def _part(self, name: str, *arguments: str) -> Part:
@@ -70,11 +71,18 @@ class Demo:
         self._parts.append(part)
         return part
 
-    def _streams_at(self, phase: str, batch: int = -1) -> bool:
-        """Whether all streams have come so far."""
+    def _kafka_runs(self) -> bool:
+        self._check()
+        state = running_state(Project(HERE))
+        return state is not None and state.state == "ready"
+
+    def _all_running(self, *, read: int) -> bool:
+        """Whether all streams run and have read so many records."""
         self._check()
         found = self._progress()
-        return found is not None and all(each.phase == phase and each.batch >= batch for each in found.streams)
+        return found is not None and all(
+            each.phase == "running" and each.account.read >= read for each in found.streams
+        )
 
     def _check(self) -> None:
         for part in self._parts:
@@ -126,9 +134,10 @@ class Demo:
     def account(self, steps: Steps) -> int:
         """Stop the source, let everything be read, and compare the counts. Gives the exit code."""
         sent = self._source.stop()
+        self._parts.remove(self._source)
         stored = self._count("readings")
         with steps.step("The streams read what is left", "The streams have read everything"):
-            steps.until(lambda: self._read_all(stored), 120, "the streams did not read everything")
+            steps.until(lambda: self._all_running(read=stored), 120, "the streams did not read everything")
         with steps.step("Stopping Spark", "Spark has stopped"):
             self._pipeline.stop()
         # Nothing writes to high_load any more: now the group can be done with it.
@@ -151,11 +160,6 @@ class Demo:
         wrong = final.wrong()
         print(f"Something is wrong. This does not hold: {'; '.join(wrong)}." if wrong else "Nothing lost.")
         return 1 if wrong else 0
-
-    def _read_all(self, stored: int) -> bool:
-        self._pipeline.check()
-        found = self._progress()
-        return found is not None and all(each.account.read >= stored for each in found.streams)
 
     def _behind(self) -> int:
         found = group_lags(self._admin, [GROUP], seconds=False)

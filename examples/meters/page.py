@@ -152,15 +152,18 @@ def line(numbers: Numbers, results: Results) -> str:
 def _streets(results: Results) -> Table:
     found = results.streets()
     table = _table("street", "minute", "kW", "")
-    for name, minute, load in found[:SHOWN]:
-        table.add_row(name, f"{minute:%H:%M}", f"{load:,.0f}", _bar(load / found[0][2]))
+    for number, (name, minute, load) in enumerate(found[:SHOWN]):
+        bar = _bar(load / found[0][2], "red" if number == 0 else "yellow")
+        table.add_row(name, f"{minute:%H:%M}", f"{load:,.0f}", bar)
     return table
 
 
 def _houses(above: list[Above]) -> Table:
     table = _table("house", "since", "kW", "")
     for each in above[:SHOWN]:
-        table.add_row(each.row.house_id, f"{each.since:%H:%M}", f"{each.row.load_kw:.2f}", _bar(each.row.load_kw / 6))
+        load = each.row.load_kw
+        bar = _bar(load / 6, "red" if load > 3 else "yellow")
+        table.add_row(each.row.house_id, f"{each.since:%H:%M}", f"{load:.2f}", bar)
     return table
 
 
@@ -171,5 +174,5 @@ def _table(*names: str) -> Table:
     return table
 
 
-def _bar(part: float) -> Text:
-    return Text("█" * max(1, round(min(1.0, part) * 8)), style="red" if part > 0.6 else "yellow")
+def _bar(part: float, style: str) -> Text:
+    return Text("█" * max(1, round(min(1.0, part) * 8)), style=style)

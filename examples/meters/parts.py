@@ -62,7 +62,7 @@ class Part:
                 self._process.kill()
                 self._process.communicate()
                 raise SystemExit(f"{self.name} did not stop within {seconds:.0f} s and was killed.") from None
-            if said.strip():
+            if said.startswith("{"):
                 self._counts = json.loads(said)
         return self._counts
 
