@@ -58,12 +58,13 @@ def left_behind() -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(330)
 def test_the_demo_follows_every_record_and_loses_none(meters: Any) -> None:
     done = subprocess.run(
-        [ROOT / "script/demo", "--seconds", "12", "--houses", str(HOUSES), "--speed", "120"],
+        [ROOT / "script/demo", "--seconds", "8", "--houses", str(HOUSES), "--speed", "120"],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=300,
         check=False,
         stdin=subprocess.DEVNULL,
     )
