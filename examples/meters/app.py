@@ -21,7 +21,6 @@ class Overload(rr.Event):
     house_id: str = rr.key()
     load_kw: float
     at: datetime = rr.event_time()
-    state: str = rr.field(pattern="^(began|ended)$")
 
 
 readings = app.topic("readings", Reading, partitions=4, retention="7 days")

@@ -1,9 +1,11 @@
 """A city of houses: what each draws, minute by minute. Seeded, so that a run can be repeated to the digit."""
 
+import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from app import Reading
 
@@ -49,3 +51,18 @@ def minutes(houses: int, seed: int, start: datetime | None = None) -> Iterator[l
         minute = at.hour * 60 + at.minute
         yield [Reading(house_id=h.house_id, street=h.street, load_kw=h.load_kw(minute), at=at) for h in city]
         at += timedelta(minutes=1)
+
+
+# What a meter that is broken sends instead of a reading.
+FAULTS: tuple[Callable[[dict[str, Any]], bytes], ...] = (
+    lambda good: json.dumps(good).encode()[:-9],
+    lambda good: json.dumps(good | {"load_kw": -1.0}).encode(),
+    lambda good: json.dumps(good | {"load_kw": "much"}).encode(),
+    lambda _: b"meter: low battery",
+)
+
+
+def broken(reading: Reading, number: int) -> bytes:
+    """The bytes of a reading gone wrong; the kinds take turns by `number`."""
+    good = {"house_id": reading.house_id, "street": reading.street, "load_kw": 1.0, "at": reading.at.isoformat()}
+    return FAULTS[number % len(FAULTS)](good)

@@ -1,230 +1,221 @@
 """The demo: a city of smart meters, live. Started by script/demo.
 
-Brings a real Kafka up, makes the topics, starts the source application and a consumer group of two, and shows what flows. At
-the end it stops the source, waits until the group has read everything, and counts: acknowledged = stored = handled.
+Brings a real Kafka up, starts the source application, runs the streams of app.py on Spark and a consumer group on what they
+find, and shows what flows. At the end it stops the source, lets everything be read, and counts: what was acknowledged was
+stored and read, each record came out, was filtered, or is dead with a letter, and each row was handled.
 """
 
 import argparse
 import contextlib
 import io
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from app import Overload, overloads
-from rich.console import Console, Group, RenderableType
+from account import Final
+from app import app
+from page import Numbers, Results, line, page
+from parts import HERE, Part, Steps, riverrun, stopping
+from rich.console import Console
 from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
 
 import riverrun as rr
+from riverrun.artifacts import fetch_set
+from riverrun.cli.fetch import shown_progress
+from riverrun.config import Project, load
+from riverrun.config.run_state import running_state
+from riverrun.config.stream_state import last
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.admin.groups import GroupLag, group_lags
+from riverrun.kafka.admin.groups import group_lags
+from riverrun.model.progress import PipelineProgress
 
-HERE = Path(__file__).parent
 GROUP = "overload-watch"
 MEMBERS = 2
+PLAIN_SECONDS = 5.0
 
 
-def riverrun(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "riverrun", *arguments], cwd=HERE, check=True, stdout=subprocess.DEVNULL)
+class Demo:
+    """Everything that runs; `stack` ends it, in the opposite order of its start."""
 
+    def __init__(self, console: Console, options: argparse.Namespace, stack: contextlib.ExitStack) -> None:
+        self._console = console
+        self._options = options
+        self._stack = stack
+        self._parts: list[Part] = []
 
-class Part:
-    """A child of the demo. Ctrl-C does not reach it: the demo stops its parts in order."""
+    def start(self, steps: Steps) -> None:
+        options = self._options
+        with steps.step("Starting Kafka", "Kafka is ready"):
+            # Each demo starts from nothing, so that its counts are its own.
+            riverrun("down", "--delete-data", "--yes")
+            self._part("kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers))
+            steps.until(self._kafka_runs, 120, "Kafka did not start")
+            self._admin = Admin(rr.connect())
+            app.apply()
+        fresh = [word for name in app.streams for word in ("--fresh", name)]
+        self._pipeline = self._part("pipeline", "-m", "riverrun", "run", "app.py", *fresh)
+        with steps.step("Starting Spark", "Spark is ready"):
+            steps.until(lambda: self._all_running(read=0), 300, "the streams did not start")
+        city = ("--houses", str(options.houses), "--speed", str(options.speed))
+        self._source = self._part("source", "source.py", *city)
+        with steps.step("Waiting for the first results", "Every stream has read its first records"):
+            steps.until(lambda: self._all_running(read=1), 300, "the streams read nothing")
+        self._watchers = [self._part(f"watch-{number}", "watch.py") for number in range(1, MEMBERS + 1)]
 
-    def __init__(self, *arguments: str) -> None:
-        self.name = arguments[0]
-        self._process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=HERE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    def _part(self, name: str, *arguments: str) -> Part:
+        part = Part(name, *arguments)
+        self._stack.callback(part.stop)
+        self._parts.append(part)
+        return part
+
+    def _kafka_runs(self) -> bool:
+        self._check()
+        state = running_state(Project(HERE))
+        return state is not None and state.state == "ready"
+
+    def _all_running(self, *, read: int) -> bool:
+        """Whether all streams run and have read so many records."""
+        self._check()
+        found = self._progress()
+        return found is not None and all(
+            each.phase == "running" and each.account.read >= read for each in found.streams
         )
 
-    def check(self) -> None:
-        if self._process.poll() is not None:
-            raise SystemExit(
-                f"{self.name} ended by itself with exit code {self._process.returncode}; see its message above."
-            )
+    def _check(self) -> None:
+        for part in self._parts:
+            part.check()
 
-    def stop(self) -> dict[str, int]:
-        """Ask it to end, and give what it counted."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+    def _progress(self) -> PipelineProgress | None:
+        """What the pipeline last wrote; None before it has."""
+        found = last(Project(HERE))
+        if found is None or found.pid != self._pipeline.pid:
+            return None
+        for each in found.streams:
+            if each.phase == "failed":
+                raise SystemExit(f"The stream {each.name} failed: {each.error}")
+        return found
+
+    def _count(self, topic: str) -> int:
+        """How many records a topic holds: nothing is deleted in the time of a demo."""
+        found = self._admin.topics([topic], config=False).get(topic)
+        return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
+
+    def show(self, stop: threading.Event) -> None:
+        """The live view, until the time is over or somebody stops it."""
+        console, options = self._console, self._options
+        ends = time.monotonic() + options.seconds if options.seconds else float("inf")
+        due = 0.0
+        progress = self._progress()
+        assert progress is not None  # noqa: S101  -- `start` has waited for it
+        numbers = Numbers(progress)
+        with Results() as results, Live(console=console, auto_refresh=False, screen=False) as live:
+            while True:
+                self._check()
+                results.check()
+                numbers.progress = self._progress() or numbers.progress
+                numbers.update(self._count("readings"), self._count("readings.dead"), self._count("overloads"))
+                over = time.monotonic() >= ends or stop.is_set()
+                if console.is_terminal:
+                    live.update(page(numbers, results, options.speed, console.width), refresh=True)
+                elif time.monotonic() >= due:
+                    due = time.monotonic() + PLAIN_SECONDS
+                    console.print(line(numbers, results), soft_wrap=True)
+                if over:
+                    break
+                stop.wait(0.5)
+            if not console.is_terminal:
+                console.print(page(numbers, results, options.speed, console.width))
+            if options.picture:
+                options.picture.write_text(_picture(numbers, results, options.speed), encoding="utf-8")
+
+    def account(self, steps: Steps) -> int:
+        """Stop the source, let everything be read, and compare the counts. Gives the exit code."""
+        sent = self._source.stop()
+        self._parts.remove(self._source)
+        stored = self._count("readings")
+        with steps.step("The streams read what is left", "The streams have read everything"):
+            steps.until(lambda: self._all_running(read=stored), 120, "the streams did not read everything")
+        with steps.step("Stopping Spark", "Spark has stopped"):
+            self._pipeline.stop()
+        # Nothing writes to high_load any more: now the group can be done with it.
+        steps.until(lambda: self._behind() == 0, 60, "the group did not read everything")
+        handled = sum(each.stop().get("handled", 0) for each in self._watchers)
+        progress = self._progress()
+        assert progress is not None  # noqa: S101
+        final = Final(
+            acknowledged=sent["acknowledged"],
+            broken=sent["broken"],
+            stored=stored,
+            letters=self._count("readings.dead"),
+            streams={each.name: each.account for each in progress.streams},
+            rows={name: self._count(name) for name in app.streams},
+            handled=handled,
+            alerts=self._count("overloads"),
+        )
+        for each in final.lines():
+            print(each)
+        wrong = final.wrong()
+        print(f"Something is wrong. This does not hold: {'; '.join(wrong)}." if wrong else "Nothing lost.")
+        return 1 if wrong else 0
+
+    def _behind(self) -> int:
+        found = group_lags(self._admin, [GROUP], seconds=False)
+        return (found[0].lag or 0) if found else self._count("high_load")
+
+
+def _picture(numbers: Numbers, results: Results, speed: float) -> str:
+    picture = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
+    picture.print(page(numbers, results, speed, 100))
+    # Without the fonts that rich would load from elsewhere: a picture in the docs asks nobody for anything.
+    return re.sub(r"@font-face \{.*?\}\s*", "", picture.export_svg(title="script/demo"), flags=re.DOTALL)
+
+
+def run(options: argparse.Namespace) -> int:
+    console = Console(highlight=False)
+    artifacts = load(Project(HERE)).settings.artifacts
+    for name in ("kafka", "spark-kafka"):
+        fetch_set(name, artifacts, progress=shown_progress())
+    with stopping() as stop, contextlib.ExitStack() as stack:
+        demo = Demo(console, options, stack)
         try:
-            said, _ = self._process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise SystemExit(f"{self.name} did not stop within 60 s and was killed.") from None
-        counts: dict[str, int] = json.loads(said) if said else {}
-        return counts
-
-
-@dataclass
-class Seen:
-    """What the overloads topic says, kept up to date by a reader of its own."""
-
-    over: dict[str, Overload] = field(default_factory=dict)
-    last: deque[Overload] = field(default_factory=lambda: deque(maxlen=8))
-    began: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def read(self) -> None:
-        with rr.Consumer(overloads, start="latest") as consumer:
-            for batch in consumer.batches(500, wait_seconds=0.2):
-                for each in batch.values():
-                    self.take(each)
-                if self.stop.is_set():
-                    return
-
-    def take(self, each: Overload) -> None:
-        if each.state == "began":
-            self.began += 1
-            self.over[each.house_id] = each
-            self.last.append(each)
-        else:
-            self.over.pop(each.house_id, None)
-
-
-def page(seen: Seen, lag: GroupLag | None, rate: float, speed: float) -> RenderableType:
-    """One frame of the live view."""
-    flow = Table(box=None, padding=(0, 2))
-    for name in ("partition", "stored", "committed", "lag", "read by"):
-        flow.add_column(name, justify="left" if name in {"partition", "read by"} else "right")
-    for each in lag.partitions if lag else ():
-        member = each.member.client_id if each.member else "-"
-        flow.add_row(str(each.place), f"{each.end:,}", f"{each.committed or 0:,}", f"{each.lag or 0:,}", member)
-    loads = Table(box=None, padding=(0, 2))
-    for name in ("house over 2 kW", "since", "kW", ""):
-        loads.add_column(name, justify="right" if name == "kW" else "left")
-    for each in sorted(seen.over.values(), key=lambda each: -each.load_kw)[:8]:
-        bar = Text("█" * min(30, round(each.load_kw * 5)), style="red" if each.load_kw > 3 else "yellow")
-        loads.add_row(each.house_id, f"{each.at:%H:%M}", f"{each.load_kw:.2f}", bar)
-    head = Text.assemble(
-        (f"{rate:,.0f}", "bold green"), " readings/s    ",
-        (f"{sum(p.end for p in lag.partitions) if lag else 0:,}", "bold"), " stored    ",
-        (f"{lag.lag or 0 if lag else 0:,}", "bold cyan"), " behind    ",
-        (f"{len(seen.over)}", "bold red"), " houses over 2 kW now    ",
-        (f"{seen.began:,}", "bold"), " overloads so far",
-    )  # fmt: skip
-    return Group(
-        Panel(head, title=f"riverrun · smart meters · city time runs {speed:g} times faster", border_style="blue"),
-        Panel(flow, title="topic readings → group overload-watch", border_style="blue"),
-        Panel(loads, title="topic overloads", border_style="blue"),
-        Text("Ctrl-C stops it and counts what was sent against what was handled.", style="dim"),
-    )
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set, so that the end is in order."""
-    stop = threading.Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"Gave up after {seconds:.0f} s: {what}.")
-        time.sleep(0.2)
-
-
-def show(console: Console, admin: Admin, parts: list[Part], options: argparse.Namespace, stop: threading.Event) -> None:
-    """The live view, until somebody stops it."""
-    seen = Seen()
-    reader = threading.Thread(target=seen.read, daemon=True)
-    reader.start()
-    ends = time.monotonic() + options.seconds if options.seconds else float("inf")
-    before, at, rate = 0, time.monotonic(), 0.0
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        while time.monotonic() < ends and not stop.wait(0.5):
-            for part in parts:
-                part.check()
-            lag = next(iter(group_lags(admin, [GROUP], seconds=False)), None)
-            stored = sum(each.end for each in lag.partitions) if lag else 0
-            now = time.monotonic()
-            if stored > before:
-                rate, before, at = (stored - before) / (now - at) if before else 0.0, stored, now
-            frame = page(seen, lag, rate, options.speed)
-            if console.is_terminal:
-                live.update(frame, refresh=True)
-    if not console.is_terminal:
-        console.print(frame)
-    if options.picture:
-        picture = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-        picture.print(frame)
-        # Without the fonts that rich would load from elsewhere: a picture in the docs asks nobody for anything.
-        svg = re.sub(r"@font-face \{.*?\}\s*", "", picture.export_svg(title="script/demo"), flags=re.DOTALL)
-        options.picture.write_text(svg, encoding="utf-8")
-    seen.stop.set()
-    reader.join(10)
-
-
-def account(admin: Admin, parts: list[Part]) -> int:
-    """Stop the source, let the group read everything, and compare the counts."""
-    source, *members = parts
-    acknowledged = source.stop()["acknowledged"]
-
-    def behind() -> int:
-        found = group_lags(admin, [GROUP], seconds=False)
-        return (found[0].lag or 0) if found else 1
-
-    until(lambda: behind() == 0, 120, "the group did not read everything")
-    handled = sum(member.stop().get("handled", 0) for member in members)
-    until(lambda: behind() == 0, 30, "the group did not commit everything")
-    places = admin.topic("readings").places
-    first, last = admin.offsets(places, "earliest"), admin.offsets(places, "latest")
-    stored = sum(last.values()) - sum(first.values())
-    print(f"acknowledged {acknowledged:,}   stored {stored:,}   handled {handled:,}   behind 0")
-    if not acknowledged == stored <= handled:
-        print("These do not agree: something was lost.")
-        return 1
-    print("Nothing lost." if handled == stored else f"Nothing lost; {handled - stored:,} were handled twice.")
-    return 0
+            demo.start(Steps(console, stop))
+        except KeyboardInterrupt:
+            console.print("Stopping …")
+            raise
+        demo.show(stop)
+        # From here on the next Ctrl-C is the second one, and does without the counts.
+        stop.set()
+        return demo.account(Steps(console, threading.Event()))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="script/demo", description="A city of smart meters, live, on a real Kafka.")
+    parser = argparse.ArgumentParser(
+        prog="script/demo", description="A city of smart meters, live: source, Kafka, streams on Spark, consumer group."
+    )
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
     parser.add_argument("--speed", type=float, default=60, help="city time against ours (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0, help="stop after so long (default: until Ctrl-C)")
+    parser.add_argument(
+        "--seconds", type=float, default=0, help="stop so long after the streams are at work (default: Ctrl-C)"
+    )
     parser.add_argument("--brokers", type=int, default=1, help="brokers in the cluster (default: %(default)s)")
     parser.add_argument("--picture", type=Path, help="write the last frame to this SVG file")
     options = parser.parse_args()
     if options.picture:
         options.picture = options.picture.resolve()
+    # For the demo and all it starts, wherever it is called from.
+    os.environ["RIVERRUN_PROJECT"] = str(HERE)
     os.chdir(HERE)
-    console = Console()
-    parts: list[Part] = []
-    with stopping() as stop:
-        # Each demo starts from nothing, so that its counts are its own.
-        riverrun("down", "--delete-data", "--yes")
-        riverrun("up", "--detach", "--brokers", str(options.brokers))
-        try:
-            riverrun("topics", "apply", "--app", "app.py")
-            parts.append(Part("source.py", "--houses", str(options.houses), "--speed", str(options.speed)))
-            parts += [Part("watch.py") for _ in range(MEMBERS)]
-            admin = Admin(rr.connect())
-            show(console, admin, parts, options, stop)
-            return account(admin, parts)
-        finally:
-            for part in parts:
-                part.stop()
-            riverrun("down")
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    except rr.RiverrunError as error:
+        print(f"{error.code}  {error}", file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

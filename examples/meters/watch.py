@@ -1,42 +1,38 @@
-"""One member of the consumer group `overload-watch`: finds overloads and sends them to a topic of their own.
+"""One member of the consumer group `overload-watch`: an alert when a house goes above the limit, not one a minute.
 
-Start several: they share the partitions, and take over from one that dies.
+Reads what the stream high_load finds. Start several: they share the partitions, and take over from one that dies.
 """
 
 import json
+from datetime import datetime, timedelta
 
-from app import Overload, Reading, overloads, readings
+from app import Overload, Reading, overloads
 
 import riverrun as rr
 
-LIMIT_KW, CLEAR_KW = 2.0, 1.8
+HIGH_LOAD = rr.Topic("high_load", Reading)
+# A house that was above the limit a minute ago still is.
+STILL = timedelta(minutes=1)
 
 
 class Watch:
-    """Remembers which houses are over the limit. A house keeps its partition, so one member sees all of its readings."""
+    """Remembers when a house was last above. A house keeps its partition, so one member sees all of its rows."""
 
     def __init__(self, producer: rr.Producer) -> None:
         self._producer = producer
-        self._over: set[str] = set()
+        self._last: dict[str, datetime] = {}
 
     def handle(self, record: rr.Record[Reading]) -> None:
-        reading = record.value
-        house = reading.house_id
-        if house not in self._over and reading.load_kw > LIMIT_KW:
-            self._tell(reading, "began")
-            self._over.add(house)
-        elif house in self._over and reading.load_kw < CLEAR_KW:
-            self._tell(reading, "ended")
-            self._over.discard(house)
-
-    def _tell(self, reading: Reading, state: str) -> None:
-        # Synchronous: the reading counts as handled only when Kafka has the overload.
-        overload = Overload(house_id=reading.house_id, load_kw=reading.load_kw, at=reading.at, state=state)
-        self._producer.send(overloads, overload)
+        row = record.value
+        before = self._last.get(row.house_id)
+        if before is None or row.at - before > STILL:
+            # Synchronous: the row counts as handled only when Kafka has the alert.
+            self._producer.send(overloads, Overload(house_id=row.house_id, load_kw=row.load_kw, at=row.at))
+        self._last[row.house_id] = row.at
 
 
 def main() -> None:
-    with rr.Producer(linger_ms=0) as producer, rr.Consumer(readings, group="overload-watch") as consumer:
+    with rr.Producer(linger_ms=0) as producer, rr.Consumer(HIGH_LOAD, group="overload-watch") as consumer:
         consumer.run(Watch(producer).handle, workers=4, order="key", on_error="dead-letter")
         print(json.dumps({"handled": consumer.metrics().handled}))
 

@@ -1,0 +1,50 @@
+"""What the demo counts at its end: every record that was sent, followed through all that it passed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from riverrun.model.progress import Account
+
+
+@dataclass
+class Final:
+    """The counts when all is read. `broken` of the acknowledged records were broken on purpose; `rows` is what the topic of
+    each stream holds, `handled` what the consumer group did of high_load's."""
+
+    acknowledged: int
+    broken: int
+    stored: int
+    letters: int
+    streams: Mapping[str, Account]
+    rows: Mapping[str, int]
+    handled: int
+    alerts: int
+
+    def lines(self) -> list[str]:
+        told = [
+            f"source       acknowledged {self.acknowledged:,}, of them broken on purpose {self.broken:,}",
+            f"readings     stored {self.stored:,}; dead letters {self.letters:,}",
+        ]
+        for name, each in self.streams.items():
+            if each.exact:
+                sums = f"out {each.out:,} + filtered {each.filtered:,} + dead {each.dead:,} + late {each.late:,}"
+                told.append(f"{name:12} read {each.read:,} = {sums}")
+            else:
+                told.append(f"{name:12} read {each.read:,}; out {each.out:,}, dead {each.dead:,}, late {each.late:,}")
+        rows = self.rows["high_load"]
+        told.append(f"watch        high_load rows {rows:,}, handled {self.handled:,}, alerts {self.alerts:,}")
+        return told
+
+    def wrong(self) -> list[str]:
+        """What must hold and does not. Rows and handled ones may be more: after a failure some are done twice."""
+        streams, high = self.streams, self.streams["high_load"]
+        rules = {
+            "acknowledged = stored": self.acknowledged == self.stored,
+            "broken = dead letters": self.broken == self.letters,
+            "every stream read all that is stored": all(each.read == self.stored for each in streams.values()),
+            "every stream found all that is broken": all(each.dead == self.broken for each in streams.values()),
+            "high_load: read = out + filtered + dead + late": high.exact and high.closes,
+            "all that went out is in its topic": all(self.rows[name] >= each.out for name, each in streams.items()),
+            "every row of high_load was handled": self.handled >= self.rows["high_load"],
+        }
+        return [what for what, holds in rules.items() if not holds]
