@@ -19,7 +19,7 @@ from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
 from riverrun.streams.books import Books, Offsets
 from riverrun.streams.compiler import Compilation, encoded
-from riverrun.streams.failures import explain
+from riverrun.streams.failures import Files, explain
 from riverrun.streams.planner import StreamPlan
 from riverrun.streams.sources import Counters, KafkaRecords
 
@@ -283,7 +283,8 @@ class RunningStream:
             with contextlib.suppress(Exception):
                 self._query.stop()
             self._query = None
-        found = explain(self._compiled.stream, error, self._around.log)
+        files = Files(self._around.log, f"{self._around.checkpoints}/{self.name}", str(Path(self._around.log).parent))
+        found = explain(self._compiled.stream, error, files)
         self.progress.error = str(found)
         if not found.retryable:
             self.error = found
