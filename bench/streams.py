@@ -2,15 +2,19 @@
 
     python bench/streams.py backlog [--events 1000000] [--repeats 3] [--speed near-real-time]
     python bench/streams.py latency [--rate 1000] [--seconds 40] [--speed near-real-time] [--repeats 2]
+    python bench/streams.py drain [--events 10000000]
 
 `backlog`: from the start of the process until all is read and written, and until the first record is in the output topic.
 `latency`: how old the newest reading in a row is when the row can be read from the output topic (p50, p99).
+`drain`: riverrun alone over a large backlog: records a second and memory in each ten seconds, and the bound of the heap.
 """
 
 import argparse
+import bisect
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import statistics
@@ -18,18 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
-from measure import alternate, report
+from measure import alternate, machine, report
 from riverrun.app import load_app
 from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
 from riverrun.cluster.runner import LocalKafka
-from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings
+from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings, Project, stream_state
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.state import Place
@@ -37,6 +42,8 @@ from riverrun.model.state import Place
 JOB = Path(__file__).parent / "stream_job"
 HOUSES = 10_000
 OUTPUTS = {"riverrun": "by_riverrun", "by hand": "by_hand"}
+# `drain` shows a line for each so many seconds.
+SPAN_SECONDS = 10
 
 
 def value(chance: random.Random, at: datetime) -> str:
@@ -55,7 +62,10 @@ def fill(connection: Connection, events: int) -> None:
     """A backlog over ten minutes of event time."""
     chance, sender = random.Random(3), producer(connection)
     begin = datetime(2026, 1, 1, tzinfo=UTC)
+    begun = time.perf_counter()
     for number in range(events):
+        if number and number % 1_000_000 == 0:
+            print(f"  {number:,} of {events:,} sent, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
         at = begin + timedelta(milliseconds=number * 600_000 // events)
         text = value(chance, at)
         while True:
@@ -74,6 +84,63 @@ def memory_mb(pid: int) -> float:
         return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 1_000_000
     except psutil.NoSuchProcess:
         return 0.0
+
+
+@dataclass
+class Drained:
+    """What was seen of one run over a backlog. Times are seconds since its process began."""
+
+    # (when, records read so far): one at each end of a batch.
+    reads: list[tuple[float, int]] = field(default_factory=list)
+    # (when, MB of the Python process, MB of all below it, which is Spark's JVM).
+    memory: list[tuple[float, float, float]] = field(default_factory=list)
+    bites: list[tuple[float, int]] = field(default_factory=list)
+    heap: str = ""
+
+    def read_by(self, when: float) -> float:
+        """Records read until then: between two batches' ends as if they came evenly."""
+        place = bisect.bisect_left(self.reads, (when, 0))
+        if place == len(self.reads):
+            return self.reads[-1][1]
+        (before, low), (after, high) = self.reads[max(0, place - 1)], self.reads[place]
+        return high if after == before else low + (high - low) * (when - before) / (after - before)
+
+    def show(self) -> None:
+        first, last = self.reads[0][0], self.reads[-1][0]
+        print(f"\n{self.reads[-1][1]:,} readings, near-real-time  ({machine()})")
+        print(f"{'seconds':>12}{'records/s':>12}{'read':>14}{'bite':>12}{'Python MB':>12}{'JVM MB':>10}")
+        start = 0.0
+        while start < last:
+            end = min(start + SPAN_SECONDS, last)
+            inside = [each for each in self.memory if start <= each[0] < end] or [(0.0, 0.0, 0.0)]
+            # The first span with records in it counts from the first batch's begin, not from the start of Spark.
+            seconds = end - max(start, min(first, end))
+            rate = (self.read_by(end) - self.read_by(start)) / seconds if seconds > 0 else 0.0
+            bite = next((rows for when, rows in reversed(self.bites) if when <= end), 0)
+            print(
+                f"{start:>5.0f} … {end:>4.0f}{rate:>12,.0f}{self.read_by(end):>14,.0f}{bite:>12,}"
+                f"{max(each[1] for each in inside):>12,.0f}{max(each[2] for each in inside):>10,.0f}"
+            )
+            start = end
+        rate = self.reads[-1][1] / (last - first)
+        print(
+            f"\nall read {last:.1f} s after the start: {last - first:.1f} s at {rate:,.0f} records/s once Spark was there"
+        )
+        peaks = max(each[1] for each in self.memory), max(each[2] for each in self.memory)
+        print(
+            f"most memory: Python {peaks[0]:,.0f} MB, Spark's JVM {peaks[1]:,.0f} MB; the heap is bound by {self.heap}"
+        )
+
+
+def heap_of(pid: int) -> str:
+    """The bound of the heap that the JVM below a process was started with; empty while there is none."""
+    try:
+        for each in psutil.Process(pid).children(recursive=True):
+            if found := re.findall(r"-Xmx(\S+)", " ".join(each.cmdline())):
+                return str(found[-1])
+    except psutil.Error:
+        pass
+    return ""
 
 
 class Bench:
@@ -145,6 +212,44 @@ class Bench:
         assert process.returncode == 0, f"{who} failed: see {self.root}"
         return seconds
 
+    def drain(self, events: int) -> Drained:
+        """riverrun over all there is, looked at several times a second."""
+        begun = time.perf_counter()
+        process = self.start("riverrun")
+        folder = self.root / f"turn-{self.turn}"
+        bite = folder / ".riverrun/streams/bench/by_riverrun/bite.json"
+        seen = Drained()
+        while process.poll() is None:
+            self._look(seen, process.pid, Project(folder), bite, begun)
+            time.sleep(0.1)
+        self._look(seen, process.pid, Project(folder), bite, begun)
+        assert process.returncode == 0, f"riverrun failed: see {self.root}"
+        assert seen.reads[-1][1] == events, f"{seen.reads[-1][1]} of {events} were read"
+        return seen
+
+    def _look(self, seen: Drained, pid: int, project: Project, bite: Path, begun: float) -> None:
+        now = time.perf_counter() - begun
+        whole = memory_mb(pid)
+        if whole:
+            own = psutil.Process(pid).memory_info().rss / 1_000_000
+            seen.memory.append((now, own, whole - own))
+            # The last one found: Spark's launcher is a small JVM of its own.
+            seen.heap = heap_of(pid) or seen.heap
+        progress = stream_state.last(project)
+        if progress is None or not progress.streams:
+            return
+        stream = progress.streams[0]
+        if not seen.reads and stream.phase == "running":
+            seen.reads.append((now, 0))
+        if seen.reads and stream.account.read > seen.reads[-1][1]:
+            seen.reads.append((now, stream.account.read))
+            shown = f"  {stream.account.read:,} read, {now:.0f} s; the last batch took {stream.batch_ms / 1000:.1f} s"
+            print(shown, file=sys.stderr)
+        if bite.exists():
+            rows = int(bite.read_text())
+            if not seen.bites or seen.bites[-1][1] != rows:
+                seen.bites.append((now, rows))
+
     def latency(self, who: str, rate: int, seconds: float) -> list[float]:
         """Ages in milliseconds of rows as a reader gets them, after a warm-up of half the time."""
         process = self.start(who, forever=True)
@@ -188,13 +293,14 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["backlog", "latency"])
-    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("what", choices=["backlog", "latency", "drain"])
+    parser.add_argument("--events", type=int, help="default: 1,000,000; drain 10,000,000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--speed", choices=["batch", "near-real-time", "real-time"], default="near-real-time")
     given = parser.parse_args()
+    events = given.events or (10_000_000 if given.what == "drain" else 1_000_000)
     root = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
     with LocalKafka(root / "kafka", KafkaSettings()) as kafka:
         connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
@@ -203,14 +309,17 @@ def main() -> None:
         for topic in OUTPUTS.values():
             bench.admin.create_topic(topic, partitions=4, replicas=0, config={})
         if given.what == "backlog":
-            fill(connection, given.events)
+            fill(connection, events)
             firsts: dict[str, list[float]] = {who: [] for who in OUTPUTS}
             peaks: dict[str, list[float]] = {who: [] for who in OUTPUTS}
             runs = {who: lambda who=who: bench.backlog(who, firsts[who], peaks[who]) for who in OUTPUTS}
             totals = alternate(runs, given.repeats)
-            report(f"{given.events:,} readings, {given.speed}: all read and written", totals, "s", against="by hand")
+            report(f"{events:,} readings, {given.speed}: all read and written", totals, "s", against="by hand")
             report("first record in the output topic", firsts, "s", against="by hand")
             report("most memory of all its processes", peaks, "MB", against="by hand")
+        elif given.what == "drain":
+            fill(connection, events)
+            bench.drain(events).show()
         else:
             found: dict[str, list[list[float]]] = {who: [] for who in OUTPUTS}
             for _ in range(given.repeats):

@@ -39,6 +39,13 @@ class App:
         # Where each was declared, and the folder that files of tables are looked up from.
         self.lines: dict[str, Line] = {}
         self.folder = Path()
+        # The pipeline file, where `load_app` read one.
+        self.path: Path | None = None
+
+    @property
+    def file(self) -> str:
+        """The pipeline file, else the file of the first declaration; empty when nothing tells."""
+        return str(self.path) if self.path else next((line.file for line in self.lines.values()), "")
 
     def topic(
         self,
@@ -240,13 +247,27 @@ def load_app(path: Path) -> App:
         sys.path.remove(str(path.parent))
     apps = [value for value in vars(module).values() if isinstance(value, App)]
     if len(apps) != 1:
-        raise DeclarationError(
-            f"{path.name} has {'no' if not apps else len(apps)} riverrun.App",
-            expected='exactly one, such as app = riverrun.App("meters")',
+        raise _not_one_app(path, [each.name for each in apps])
+    apps[0].folder, apps[0].path = path.parent, path
+    return apps[0]
+
+
+def _not_one_app(path: Path, names: list[str]) -> DeclarationError:
+    if names:
+        return DeclarationError(
+            f"{path} has {len(names)} riverrun.App: {', '.join(names)}",
+            expected="exactly one",
+            hint="Declare everything in one of them, or give each a file of its own",
             file=path,
         )
-    apps[0].folder = path.parent
-    return apps[0]
+    empty = not path.read_bytes().strip()
+    return DeclarationError(
+        f"{path} {'is empty' if empty else 'has no riverrun.App'}",
+        expected='exactly one riverrun.App, such as app = riverrun.App("meters")',
+        hint="Make one at the top of the file and declare topics and streams in it; "
+        "`riverrun init FOLDER` writes a whole example",
+        file=path,
+    )
 
 
 def module_of(path: Path) -> str:

@@ -506,6 +506,30 @@ def no_streams(world: StreamWorld) -> str:
     return world.riverrun("validate", "app.py")
 
 
+@case("Run a pipeline file that declares nothing: `riverrun validate app.py`")
+def nothing_declared(world: StreamWorld) -> str:
+    world.write("app.py", 'import riverrun\n\napp = riverrun.App("meters")\n')
+    return world.riverrun("validate", "app.py")
+
+
+@case("Run an empty pipeline file: `riverrun run app.py`")
+def empty_file(world: StreamWorld) -> str:
+    world.write("app.py", "")
+    return world.riverrun("run", "app.py")
+
+
+@case("Make no `riverrun.App` in the pipeline file: `riverrun graph app.py`")
+def no_app(world: StreamWorld) -> str:
+    world.write("app.py", "import riverrun\n")
+    return world.riverrun("graph", "app.py")
+
+
+@case("Make two `riverrun.App` in one pipeline file: `riverrun graph app.py`")
+def two_apps(world: StreamWorld) -> str:
+    world.write("app.py", 'import riverrun\n\none = riverrun.App("one")\ntwo = riverrun.App("two")\n')
+    return world.riverrun("graph", "app.py")
+
+
 @case("Name no pipeline file, and have none in riverrun.toml: `riverrun run`")
 def no_file(world: StreamWorld) -> str:
     return world.riverrun("run")

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,21 @@ def run_streams(
     every: str | None = "0 s",
     only: Collection[str] = (),
     fresh: Collection[str] = (),
+    look: Callable[[], None] = lambda: None,
 ) -> dict[str, StreamProgress]:
-    """Run until all there is has been read; where each stream stood at the end."""
+    """Run until all there is has been read; where each stream stood at the end. `look` is called all along."""
     pipeline = make_pipeline(spark, app, connection, root, speed=speed, every=every, only=only, fresh=fresh)
     stop = threading.Event()
     timer = threading.Timer(MOST_SECONDS, stop.set)
     timer.start()
     last: list[PipelineProgress] = []
+
+    def changed(progress: PipelineProgress) -> None:
+        last.append(progress)
+        look()
+
     try:
-        pipeline.run(stop, last.append, until_caught_up=True)
+        pipeline.run(stop, changed, until_caught_up=True)
     finally:
         timer.cancel()
     assert not stop.is_set(), f"not caught up after {MOST_SECONDS:.0f} s: {last[-1:]}"

@@ -24,7 +24,8 @@ Exit code: 0 when nothing fails, 1 when something does.
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
-    """Check this machine: versions, configuration, Java, jars, repository, memory, disk, port, and the cluster if one runs.
+    """Check this machine: versions, configuration, Java, Spark, jars, repository, memory, disk, port, and the cluster, if
+    one runs.
 
     Each line is ok, warn or fail, and says what to do. Nothing is changed.
     """

@@ -7,21 +7,25 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from riverrun._version import __version__
 from riverrun.artifacts import State, cache_folder, check_java, check_set, find_java, read_lock
+from riverrun.artifacts.java import OLDEST
 from riverrun.cluster.home import LEAST_FREE_MB
 from riverrun.cluster.ports import holder_of, is_free
 from riverrun.cluster.runner import FIRST_PORT
 from riverrun.config import Loaded
 from riverrun.config.run_state import running_state
-from riverrun.errors import RiverrunError
+from riverrun.errors import RiverrunError, not_installed
 
 # What a broker needs besides its heap: measured at 120 to 160 MiB.
 JVM_EXTRA_MB = 180
 COMFORTABLE_FREE_MB = 1024
 FEW_FILES = 4096
+# The one that riverrun[spark] in pyproject.toml names; a test holds the two against each other.
+PYSPARK = "4.3.0"
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
         yield _failed("configuration", error)
         return
     yield _configuration(loaded)
-    yield _java(loaded)
+    java = _java(loaded)
+    yield java
+    yield _spark(java)
     yield from _artifacts(loaded)
     yield _memory(loaded)
     yield _disk("disk", loaded.project.root, "the project")
@@ -93,6 +99,25 @@ def _java(loaded: Loaded) -> Finding:
     if java.passed_over:
         return Finding("java", "warn", f"{found}; passed over {'; '.join(java.passed_over)}", "Correct or remove those")
     return Finding("java", "ok", found)
+
+
+def _spark(java: Finding) -> Finding:
+    """What streams need. Nothing else does, so a machine without it is fit; PySpark itself is not imported (0.3 s)."""
+    try:
+        installed = metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        missing = not_installed(ImportError(name="pyspark"))
+        return Finding("spark", "warn", f"{missing.what}: there are no streams without it", missing.hint)
+    if installed != PYSPARK:
+        # The Kafka jars beside it and what real time needs are of one version; a fix of the same minor one may do.
+        state = "warn" if installed.split(".")[:2] == PYSPARK.split(".")[:2] else "fail"
+        found = f"PySpark {installed}, and riverrun is made for {PYSPARK}"
+        return Finding("spark", state, found, f"Install that one: pip install pyspark=={PYSPARK}")
+    if java.state == "fail":
+        return Finding(
+            "spark", "fail", f"PySpark {installed}, and no Java {OLDEST} or newer to run it", "See java above"
+        )
+    return Finding("spark", "ok", f"PySpark {installed}, on the Java above")
 
 
 def _artifacts(loaded: Loaded) -> Iterator[Finding]:

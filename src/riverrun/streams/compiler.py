@@ -65,8 +65,7 @@ class Compilation:
 
     def require(self) -> "Compilation":
         if self.problems:
-            file = next((line.file for line in self.graph.app.lines.values()), "")
-            raise PipelineError([str(each) for each in self.problems], file=file)
+            raise PipelineError([str(each) for each in self.problems], file=self.graph.app.file)
         return self
 
     def sources(self, name: str) -> list[str]:

@@ -3,6 +3,7 @@
 import re
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun import errors
@@ -40,32 +41,44 @@ _KAFKA = (
 _ADVICE = re.compile(r"\. (?=Use |If |Correct |To )")
 
 
-def explain(stream: Stream, error: BaseException, log: str) -> RiverrunError:
+@dataclass(frozen=True)
+class Files:
+    """What a stream has on a disk: Spark's log, its own checkpoint, and the folder of Spark's working files."""
+
+    log: str
+    checkpoint: str
+    work: str
+
+
+def explain(stream: Stream, error: BaseException, files: Files) -> RiverrunError:
     """The error of a stream as ours, with the cause on top."""
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)
     for make in (_disk, _own, _python_code, _expression, _broker, _checkpoint):
-        found = make(stream, text, log)
+        found = make(stream, text, files)
         if found is not None:
             return found
     return StreamFailedError(
-        f"The stream {stream.name} failed: {_first_cause(text)}", hint=f"Spark's log is {log}", stream=stream.name
+        f"The stream {stream.name} failed: {_first_cause(text)}", hint=f"Spark's log is {files.log}", stream=stream.name
     )
 
 
-def _disk(stream: Stream, text: str, log: str) -> RiverrunError | None:
+def _disk(stream: Stream, text: str, files: Files) -> RiverrunError | None:
     if "No space left on device" not in text:
         return None
     return DiskFullError(
-        f"The stream {stream.name} failed: no space left on the disk for its state and checkpoints",
-        hint="Make room and start it again; it goes on from where it was",
+        f"The stream {stream.name} failed: no space left on the disk for its checkpoint and state in {files.checkpoint}, "
+        f"or for Spark's working files in {files.work}",
+        hint="Make room there and start it again; it goes on from where it was. "
+        "The setting streams.checkpoints names another folder",
         stream=stream.name,
-        log=log,
+        path=files.checkpoint,
+        log=files.log,
     )
 
 
-def _own(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+def _own(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
     """An error of ours, raised in one of Spark's workers while it wrote rows."""
     raised = re.search(r"^riverrun\.errors\.(\w+): (.+)$", text, re.MULTILINE)
     if raised is None:
@@ -82,7 +95,7 @@ def _own(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: 
     return StreamFailedError(f"The stream {stream.name} could not write its rows: {said}", stream=stream.name)
 
 
-def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+def _python_code(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
     """A Python function that raised in one of Spark's workers: the last line of its traceback, and the user's own lines."""
     if "PythonException" not in text and "Traceback (most recent call last)" not in text:
         return None
@@ -102,7 +115,7 @@ def _python_code(stream: Stream, text: str, log: str) -> RiverrunError | None:  
     )
 
 
-def _expression(stream: Stream, text: str, log: str) -> RiverrunError | None:  # noqa: ARG001
+def _expression(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
     """An expression that has no result for a value of a record, or of a table's row."""
     for condition in _CODE:
         if found := re.search(rf"\[({condition}[A-Z0-9_.]*)\] ([^\n]*)", text):
@@ -137,15 +150,17 @@ def _line(stream: Stream, text: str) -> str:
     return f"{str(stream.line).rpartition(':')[0]}:{found[1]}" if found else str(stream.line)
 
 
-def _broker(stream: Stream, text: str, log: str) -> RiverrunError | None:
+def _broker(stream: Stream, text: str, files: Files) -> RiverrunError | None:
     if not any(sign in text for sign in _KAFKA) or "kafka" not in text.lower():
         return None
     return BrokerUnreachableError(
-        f"The stream {stream.name} lost Kafka: {_first_cause(text)}", hint=f"Spark's log is {log}", stream=stream.name
+        f"The stream {stream.name} lost Kafka: {_first_cause(text)}",
+        hint=f"Spark's log is {files.log}",
+        stream=stream.name,
     )
 
 
-def _checkpoint(stream: Stream, text: str, log: str) -> RiverrunError | None:
+def _checkpoint(stream: Stream, text: str, files: Files) -> RiverrunError | None:
     if not any(sign in text for sign in _CHECKPOINT):
         return None
     other = re.search(r"STATE_STORE_(KEY|VALUE)_SCHEMA_NOT_COMPATIBLE", text)
@@ -153,7 +168,7 @@ def _checkpoint(stream: Stream, text: str, log: str) -> RiverrunError | None:
     return CheckpointError(
         f"The stream {stream.name} cannot go on from where it was: {why}",
         hint=f"Begin again with `riverrun run FILE --fresh {stream.name}`, which reads everything again; "
-        f"Spark's log is {log}",
+        f"Spark's log is {files.log}",
         stream=stream.name,
     )
 

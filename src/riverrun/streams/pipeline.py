@@ -60,8 +60,20 @@ def checked_graph(app: App) -> Graph:
     """The app's graph; PipelineError when there are no streams to run."""
     graph = graph_of(app)
     if not app.streams:
-        raise PipelineError([f"The app {app.name} has no streams; declare one with @app.stream or app.sql()"])
+        raise PipelineError([_no_streams(app)], file=app.file)
     return graph
+
+
+def _no_streams(app: App) -> str:
+    """What is missing, and what to write: with a topic that the app has."""
+    if not app.topics:
+        return (
+            f"The app {app.name} has no streams, and no topic to read. "
+            "Declare both: app.topic(…), and below @app.stream a function whose parameter is the topic's name."
+        )
+    source = next((name for name in app.topics if name.isidentifier()), "TOPIC")
+    example = f'app.sql("NAME", "SELECT * FROM {source}")'  # noqa: S608
+    return f"The app {app.name} has no streams. Declare one: {example}, or a function of {source} below @app.stream."
 
 
 def open_session(graph: Graph, settings: Settings, project: Project, *, speed: Speed | None = None) -> "SparkSession":
@@ -118,7 +130,7 @@ class Pipeline:
         self._places: list[Place] = []
         self.progress = PipelineProgress(
             self.app.name,
-            next((line.file for line in self.app.lines.values()), ""),
+            self.app.file,
             pid=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )

@@ -20,7 +20,7 @@ from riverrun.model.state import Place
 from riverrun.streams.batch_run import BatchRun
 from riverrun.streams.books import Books, Offsets
 from riverrun.streams.compiler import Compilation, encoded, identified
-from riverrun.streams.failures import explain
+from riverrun.streams.failures import Files, explain
 from riverrun.streams.planner import StreamPlan
 from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import Counters, KafkaRecords
@@ -307,7 +307,8 @@ class RunningStream:
             with contextlib.suppress(Exception):
                 self._query.stop()
             self._query = None
-        found = explain(self._compiled.stream, error, self._around.log)
+        files = Files(self._around.log, f"{self._around.checkpoints}/{self.name}", str(Path(self._around.log).parent))
+        found = explain(self._compiled.stream, error, files)
         self.progress.error = str(found)
         if not found.retryable:
             self.error = found

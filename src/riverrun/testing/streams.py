@@ -31,7 +31,7 @@ from riverrun.model.progress import Account
 from riverrun.model.topic import Topic
 from riverrun.model.when import parse_time
 from riverrun.streams.compiler import OUT, Compiled, compile_app, encoded
-from riverrun.streams.failures import explain
+from riverrun.streams.failures import Files, explain
 from riverrun.streams.pipeline import checked_graph
 from riverrun.streams.sources import COUNT, DEAD, Counters, KafkaRecords, observation, time_of
 from riverrun.testing.topics import Folders, Sent, python_value
@@ -350,7 +350,8 @@ class _Run:
                 timer.join()
         except Exception as error:
             # Whatever Spark raises is explained as in a running pipeline.
-            self._error = explain(self.compiled.stream, error, "in the session's folder")
+            files = Files("in the session's folder", str(self._checkpoint), "the session's folder")
+            self._error = explain(self.compiled.stream, error, files)
             if not late.is_set():
                 raise self._error from error
         if late.is_set():

@@ -2,7 +2,9 @@
 
 import random
 import socket
+import tomllib
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def findings(loading: Callable[[], Loaded]) -> dict[str, Finding]:
 
 def test_every_line_is_ok_or_says_what_to_do(loading: Callable[..., Loaded]) -> None:
     found = findings(loading)
-    assert {"python", "riverrun", "kafka client", "java", "memory", "disk", "port", "cluster"} <= set(found)
+    assert {"python", "riverrun", "kafka client", "java", "spark", "memory", "disk", "port", "cluster"} <= set(found)
     for each in found.values():
         assert each.state in ("ok", "warn", "fail")
         assert each.found
@@ -85,6 +87,56 @@ def test_a_java_that_looks_right_and_does_not_start(loading: Callable[..., Loade
     found = findings(lambda: loading(JAVA_HOME=str(tmp_path / "jre")))["java"]
     assert found.state == "fail"
     assert "does not start" in found.found
+
+
+def pyspark(monkeypatch: pytest.MonkeyPatch, version: str | None) -> None:
+    """Let this version of PySpark be installed, or none."""
+
+    def told(name: str) -> str:
+        assert name == "pyspark"
+        if version is None:
+            raise metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(metadata, "version", told)
+
+
+def pinned() -> str:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [each for each in project["optional-dependencies"]["spark"] if each.startswith("pyspark==")]
+    return str(named[0]).removeprefix("pyspark==")
+
+
+def test_the_spark_that_the_package_pins(loading: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    pyspark(monkeypatch, pinned())
+    found = findings(loading)["spark"]
+    assert (found.state, found.todo) == ("ok", "")
+    assert found.found.startswith(f"PySpark {pinned()}")
+
+
+def test_no_spark_is_only_a_warning(loading: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch) -> None:
+    pyspark(monkeypatch, None)
+    found = findings(loading)["spark"]
+    assert (found.state, found.found.split(":")[0]) == ("warn", "PySpark is not installed")
+    assert 'pip install "riverrun[spark]"' in found.todo
+
+
+@pytest.mark.parametrize(("last", "state"), [("99", "warn"), ("", "fail")])
+def test_another_spark(loading: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, last: str, state: str) -> None:
+    other = f"{pinned().rpartition('.')[0]}.{last}" if last else "3.5.1"
+    pyspark(monkeypatch, other)
+    found = findings(loading)["spark"]
+    assert found.state == state
+    assert other in found.found
+    assert pinned() in found.found
+    assert found.todo.endswith(f"pip install pyspark=={pinned()}")
+
+
+def test_spark_without_a_java(loading: Callable[..., Loaded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pyspark(monkeypatch, pinned())
+    found = findings(lambda: loading(JAVA_HOME=str(tmp_path)))["spark"]
+    assert (found.state, found.todo) == ("fail", "See java above")
+    assert "no Java 17 or newer" in found.found
 
 
 def test_a_heap_larger_than_the_machine(loading: Callable[..., Loaded]) -> None:

@@ -11,9 +11,10 @@ from riverrun.errors import (
     StreamFailedError,
 )
 from riverrun.model.pipeline import Line, Stream
-from riverrun.streams.failures import explain
+from riverrun.streams.failures import Files, explain
 
 STREAM = Stream("load", Line("/home/ann/meters.py", 20))
+FILES = Files("/home/ann/.riverrun/spark/spark.log", "/data/checkpoints/meters/load", "/home/ann/.riverrun/spark")
 
 PYTHON = """[STREAM_FAILED] Query [id = 1] terminated with exception: Job aborted
 Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -41,13 +42,21 @@ ZeroDivisionError: division by zero
     ],
 )
 def test_the_cause_is_on_top(text: str, kind: type[RiverrunError], said: str) -> None:
-    found = explain(STREAM, RuntimeError(text), "/spark.log")
+    found = explain(STREAM, RuntimeError(text), FILES)
     assert type(found) is kind
     assert said in str(found)
     assert "\tat org.apache" not in str(found)
 
 
 def test_only_what_may_work_later_is_tried_again() -> None:
-    assert explain(STREAM, RuntimeError("TimeoutException from kafka"), "").retryable
-    assert explain(STREAM, RuntimeError("anything else"), "").retryable
-    assert not explain(STREAM, RuntimeError(PYTHON), "").retryable
+    assert explain(STREAM, RuntimeError("TimeoutException from kafka"), FILES).retryable
+    assert explain(STREAM, RuntimeError("anything else"), FILES).retryable
+    assert not explain(STREAM, RuntimeError(PYTHON), FILES).retryable
+
+
+def test_a_full_disk_is_told_with_the_folders_that_may_be_on_it() -> None:
+    found = explain(STREAM, RuntimeError("Caused by: java.io.IOException: No space left on device"), FILES)
+    assert "its checkpoint and state in /data/checkpoints/meters/load" in found.what
+    assert "working files in /home/ann/.riverrun/spark" in found.what
+    assert found.fields["path"] == "/data/checkpoints/meters/load"
+    assert "streams.checkpoints" in found.hint
