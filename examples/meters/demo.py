@@ -107,7 +107,7 @@ class Demo:
         """The live view, until the time is over or somebody stops it."""
         console, options = self._console, self._options
         ends = time.monotonic() + options.seconds if options.seconds else float("inf")
-        due = 0.0
+        due = time.monotonic() + PLAIN_SECONDS
         progress = self._progress()
         assert progress is not None  # noqa: S101  -- `start` has waited for it
         numbers = Numbers(progress)
@@ -195,7 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="script/demo", description="A city of smart meters, live: source, Kafka, streams on Spark, consumer group."
     )
-    parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
+    parser.add_argument("--houses", type=int, default=1000, help="how many houses report (default: %(default)s)")
     parser.add_argument("--speed", type=float, default=60, help="city time against ours (default: %(default)s)")
     parser.add_argument(
         "--seconds", type=float, default=0, help="stop so long after the streams are at work (default: Ctrl-C)"

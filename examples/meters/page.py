@@ -117,7 +117,7 @@ def page(numbers: Numbers, results: Results, speed: float, width: int) -> Render
     head = Text.assemble(
         (f"{numbers.rate:,.0f}", "bold green"), " readings/s  ",
         (f"{numbers.stored:,}", "bold"), " stored  ",
-        (f"{len(above)}", "bold red"), " houses above 2 kW  ",
+        (f"{len(above)}", "bold red"), " above 2 kW  ",
         (f"{numbers.alerts:,}", "bold"), " alerts  ",
         (f"{numbers.letters:,}", "bold red"), " dead",
     )  # fmt: skip
