@@ -38,6 +38,7 @@ from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings, Proje
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.state import Place
+from riverrun.streams.running import FIRST_BITE
 
 JOB = Path(__file__).parent / "stream_job"
 HOUSES = 10_000
@@ -77,11 +78,27 @@ def fill(connection: Connection, events: int) -> None:
     sender.flush()
 
 
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all below it. Not the copy that a JVM is for a moment when it starts a program: it is the same memory
+    once more, and counting it showed two and four times what there was."""
+    process = psutil.Process(pid)
+    below = process.children(recursive=True)
+    machines = {each.pid for each in below if is_java(each)}
+    return [process, *(each for each in below if not (each.pid in machines and each.ppid() in machines))]
+
+
+def is_java(process: psutil.Process) -> bool:
+    """By its program: a process that is about to start one has the name of a thread. A child that ended has none."""
+    try:
+        return Path(process.exe()).name == "java"
+    except psutil.Error:
+        return False
+
+
 def memory_mb(pid: int) -> float:
     """What a process and all below it hold, shared pages counted once for each."""
     try:
-        process = psutil.Process(pid)
-        return sum(each.memory_info().rss for each in [process, *process.children(recursive=True)]) / 1_000_000
+        return sum(each.memory_info().rss for each in family(pid)) / 1_000_000
     except psutil.NoSuchProcess:
         return 0.0
 
@@ -94,7 +111,9 @@ class Drained:
     reads: list[tuple[float, int]] = field(default_factory=list)
     # (when, MB of the Python process, MB of all below it, which is Spark's JVM).
     memory: list[tuple[float, float, float]] = field(default_factory=list)
-    bites: list[tuple[float, int]] = field(default_factory=list)
+    # (when, seconds of processor time that all of them have had): what others on the machine left to it.
+    work: list[tuple[float, float]] = field(default_factory=list)
+    bites: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, FIRST_BITE)])
     heap: str = ""
 
     def read_by(self, when: float) -> float:
@@ -105,10 +124,17 @@ class Drained:
         (before, low), (after, high) = self.reads[max(0, place - 1)], self.reads[place]
         return high if after == before else low + (high - low) * (when - before) / (after - before)
 
+    def cores(self, start: float, end: float) -> float:
+        """How many cores it had on average."""
+        inside = [each for each in self.work if start <= each[0] < end]
+        if len(inside) < 2:
+            return 0.0
+        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
     def show(self) -> None:
         first, last = self.reads[0][0], self.reads[-1][0]
         print(f"\n{self.reads[-1][1]:,} readings, near-real-time  ({machine()})")
-        print(f"{'seconds':>12}{'records/s':>12}{'read':>14}{'bite':>12}{'Python MB':>12}{'JVM MB':>10}")
+        print(f"{'seconds':>12}{'records/s':>12}{'read':>14}{'bite':>12}{'cores':>8}{'Python MB':>12}{'JVM MB':>10}")
         start = 0.0
         while start < last:
             end = min(start + SPAN_SECONDS, last)
@@ -116,10 +142,11 @@ class Drained:
             # The first span with records in it counts from the first batch's begin, not from the start of Spark.
             seconds = end - max(start, min(first, end))
             rate = (self.read_by(end) - self.read_by(start)) / seconds if seconds > 0 else 0.0
-            bite = next((rows for when, rows in reversed(self.bites) if when <= end), 0)
+            bite = next(rows for when, rows in reversed(self.bites) if when <= end)
+            python, jvm = max(each[1] for each in inside), max(each[2] for each in inside)
             print(
                 f"{start:>5.0f} … {end:>4.0f}{rate:>12,.0f}{self.read_by(end):>14,.0f}{bite:>12,}"
-                f"{max(each[1] for each in inside):>12,.0f}{max(each[2] for each in inside):>10,.0f}"
+                f"{self.cores(start, end):>8.2f}{python:>12,.0f}{jvm:>10,.0f}"
             )
             start = end
         rate = self.reads[-1][1] / (last - first)
@@ -132,10 +159,19 @@ class Drained:
         )
 
 
+def worked(pid: int) -> float:
+    """Seconds of processor time that a process and all below it have had."""
+    try:
+        times = [each.cpu_times() for each in family(pid)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(each.user + each.system for each in times)
+
+
 def heap_of(pid: int) -> str:
     """The bound of the heap that the JVM below a process was started with; empty while there is none."""
     try:
-        for each in psutil.Process(pid).children(recursive=True):
+        for each in family(pid):
             if found := re.findall(r"-Xmx(\S+)", " ".join(each.cmdline())):
                 return str(found[-1])
     except psutil.Error:
@@ -221,7 +257,7 @@ class Bench:
         seen = Drained()
         while process.poll() is None:
             self._look(seen, process.pid, Project(folder), bite, begun)
-            time.sleep(0.1)
+            time.sleep(0.25)
         self._look(seen, process.pid, Project(folder), bite, begun)
         assert process.returncode == 0, f"riverrun failed: see {self.root}"
         assert seen.reads[-1][1] == events, f"{seen.reads[-1][1]} of {events} were read"
@@ -233,6 +269,7 @@ class Bench:
         if whole:
             own = psutil.Process(pid).memory_info().rss / 1_000_000
             seen.memory.append((now, own, whole - own))
+            seen.work.append((now, worked(pid)))
             # The last one found: Spark's launcher is a small JVM of its own.
             seen.heap = heap_of(pid) or seen.heap
         progress = stream_state.last(project)
@@ -245,10 +282,8 @@ class Bench:
             seen.reads.append((now, stream.account.read))
             shown = f"  {stream.account.read:,} read, {now:.0f} s; the last batch took {stream.batch_ms / 1000:.1f} s"
             print(shown, file=sys.stderr)
-        if bite.exists():
-            rows = int(bite.read_text())
-            if not seen.bites or seen.bites[-1][1] != rows:
-                seen.bites.append((now, rows))
+        if bite.exists() and (rows := int(bite.read_text() or seen.bites[-1][1])) != seen.bites[-1][1]:
+            seen.bites.append((now, rows))
 
     def latency(self, who: str, rate: int, seconds: float) -> list[float]:
         """Ages in milliseconds of rows as a reader gets them, after a warm-up of half the time."""
