@@ -285,8 +285,14 @@ class Bench:
         if bite.exists() and (rows := int(bite.read_text() or seen.bites[-1][1])) != seen.bites[-1][1]:
             seen.bites.append((now, rows))
 
+    def forget(self, topic: str) -> None:
+        """Delete what earlier turns sent: both begin at the first record there is, and would have a backlog."""
+        places = [Place(topic, part) for part in range(len(self.admin.topic(topic).partitions))]
+        self.admin.delete_records(self.admin.offsets(places, "latest"))
+
     def latency(self, who: str, rate: int, seconds: float) -> list[float]:
         """Ages in milliseconds of rows as a reader gets them, after a warm-up of half the time."""
+        self.forget("readings")
         process = self.start(who, forever=True)
         reader = Consumer(self.connection.properties({"group.id": f"bench-{self.turn}", "fetch.queue.backoff.ms": 5}))
         parts = range(len(self.admin.topic(OUTPUTS[who]).partitions))
