@@ -26,7 +26,7 @@ from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
 from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint
-from riverrun.streams.session import start_session
+from riverrun.streams.session import check_alive, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
 
@@ -220,6 +220,7 @@ class Pipeline:
                 raise stream.error
 
     def _look(self) -> None:
+        check_alive(self._project.home / "spark")
         self._look_at_ends()
         for stream in self.streams:
             stream.look(self._ends)

@@ -5,6 +5,7 @@ Settings reach Spark's launcher in a file that only the user can read: a command
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -139,6 +140,24 @@ def stop_session(session: "SparkSession") -> None:
             process.wait(30)
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     close_archive()
+
+
+def check_alive(folder: Path) -> None:
+    """SparkUnavailableError when Spark's process has ended by itself: no query comes back in a JVM that is gone."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    code = process.poll() if process is not None else None
+    if code is None:
+        return
+    killed = "by the system for want of memory, or by somebody" if code == -signal.SIGKILL else ""
+    raise SparkUnavailableError(
+        "Spark's process has ended",
+        found=f"signal {-code}{f': killed {killed}' if killed else ''}" if code < 0 else f"exit code {code}",
+        hint=f"Start it again: the streams go on from where they were. Its output is in {folder / 'spark.out'}, its log in "
+        f"{folder / 'spark.log'}; its memory is the setting spark.driver_memory_mb",
+        folder=str(folder),
+    )
 
 
 def _quiet() -> None:
