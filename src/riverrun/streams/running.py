@@ -308,6 +308,7 @@ class RunningStream:
                 self._query.stop()
             self._query = None
         files = Files(self._around.log, f"{self._around.checkpoints}/{self.name}", str(Path(self._around.log).parent))
+        self._sink.failed()
         found = explain(self._compiled.stream, error, files)
         self.progress.error = str(found)
         if not found.retryable:

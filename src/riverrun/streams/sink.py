@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-_DONE = "part int, rows bigint, written boolean"
+# What a worker answers for its part: how many rows it has, and whether they were written now.
+_DONE = "rows bigint, written boolean"
+# How long a stop may wait for a Kafka that does not answer.
+RELEASE_SECONDS = 5.0
 # Compacted, and in small segments, or compaction would not touch it for a week.
 _MARKS = {"cleanup.policy": "compact", "segment.bytes": "1048576", "segment.ms": "3600000", "retention.ms": "-1"}
 
@@ -28,10 +31,9 @@ class ExactSink:
 
     admin: Admin
     target: Target
-    # Of the last batch: how many rows went out, and how many of them were there already.
-    rows: int = 0
-    there: int = 0
     _parts: int = field(default=0, init=False)
+    # For how many parts the marks topic is known to have room.
+    _room: int = field(default=0, init=False)
     _open: bool = field(default=False, init=False)
 
     @classmethod
@@ -57,31 +59,34 @@ class ExactSink:
         target = replace(self.target, generation=generation)
         self._make_room(target, parts)
         self._parts, self._open = parts, True
-        done = frame.mapInArrow(_writing(target, batch, parts), _DONE).collect()
+        frame.mapInArrow(_writing(target, batch, parts), _DONE).collect()
         self._open = False
-        self.rows = sum(each["rows"] for each in done)
-        self.there = sum(each["rows"] for each in done if not each["written"])
 
     def _make_room(self, target: Target, parts: int) -> None:
         """A partition for the marks of every part; parts of an earlier run that are no more are let go."""
-        if parts <= self._parts:
+        if parts <= self._room:
             return
         try:
             have = len(self.admin.topic(target.marks).partitions)
         except TopicNotFoundError:
             self.admin.create_topic(target.marks, partitions=parts, replicas=0, config=_MARKS)
-            return
+            have = parts
         if have < parts:
             self.admin.add_partitions(target.marks, parts)
-        elif not self._parts:
+        elif not self._room:
             release(target, range(parts, have))
+        self._room = parts
+
+    def failed(self) -> None:
+        """After a batch that failed: look again whether all is there before the next."""
+        self._room = 0
 
     def close(self) -> None:
         """After a batch that was cut off: readers of the topic must not wait for what will never be committed."""
         if self._open:
             self._open = False
             try:
-                release(self.target, range(self._parts))
+                release(replace(self.target, timeout_seconds=RELEASE_SECONDS), range(self._parts))
             except RiverrunError:
                 # Kafka ends them itself when their time is over.
                 return
@@ -98,6 +103,6 @@ def _writing(target: Target, batch: int, parts: int) -> "Callable[[Iterator[Any]
         part = context.partitionId() if context is not None else 0
         pairs = (pair for each in batches for pair in zip(each[0].to_pylist(), each[1].to_pylist(), strict=True))
         rows, now = write_part(target, batch, part, parts, pairs)
-        yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32()), "rows": [rows], "written": [now]})
+        yield pa.RecordBatch.from_pydict({"rows": [rows], "written": [now]})
 
     return write

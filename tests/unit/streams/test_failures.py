@@ -34,6 +34,20 @@ ZeroDivisionError: division by zero
             StreamCodeError,
             "meters.py:31: the stream load stopped in to_kw(): ZeroDivisionError: division by zero",
         ),
+        (
+            PYTHON.replace(
+                "ZeroDivisionError: division by zero", "riverrun.errors.FencedError: A newer producer took over."
+            ),
+            StreamFailedError,
+            "load could not write its rows: A newer producer took over",
+        ),
+        (
+            PYTHON.replace(
+                "ZeroDivisionError: division by zero", "riverrun.errors.CheckpointError: Part 0 is elsewhere."
+            ),
+            CheckpointError,
+            "load cannot write its rows: Part 0 is elsewhere",
+        ),
         ("[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012", StreamCodeError, "meters.py:20"),
         ("Caused by: java.io.IOException: No space left on device", DiskFullError, "no space left"),
         ("org.apache.kafka.common.errors.TimeoutException: Timed out", BrokerUnreachableError, "lost Kafka"),
