@@ -40,8 +40,10 @@ class ExactSink:
     def of(
         cls, connection: Connection, admin: Admin, *, name: str, topic: str, transaction_seconds: float
     ) -> "ExactSink":
+        # The user's own name for it comes first: quotas go by it.
+        own = {} if "client.id" in connection.settings.client else {"client.id": f"riverrun-{name}"}
         target = Target(
-            connection.properties({"client.id": f"riverrun-{name}"}),
+            connection.properties(own),
             topic,
             f"{name}.marks",
             name,
