@@ -237,7 +237,7 @@ class RunningStream:
         if not active:
             error = self._query.exception()
             if error is not None:
-                self._failed(error)
+                self._failed(self._sink.error or error)
             else:
                 self.progress.phase = "finished"
             return

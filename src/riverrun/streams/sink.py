@@ -31,6 +31,8 @@ class ExactSink:
 
     admin: Admin
     target: Target
+    # What the last batch failed of, if it did.
+    error: Exception | None = field(default=None, init=False)
     _parts: int = field(default=0, init=False)
     # For how many parts the marks topic is known to have room.
     _room: int = field(default=0, init=False)
@@ -54,6 +56,15 @@ class ExactSink:
 
     def write(self, frame: "DataFrame", batch: int, generation: str = "") -> None:
         """Write a batch. `generation` names one life of the checkpoint; a stream's is its query's id."""
+        self.error = None
+        try:
+            self._write(frame, batch, generation)
+        except Exception as error:
+            # Spark tells of it as text of a failed callback; here it is as it was raised.
+            self.error = error
+            raise
+
+    def _write(self, frame: "DataFrame", batch: int, generation: str) -> None:
         context = frame.sparkSession.sparkContext
         generation = generation or str(context.getLocalProperty("sql.streaming.queryId"))
         rows: Any = frame._jdf  # noqa: SLF001
