@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-Offsets = dict[str, dict[int, int]]
+from riverrun.streams.checkpoint import Offsets, offsets_of
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class BatchRun:
         """The run that is not over; None when there is none, or its file says nothing that makes sense."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            return cls(str(content["id"]), _offsets(content["begin"]), _offsets(content["end"]), file)
+            return cls(str(content["id"]), offsets_of(content["begin"]), offsets_of(content["end"]), file)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -38,7 +38,3 @@ class BatchRun:
 
     def over(self) -> None:
         self.file.unlink(missing_ok=True)
-
-
-def _offsets(content: dict[str, dict[str, int]]) -> Offsets:
-    return {topic: {int(part): int(offset) for part, offset in parts.items()} for topic, parts in content.items()}

@@ -14,11 +14,10 @@ from typing import Any
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.progress import Account, StreamProgress
 from riverrun.model.state import Place
+from riverrun.streams.checkpoint import Offsets, offsets_of
 from riverrun.streams.compiler import OUT, Compiled
 from riverrun.streams.sources import COUNT, DEAD, observation
 from riverrun.streams.sweeping import Sweeper
-
-Offsets = dict[str, dict[int, int]]
 
 
 class Books:
@@ -177,10 +176,7 @@ class Books:
 def read_account(file: Path) -> tuple[Account, Offsets]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        accounted = {
-            topic: {int(part): end for part, end in parts.items()} for topic, parts in content["accounted"].items()
-        }
-        return Account(**content["account"]), accounted
+        return Account(**content["account"]), offsets_of(content["accounted"])
     except FileNotFoundError:
         return Account(), {}
     except (OSError, ValueError, KeyError, TypeError):
@@ -194,8 +190,7 @@ def _offsets(report: Mapping[str, Any], which: str) -> Offsets:
         value = source.get(which)
         if isinstance(value, str):
             value = json.loads(value)
-        for topic, parts in (value or {}).items():
-            found[topic] = {int(part): int(offset) for part, offset in parts.items()}
+        found |= offsets_of(value or {})
     return found
 
 

@@ -1,6 +1,7 @@
 """What a stream's checkpoint says: which life of it, how far it is, and from where. Reads Spark's files, changes none."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ def read_stand(folder: Path, stream: str) -> Stand | None:
         lines = _log(folder / "offsets" / str(ended))
         begin: Offsets = {}
         for source in sorted((folder / "sources").iterdir(), key=lambda each: each.name):
-            begin |= _offsets(_log(source / "0")[-1])
+            begin |= offsets_of(json.loads(_log(source / "0")[-1]))
         end: Offsets = {}
         for line in lines[1:]:
             if line != "-":
-                end |= _offsets(line)
+                end |= offsets_of(json.loads(line))
         for topic, parts in end.items():
             # A partition that came later is read from its first record.
             begin[topic] = {part: begin.get(topic, {}).get(part, 0) for part in parts}
@@ -63,6 +64,6 @@ def _log(file: Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def _offsets(line: str) -> Offsets:
-    content: dict[str, dict[str, Any]] = json.loads(line)
+def offsets_of(content: Mapping[str, Mapping[str, Any]]) -> Offsets:
+    """Offsets by topic and partition, of JSON, which has no numbers for names."""
     return {topic: {int(part): int(offset) for part, offset in parts.items()} for topic, parts in content.items()}

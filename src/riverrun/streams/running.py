@@ -18,7 +18,8 @@ from riverrun.kafka.java_client import java_properties
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
 from riverrun.streams.batch_run import BatchRun
-from riverrun.streams.books import Books, Offsets
+from riverrun.streams.books import Books
+from riverrun.streams.checkpoint import Offsets
 from riverrun.streams.compiler import Compilation, encoded, identified
 from riverrun.streams.failures import Files, explain
 from riverrun.streams.planner import StreamPlan
