@@ -64,8 +64,9 @@ class _Output:
         if self.limit is not None:
             records = records[: self.limit - self.printed]
         if records:
-            self.printer.print(records)
+            # Counted first: whoever presses Ctrl-C as soon as a record is there sees it counted.
             self.printed += len(records)
+            self.printer.print(records)
         if self.limit is not None and self.printed >= self.limit:
             raise _Enough
 

@@ -129,7 +129,7 @@ def test_giving_up_a_partition_drops_what_nobody_began_and_commits_what_is_done(
     made = schedule("none", record(1), record(2), record(3))
     first, second = taken(made), taken(made)
     made.partitions[A].ended_at(4)
-    made.drop_waiting([A])
+    made.wind_up([A])
     assert made.take(0.0) is None
     made.finish(first, 0.0)
     assert made.running([A]) == 1
@@ -141,12 +141,39 @@ def test_giving_up_a_partition_drops_what_nobody_began_and_commits_what_is_done(
     assert made.records == 0
 
 
-def test_what_waits_in_the_middle_keeps_what_is_done_behind_it_from_being_committed() -> None:
-    made = schedule("key", record(1, key=b"x"), record(2, key=b"x"), record(3, key=b"y"))
+def test_what_waits_in_front_of_one_that_is_done_is_finished_first_and_what_is_behind_is_dropped() -> None:
+    made = schedule("key", record(1, key=b"x"), record(2, key=b"x"), record(3, key=b"y"), record(4, key=b"x"))
     first, third = taken(made), taken(made)
-    made.drop_waiting([A])
     made.finish(third, 0.0)
+    made.wind_up([A])
+    assert made.unfinished([A]) == 2
     made.finish(first, 0.0)
+    made.finish(taken(made), 0.0)
+    assert (made.unfinished([A]), made.take(0.0)) == (0, None)
+    assert made.committable() == {A: 4}
+
+
+def test_what_fails_while_its_partition_goes_is_not_tried_again_and_ends_it() -> None:
+    made = schedule("key", record(1, key=b"x"), record(2, key=b"x"), record(3, key=b"y"), record(4, key=b"z"))
+    first, third, fourth = taken(made), taken(made), taken(made)
+    made.finish(third, 0.0)
+    made.wind_up([A])
+    made.again(first, at=1.0)
+    # Record 2 would be handled for nothing: 1 has to be handled before it is committed. 4 is with its handler.
+    assert made.unfinished([A]) == 1
+    assert made.take(2.0) is None
+    made.finish(fourth, 2.0)
+    assert (made.unfinished([A]), made.committable()) == (0, {})
+
+
+def test_what_waits_to_be_tried_again_does_not_hold_a_partition_that_goes() -> None:
+    made = schedule("key", record(1, key=b"x"), record(2, key=b"y"), record(3, key=b"y"), record(4, key=b"z"))
+    first, second, fourth = taken(made), taken(made), taken(made)
+    made.again(second, at=1.0)
+    made.finish(fourth, 0.0)
+    made.wind_up([A])
+    made.finish(first, 0.0)
+    assert (made.unfinished([A]), made.take(2.0)) == (0, None)
     assert made.committable() == {A: 2}
 
 

@@ -205,14 +205,10 @@ class _Crew(Generic[V]):
             loop.call_soon_threadsafe(self._wake.set)
 
         self._engine.on_ready = wake
-        reading = loop.run_in_executor(self._thread, self._read)
-        reading.add_done_callback(lambda _: self._wake.set())
         try:
-            while not reading.done():
-                self._wake.clear()
-                self._begin()
-                await self._wait()
-            await asyncio.shield(loop.run_in_executor(self._thread, self._engine.finish))
+            await self._meanwhile(loop.run_in_executor(self._thread, self._read))
+            # What is in front of a record that is done is handled while the engine waits for it.
+            await self._meanwhile(loop.run_in_executor(self._thread, self._engine.finish))
         except asyncio.CancelledError:
             self._stop()
             for task in self._tasks:
@@ -223,6 +219,15 @@ class _Crew(Generic[V]):
             if finishing.exception() is not None:
                 log.warning("When run was cancelled: %s", finishing.exception())
             raise
+
+    async def _meanwhile(self, thread: asyncio.Future[None]) -> None:
+        """Handle records until the engine has done this."""
+        thread.add_done_callback(lambda _: self._wake.set())
+        while not thread.done():
+            self._wake.clear()
+            self._begin()
+            await self._wait()
+        thread.result()
 
     def _read(self) -> None:
         try:

@@ -69,6 +69,8 @@ class Engine(Generic[V]):
         self._ready = threading.Condition(lock)
         self._changed = threading.Condition(lock)
         self._error: BaseException | None = None
+        # No more is read, and what need not be finished is not begun; then: go home.
+        self._winding_up = False
         self._dismissed = False
         self._average = 0.0
         self._full_since: float | None = None
@@ -124,7 +126,7 @@ class Engine(Generic[V]):
         """A handler raised, or the record cannot be read. True: write a dead letter, then call `buried`."""
         with self._changed:
             self.counts.failed += 1
-            if work.abandoned or self._dismissed:
+            if work.abandoned or self._winding_up:
                 # Whoever has the partition next will try.
                 self._put_back(work)
                 return False
@@ -353,7 +355,7 @@ class Engine(Generic[V]):
                 progress.ended_at(offset)
 
     def revoked(self, places: list[Place]) -> None:
-        """Let handlers finish what they have of these partitions, drop the rest, commit what is done."""
+        """Finish what was begun of these partitions and what is in front of it, drop the rest, commit what is done."""
         limit = min(self.options.stop_seconds, self._consumer.max_poll_seconds / 2)
         self._settle(places, limit)
         self._commits.release(places)
@@ -373,28 +375,30 @@ class Engine(Generic[V]):
     def _settle(self, places: Collection[Place], seconds: float) -> None:
         end = time.monotonic() + seconds
         with self._changed:
-            self._schedule.drop_waiting(places)
-            while self._schedule.running(places) and (left := end - time.monotonic()) > 0:
+            self._schedule.wind_up(places)
+            while (rest := self._schedule.unfinished(places)) and (left := end - time.monotonic()) > 0:
                 self._changed.wait(left)
-            running = self._schedule.running(places)
             offsets = self._schedule.committable(places)
-        if running:
-            log.warning("%d records were still being handled after %g s; they will be handled again.", running, seconds)
+        if rest:
+            log.warning("%d records were still being handled after %g s; they will be handled again.", rest, seconds)
         if self._may_commit and self._consumer.commit != "manual":
             self._commits.put(offsets)
 
     def finish(self, *, hurry: bool = False) -> None:
         """No more records: wait for handlers, commit what is done, and raise why it ended, if that was an error."""
         with self._changed:
-            self._dismissed = True
+            self._winding_up = True
+            self._dismissed = hurry
             first = {
                 place: each.in_hand[0].next_offset - 1
                 for place, each in self._schedule.partitions.items()
                 if each.in_hand
             }
+        self._settle(list(self._schedule.partitions), 0.0 if hurry else self.options.stop_seconds)
+        with self._changed:
+            self._dismissed = True
             self._ready.notify_all()
         self.on_ready()
-        self._settle(list(self._schedule.partitions), 0.0 if hurry else self.options.stop_seconds)
         try:
             self._await_commits()
         except CommitError as error:

@@ -49,6 +49,8 @@ class Progress(Generic[V]):
         self.bytes = 0
         self.running = 0
         self.closed = False
+        # Whether it is about to go: nothing is tried again.
+        self.leaving = False
         # The next offset to commit; None until there is something to say.
         self.done_to: int | None = None
         # When a record was last finished or, with none before it, taken in.
@@ -99,14 +101,26 @@ class Progress(Generic[V]):
             self._end = -1
         return offset
 
-    def drop_waiting(self) -> None:
-        """Forget the records that no handler has. Those done behind one of them are kept only to not be committed."""
+    def wind_up(self) -> None:
+        """Forget the records that nobody began, but for those in front of one that is done or being handled: with them
+        done, that one can be committed, and is not handled again by whoever is next. A record that failed is not tried
+        again, and ends that: what is behind it cannot be committed any more.
+        """
+        self.leaving = True
+        in_hand = self.in_hand
+        end = 0
+        for index, each in enumerate(in_hand):
+            if each.running or each.done:
+                end = index + 1
+            elif each.attempts:
+                break
+        wanted = set(itertools.islice(in_hand, end))
         for lane in list(self.lanes.values()):
-            lane.waiting = deque(each for each in lane.waiting if each.running)
+            lane.waiting = deque(each for each in lane.waiting if each.running or each in wanted)
             self.forget_empty(lane)
-        while self.in_hand and not self.in_hand[-1].running:
-            self.in_hand.pop()
-        self.bytes = sum(each.size for each in self.in_hand)
+        while len(in_hand) > end and not in_hand[-1].running:
+            in_hand.pop()
+        self.bytes = sum(each.size for each in in_hand)
         self._end = -1
 
     def forget_empty(self, lane: "_Lane[V]") -> None:
@@ -144,11 +158,11 @@ class Schedule(Generic[V]):
         for place in places:
             self._partitions[place] = Progress(place)
 
-    def drop_waiting(self, places: Collection[Place]) -> None:
-        """Forget the records of these partitions that no handler has; those that have one are seen to their end."""
+    def wind_up(self, places: Collection[Place]) -> None:
+        """These partitions go soon: forget what need not be finished first."""
         for place in places:
             if (progress := self._partitions.get(place)) is not None:
-                progress.drop_waiting()
+                progress.wind_up()
 
     def close(self, places: Collection[Place]) -> None:
         """These partitions are not ours any more."""
@@ -229,13 +243,16 @@ class Schedule(Generic[V]):
             lane.partition.forget_empty(lane)
 
     def again(self, work: Work[V], at: float) -> None:
-        """Try this record again at a time; its lane waits, the others go on."""
-        if self._put_down(work):
+        """Try this record again at a time; its lane waits, the others go on. Not in a partition that goes soon."""
+        if self.put_back(work) and not work.partition.leaving:
             heapq.heappush(self._later, (at, next(self._number), work.lane))
 
-    def put_back(self, work: Work[V]) -> None:
-        """Nobody handles this record after all: it is not done, and is not given out again."""
-        self._put_down(work)
+    def put_back(self, work: Work[V]) -> bool:
+        """Nobody handles this record after all: it is not done, and is not given out again. Whether it is still ours."""
+        ours = self._put_down(work)
+        if ours and work.partition.leaving:
+            work.partition.wind_up()
+        return ours
 
     def _put_down(self, work: Work[V]) -> bool:
         """Whether the record's partition is still ours."""
@@ -263,6 +280,11 @@ class Schedule(Generic[V]):
         if places is None:
             return sum(each.running for each in self._partitions.values()) + self._stray
         return sum(each.running for place, each in self._partitions.items() if place in places)
+
+    def unfinished(self, places: Collection[Place]) -> int:
+        """Records of these partitions, which go soon, that are to be finished before."""
+        leaving = [each for place, each in self._partitions.items() if place in places and each.leaving]
+        return sum(len(lane.waiting) for each in leaving for lane in each.lanes.values())
 
     def committable(self, places: Collection[Place] | None = None) -> dict[Place, int]:
         """Up to where everything is done, of these partitions or of all."""
