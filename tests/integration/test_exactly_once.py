@@ -48,13 +48,20 @@ def written(connection: Connection, topic: str) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("speed", "owner", "name"),
-    [("near-real-time", ExactSink, "_write"), ("batch", ExactSink, "_write"), ("batch", Books, "whole")],
+    ("speed", "owner", "name", "local"),
+    [
+        ("near-real-time", ExactSink, "_write", True),
+        # As on a cluster: Spark's workers write.
+        ("near-real-time", ExactSink, "_write", False),
+        ("batch", ExactSink, "_write", True),
+        ("batch", Books, "whole", True),
+    ],
 )
 def test_rows_are_there_once(
     spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    speed: Speed, owner: type, name: str,
+    speed: Speed, owner: type, name: str, local: bool,
 ) -> None:  # fmt: skip
+    monkeypatch.setattr("riverrun.streams.running.is_local", lambda _: local)
     mark = secrets.token_hex(4)
     app = rr.App(f"once_{mark}")
     readings = app.topic(f"readings_{mark}", Reading, partitions=3)

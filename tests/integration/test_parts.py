@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 from riverrun.errors import CheckpointError, FencedError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import BATCH, Mark, PartWriter, Row, Target, last_mark, release, write_part
+from riverrun.kafka.parts import BATCH, Mark, PartWriter, Row, Target, check_left, last_mark, release, write_part
 from riverrun.testing import KafkaUnderTest
 
 pytestmark = pytest.mark.kafka
@@ -160,11 +160,29 @@ def test_another_life_of_the_checkpoint_begins_anew(kafka: KafkaUnderTest, targe
     assert values(kafka.connection, target("one")) == Counter({"a": 2})
 
 
-@pytest.mark.parametrize(("batch", "parts"), [(4, 1), (5, 2)])
+@pytest.mark.parametrize(("batch", "parts"), [(4, 2), (5, 3)])
 def test_a_checkpoint_that_is_behind_its_output_is_refused(target: Make, batch: int, parts: int) -> None:
-    assert write_part(target("one"), 5, 0, 1, rows("a")) == (1, True)
+    assert write_part(target("one"), 5, 0, 2, rows("a")) == (1, True)
     with pytest.raises(CheckpointError, match="its output is elsewhere"):
         write_part(target("one"), batch, 0, parts, rows("a"))
+
+
+def test_a_batch_that_was_written_as_one_is_written_however_it_is_split_later(
+    kafka: KafkaUnderTest, target: Make
+) -> None:
+    assert write_part(target("one"), 5, 0, 1, rows("a", "b")) == (2, True)
+    assert write_part(target("one"), 5, 0, 2, rows("a")) == (1, False)
+    assert write_part(target("one"), 5, 1, 2, rows("b")) == (1, False)
+    assert write_part(target("one"), 6, 1, 2, rows("c")) == (1, True)
+    assert values(kafka.connection, target("one")) == Counter("abc")
+
+
+def test_a_batch_of_which_parts_are_written_is_not_written_as_one(target: Make) -> None:
+    assert write_part(target("one"), 5, 1, 2, rows("b")) == (1, True)
+    release(target("one"), [1, 2])
+    check_left(target("one"), [1, 2], 6, 1)
+    with pytest.raises(CheckpointError, match="Finish that batch at the speed it was begun with"):
+        check_left(target("one"), [1, 2], 5, 1)
 
 
 def test_a_mark_is_found_behind_many_that_were_aborted(kafka: KafkaUnderTest, target: Make) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,9 @@ from riverrun.kafka.border import client_log, translate
 
 Row = tuple[bytes | None, bytes | None]
 
+# The number of parts of a batch that is written as one: then its mark, that of part 0, is for all of it.
+_WHOLE = 1
+
 # The header that says which batch of which generation of a stream wrote a record.
 BATCH = "riverrun-batch"
 # Above this a part is sent while the rest of it is still computed.
@@ -30,6 +34,8 @@ SPOOL_BYTES = 32 << 20
 # How far back a mark is looked for first. One is there after a few aborted ones at most.
 _BACK = 64
 _NOT_THERE = (ClientError._UNKNOWN_PARTITION, ClientError._UNKNOWN_TOPIC, ClientError.UNKNOWN_TOPIC_OR_PART)
+# How many parts are released at a time.
+_AT_ONCE = 8
 # One call to the client library; what takes longer is asked again until the deadline.
 _STEP_SECONDS = 5.0
 
@@ -158,17 +164,15 @@ class PartWriter:
 
     def _is_written(self, batch: int, parts: int) -> bool:
         mark = last_mark(self.target, self.part)
-        if mark is None or mark.generation != self.target.generation or mark.batch < batch:
+        if mark is not None and mark.generation == self.target.generation and mark.batch >= batch:
+            if mark.batch == batch and mark.parts in (parts, _WHOLE):
+                return True
+            raise _elsewhere(self.target, mark, self.part, batch, parts)
+        if self.part == 0:
             return False
-        if mark.batch == batch and mark.parts == parts:
-            return True
-        stands = f"batch {mark.batch} of {mark.parts} parts in {self.target.topic}"
-        raise CheckpointError(
-            f"Part {self.part} of {self.target.name} is at batch {batch} of {parts} parts, and its output is elsewhere",
-            found=stands,
-            hint="Is the checkpoint an older copy, or shared by two runs? Begin again with `--fresh`",
-            stream=self.target.name,
-        )
+        # The whole batch may have been written as one, by a run that does not use Spark's workers for it.
+        whole = last_mark(self.target, 0)
+        return whole == Mark(self.target.generation, batch, _WHOLE)
 
     def _do(self, doing: str, step: Any) -> None:
         """A step of a transaction, again as long as it may be tried again and there is time."""
@@ -254,15 +258,40 @@ def _last_of(consumer: Consumer, place: TopicPartition, deadline: float) -> Mark
 
 def release(target: Target, parts: Iterable[int]) -> None:
     """Abort what is still open for these parts, so that no reader waits for a writer that is gone."""
-    for part in parts:
-        writer = PartWriter(target, part)
-        try:
-            writer.open()
-        finally:
-            writer.close()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for each in [pool.submit(_release, target, part) for part in parts]:
+            each.result()
 
 
-# --- in Spark's workers ---------------------------------------------------------------------------------------------------
+def _release(target: Target, part: int) -> None:
+    writer = PartWriter(target, part)
+    try:
+        writer.open()
+    finally:
+        writer.close()
+
+
+def check_left(target: Target, left: Iterable[int], batch: int, parts: int) -> None:
+    """Parts that a batch does not have any more must not have been written when it had them."""
+    for part in left:
+        mark = last_mark(target, part)
+        if mark is not None and mark.generation == target.generation and mark.batch >= batch:
+            raise _elsewhere(target, mark, part, batch, parts)
+
+
+def _elsewhere(target: Target, mark: Mark, part: int, batch: int, parts: int) -> CheckpointError:
+    split = mark.batch == batch and mark.parts != parts
+    return CheckpointError(
+        f"Part {part} of {target.name} is at batch {batch} of {parts} parts, and its output is elsewhere",
+        found=f"batch {mark.batch} of {mark.parts} parts in {target.topic}",
+        hint="Finish that batch at the speed it was begun with, then change the speed"
+        if split
+        else "Is the checkpoint an older copy, or shared by two runs? Begin again with `--fresh`",
+        stream=target.name,
+    )
+
+
+# --- in Spark's workers, or the process that runs the pipeline ------------------------------------------------------------
 
 # By stream and part. A worker is used again, for any part.
 _writers: dict[tuple[str, int], PartWriter] = {}
@@ -288,6 +317,13 @@ def write_part(target: Target, batch: int, part: int, parts: int, rows: Iterator
         else:
             writer.close()
     return result
+
+
+def drop_writers(name: str) -> None:
+    """Let go of the writers that this process has for a stream."""
+    for place in [each for each in _writers if each[0] == name]:
+        if (writer := _writers.pop(place, None)) is not None:
+            writer.close()
 
 
 def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:

@@ -23,6 +23,7 @@ from riverrun.streams.checkpoint import Offsets
 from riverrun.streams.compiler import Compilation, encoded, identified
 from riverrun.streams.failures import Files, explain
 from riverrun.streams.planner import StreamPlan
+from riverrun.streams.session import is_local
 from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import Counters, KafkaRecords
 
@@ -70,6 +71,7 @@ class RunningStream:
             name=books.group,
             topic=self._compiled.stream.target,
             transaction_seconds=around.transaction_seconds,
+            here=plan.speed == "near-real-time" and is_local(around.done.spark),
         )
         self._query: StreamingQuery | None = None
         self._batch: threading.Thread | None = None

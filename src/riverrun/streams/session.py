@@ -122,6 +122,12 @@ def _joined(*sources: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def is_local(session: "SparkSession") -> bool:
+    """Whether Spark computes in a JVM of this machine that only we use."""
+    master = session.sparkContext.master or ""
+    return master == "local" or master.startswith("local[")
+
+
 def stop_session(session: "SparkSession") -> None:
     """Stop Spark and its JVM. A JVM that is gone already is no problem."""
     from py4j.protocol import Py4JError
@@ -226,6 +232,8 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     if found["spark.master"].startswith("local"):
         # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
+        # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
+        found["spark.driver.maxResultSize"] = "0"
     else:
         found["spark.jars"] = ",".join(map(str, jars))
     return found
