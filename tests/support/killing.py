@@ -37,9 +37,14 @@ class Reading(rr.Event):
 
 readings = app.topic("readings", Reading, partitions=3)
 
+@F.udf("boolean")
+def is_high(load_kw):
+    return load_kw >= 1
+
 @app.stream
 def high(readings):
-    return readings.where("load_kw >= 1")
+    # In Python, so that there are workers to kill.
+    return readings.where(is_high("load_kw"))
 
 @app.stream
 def per_house(readings):

@@ -4,6 +4,7 @@ Settings reach Spark's launcher in a file that only the user can read: a command
 """
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -172,6 +173,8 @@ def _quiet() -> None:
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
+    # And what a callback raises, with its traceback: `failures` explains it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
 
 
 def _launch(context: type, output: Path) -> None:

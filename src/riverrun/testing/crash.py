@@ -12,7 +12,6 @@ The cluster is the project's own (`riverrun up`), so that its brokers can be kil
 
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -28,18 +27,21 @@ import psutil
 
 from riverrun.errors import StreamFailedError, UsageError
 
-Victim = Literal["spark", "worker", "broker", "tree"]
+# Spark's JVM, the process of the pipeline, one of Spark's Python workers, a broker, or the pipeline and all below it.
+Victim = Literal["spark", "pipeline", "worker", "broker", "tree"]
 VICTIMS: tuple[Victim, ...] = get_args(Victim)
-# How long a Python worker of Spark may be waited for, to be killed.
-WORKER_SECONDS = 20.0
+# How long a Python worker of Spark may be waited for, to be killed: the first comes with a stream's first batch.
+WORKER_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
 class Crash:
-    """Kill this part so many seconds after the one before it is over."""
+    """Kill this part so many seconds after the one before it is over. Where there are several such parts, `pick` says which:
+    0 is the first, just below 1 the last."""
 
     victim: Victim
     after_seconds: float
+    pick: float = 0.0
 
 
 def crashes(
@@ -49,7 +51,7 @@ def crashes(
     if unknown := set(victims) - set(VICTIMS):
         raise UsageError(f"There is no part {min(unknown)} to kill", expected=", ".join(VICTIMS))
     chance = random.Random(seed)  # noqa: S311  -- no secret
-    return [Crash(chance.choice(list(victims)), chance.uniform(*seconds)) for _ in range(rounds)]
+    return [Crash(chance.choice(list(victims)), chance.uniform(*seconds), chance.random()) for _ in range(rounds)]
 
 
 @dataclass
@@ -96,16 +98,16 @@ class CrashRun:
         deadline = time.monotonic() + crash.after_seconds
         while time.monotonic() < deadline and self._alive():
             time.sleep(min(0.05, max(0.0, deadline - time.monotonic())))
-        self.kill(crash.victim)
+        self.kill(crash.victim, crash.pick)
 
-    def kill(self, victim: Victim) -> None:
+    def kill(self, victim: Victim, pick: float = 0.0) -> None:
         """Kill one part now, with -9."""
-        found = self._find(victim)
+        found = self._find(victim, pick)
         deadline = time.monotonic() + WORKER_SECONDS
         while not found and victim == "worker" and self._alive() and time.monotonic() < deadline:
-            # The first rows that are written make one.
+            # The first rows that Python code computes make one.
             time.sleep(0.05)
-            found = self._find(victim)
+            found = self._find(victim, pick)
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -175,9 +177,9 @@ class CrashRun:
         streams = content.get("streams") or []
         return own and bool(streams) and all(each["phase"] in ("running", "finished") for each in streams)
 
-    def _find(self, victim: Victim) -> list[psutil.Process]:
+    def _find(self, victim: Victim, pick: float) -> list[psutil.Process]:
         if victim == "broker":
-            return self._brokers()[:1]
+            return _one(self._brokers(), pick)
         if self._process is None or self._process.poll() is not None:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -186,25 +188,26 @@ class CrashRun:
             java = [each for each in below if each.name() == "java"]
             if victim == "tree":
                 return [top, *below]
+            if victim == "pipeline":
+                return [top]
             if victim == "spark":
                 return java
             # The daemon that all workers are forked from is the first; a worker below it does the work.
             daemons = [each for one in java for each in one.children() if "python" in each.name()]
             workers = [each for one in daemons for each in one.children()]
-            return workers[:1]
+            return _one(workers, pick)
         return []
 
     def _brokers(self) -> list[psutil.Process]:
         told = json.loads(self._riverrun("status", "--json").stdout)
         pids = [each.get("pid") for each in told.get("servers", [])]
-        random.shuffle(pids)
         return [psutil.Process(pid) for pid in pids if pid and psutil.pid_exists(pid)]
 
     def _riverrun(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "riverrun", *arguments]
         done = subprocess.run(
             command, cwd=self.project, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
-            env={**os.environ}, timeout=600,
+            timeout=600,
         )  # fmt: skip
         if check and done.returncode:
             raise StreamFailedError(f"riverrun {' '.join(arguments)} failed", lines=done.stderr.splitlines()[-5:])
@@ -214,3 +217,7 @@ class CrashRun:
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace").splitlines()[-10:]
         return []
+
+
+def _one(found: list[psutil.Process], pick: float) -> list[psutil.Process]:
+    return [found[min(len(found) - 1, int(pick * len(found)))]] if found else []
