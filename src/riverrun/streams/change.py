@@ -233,8 +233,7 @@ def _condition(line: str) -> str | None:
         before = text
         text = re.sub(r"\b(isnotnull\([^()]*\)|_ok) AND ", "", text)
         text = re.sub(r" AND (isnotnull\([^()]*\)|_ok)(?=\)|$)", "", text)
-        text = re.sub(r"\(\(([^()]*)\)\)", r"(\1)", text)
-    text = re.sub(r"^\(([^()]*)\)$", r"\1", text)
+        text = _bare(text)
     # Those of Spark's and riverrun's own making.
     if re.fullmatch(r"_ok|isnotnull\([^()]*\)|pythonUDF\d+", text):
         return ""
@@ -355,6 +354,19 @@ def _fields(kind: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], Any] | 
 
 def _list(items: Any) -> str:
     return ", ".join(items)
+
+
+def _bare(text: str) -> str:
+    """Without parentheses around all of it, and without double ones."""
+    ends: dict[int, int] = {}
+    opened: list[int] = []
+    for at, each in enumerate(text):
+        if each == "(":
+            opened.append(at)
+        elif each == ")" and opened:
+            ends[opened.pop()] = at
+    double = {at for at, end in ends.items() if ends.get(at - 1) == end + 1 or (at, end) == (0, len(text) - 1)}
+    return "".join(each for at, each in enumerate(text) if at not in double | {ends[opening] for opening in double})
 
 
 def _short(text: str) -> str:
