@@ -5,9 +5,11 @@ what a closure holds are looked up and hashed too. What is installed (PySpark, t
 Compiled code differs between versions of Python: a hash says nothing there (blueprint.py records the version).
 """
 
+import dis
 import hashlib
 import sys
 import types
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -85,8 +87,7 @@ class _Walk:
             yield f"function {function.__module__}.{function.__qualname__}"
             return
         yield "function"
-        doc = function.__doc__
-        yield from self._code(function.__code__, doc)
+        yield from self._code(function.__code__)
         yield from self.parts([function.__defaults__, function.__kwdefaults__])
         for cell in function.__closure__ or ():
             try:
@@ -98,18 +99,25 @@ class _Walk:
                 yield f"global {name}"
                 yield from self.parts(function.__globals__[name])
 
-    def _code(self, code: types.CodeType, doc: str | None = None) -> Iterator[str]:
+    def _code(self, code: types.CodeType) -> Iterator[str]:
         yield f"code {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
-        yield code.co_code.hex()
-        yield " ".join([*code.co_names, "|", *code.co_varnames, "|", *code.co_freevars, "|", *code.co_cellvars])
-        for number, const in enumerate(code.co_consts):
-            if number == 0 and isinstance(const, str) and doc is not None:
-                yield "doc"
-            elif isinstance(const, types.CodeType):
-                first = const.co_consts[0] if const.co_consts else None
-                yield from self._code(const, first if isinstance(first, str) else None)
+        yield " ".join([*code.co_varnames, "|", *code.co_freevars, "|", *code.co_cellvars])
+        # By instruction, with what each refers to: a docstring moves the numbers of all other constants, and line breaks
+        # leave instructions that do nothing.
+        steps = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
+        offsets = [each.offset for each in steps]
+        for each in steps:
+            if each.opcode in dis.hasconst:
+                yield each.opname
+                yield from (
+                    self._code(each.argval) if isinstance(each.argval, types.CodeType) else self.parts(each.argval)
+                )
+            elif each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
+                yield f"{each.opname} to {bisect_left(offsets, each.argval)}"
             else:
-                yield from self.parts(const)
+                yield f"{each.opname} {each.argval!r}"
+        for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
+            yield f"except {[bisect_left(offsets, at) for at in (entry.start, entry.end, entry.target)]} {entry.depth}"
 
     def _class(self, found: type) -> Iterator[str]:
         if _installed(found):
