@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FILE = "blueprint.json"
 # Raised when the same code gives another blueprint: those of an earlier format are compared by their code alone.
 FORMAT = 1
+_SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.session.timeZone")
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Blueprint:
     above: tuple[str, ...] = ()
     functions_below: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
+    # Spark's settings that decide what an expression gives.
+    settings: Mapping[str, str] = field(default_factory=dict)
     # The stream's own code: what is left to compare where plans of two versions of Spark cannot be.
     code: str = ""
     made_with: str = ""
@@ -70,7 +73,7 @@ class Blueprint:
         """Equal for streams that do the same; their names and where their rows go are no part of it."""
         what = [
             self.columns, self.key, self.time, self.mode, self.sources, self.types, self.tables, self.watermarks,
-            [asdict(each) for each in self.operators], self.region, self.rest, self.made_with,
+            [asdict(each) for each in self.operators], self.region, self.rest, self.settings, self.made_with,
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -207,6 +210,7 @@ def blueprint_of(done: "Compilation", name: str) -> Blueprint:
         above=tuple(text.above),
         functions_below=text.functions_below,
         functions=text.functions,
+        settings={each: str(done.spark.conf.get(each)) for each in _SETTINGS},
         code=_code(stream.function, stream.sql),
         made_with=f"{FORMAT} spark {done.spark.version} python {platform.python_version_tuple()[0]}."
         f"{platform.python_version_tuple()[1]}",

@@ -153,6 +153,7 @@ def _soft(old: Blueprint, new: Blueprint) -> Iterator[str]:
             if not harmless:
                 yield each
     yield from _tables(old, new)
+    yield from _settings(old, new)
     if old.made_with != new.made_with:
         if old.code != new.code:
             yield (
@@ -173,6 +174,7 @@ def _lighter(old: Blueprint, new: Blueprint) -> Iterator[str]:
                 yield each
     if not new.stateful:
         yield from _tables(old, new)
+        yield from _settings(old, new)
     for before, after in zip(old.watermarks, new.watermarks, strict=False):
         if before != after:
             yield (
@@ -186,6 +188,13 @@ def _lighter(old: Blueprint, new: Blueprint) -> Iterator[str]:
         yield "its code has changed"
     if old.time != new.time:
         yield f"its rows have the time {new.time or 'of nothing'}, it was {old.time or 'none'}"
+
+
+def _settings(old: Blueprint, new: Blueprint) -> Iterator[str]:
+    for name in sorted({*old.settings, *new.settings}):
+        before, after = old.settings.get(name, "not set"), new.settings.get(name, "not set")
+        if before != after:
+            yield f"the setting {name} is {after}, it was {before}"
 
 
 def _tables(old: Blueprint, new: Blueprint) -> Iterator[str]:

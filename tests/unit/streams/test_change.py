@@ -160,6 +160,10 @@ def test_what_the_state_is_made_of_needs_a_fresh_one(change: dict[str, Any], rea
             "house of readings has another type",
         ),
         ({"tables": {"houses": "csv b.csv"}}, "it reads the table houses"),
+        (
+            {"settings": {"spark.sql.ansi.enabled": "false"}},
+            "the setting spark.sql.ansi.enabled is false, it was not set",
+        ),
         ({"target": "elsewhere"}, "its rows go to elsewhere now"),
     ],
 )
