@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import riverrun as rr
 from riverrun.app import load_app
-from riverrun.config import Project
+from riverrun.config import Project, Settings, SparkSettings
 from riverrun.errors import ChangedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
@@ -26,7 +26,7 @@ from riverrun.streams.verify import Verdict, Verifier
 from riverrun.streams.versions import changes_of
 from riverrun.testing import KafkaUnderTest
 from support.shell import Shell
-from support.streaming import SETTINGS, run_streams
+from support.streaming import run_streams
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -158,6 +158,8 @@ def counted(readings):
 """
 BEGIN = datetime(2026, 3, 1, 18, tzinfo=UTC)
 BEFORE, ALL = 60, 100
+# Into more parts than any state here is split.
+PARTS = 19
 
 
 @dataclass
@@ -169,6 +171,7 @@ class Edits:
     connection: Connection
     spark: SparkSession
     lines: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     def name(self, stem: str) -> str:
         return f"{stem}_{self.mark}"
@@ -201,7 +204,11 @@ class Edits:
     def verdicts(self, **options: Any) -> dict[str, str]:
         """By the stem of the stream's name, where some cannot go on: `lines` say why not, one for each."""
         graph = checked_graph(load_app(self.file))
-        pipeline = Pipeline(graph, self.spark, SETTINGS, Project(self.root), self.connection, **options)
+        self.said.clear()
+        settings = Settings(spark=SparkSettings(shuffle_partitions=PARTS))
+        pipeline = Pipeline(
+            graph, self.spark, settings, Project(self.root), self.connection, notice=self.said.append, **options
+        )
         with pytest.raises(ChangedError) as caught:
             pipeline.prepare()
         self.lines = list(caught.value.problems)
@@ -275,6 +282,9 @@ def test_verdicts_come_before_anything_starts(edits: Edits) -> None:
     assert f"riverrun topics delete {edits.name('plain')}" in plain
     assert f"it reads {edits.name('others')} instead of {edits.name('ticks')}" in late
     assert "count(1), of which its state has nothing" in summed
+    # Spark goes on with the parts that a state has, whatever the setting says.
+    (parts,) = [each for each in edits.said if each.startswith(edits.name("below"))]
+    assert f"spark.shuffle_partitions={PARTS} counts for it after `--fresh {edits.name('below')}`" in parts
     # Nothing was done: no topic was made for the new stream.
     assert not Admin(edits.connection).topics([edits.name("renamed")])
 
