@@ -141,6 +141,14 @@ def met(readings, more):
     near = F.expr("r.house = m.house and r.at between m.at - interval 1 minute and m.at")
     return r.join(m, near).select("r.house", "m.at")
 
+@app.stream
+def hourly(readings):
+    return readings.groupBy(F.window("at", "1 hour").alias("hour"), "house").agg(F.sum("load").alias("total"))
+
+@app.stream(emit="final")
+def top(hourly):
+    return hourly.groupBy("hour").agg(F.max("total").alias("most"))
+
 class Counter(StatefulProcessor):
     def init(self, handle):
         self.most = 3
@@ -366,10 +374,14 @@ def test_the_same_file_is_the_same_in_another_process(
         blueprint_of(done, name).write(tmp_path / ".riverrun" / "streams" / "kinds" / name / FILE)
     rows = Shell(tmp_path, kafka.bootstrap_servers).fine("plan", "app.py", "--json").json
     assert {each["stream"]: each["change"] for each in rows} == dict.fromkeys(done.streams, "unchanged")
-    file.write_text(KINDS.replace("self.most = 3", "self.most = 4").replace("price > 1", "price > 2"))
+    edited = KINDS.replace("self.most = 3", "self.most = 4").replace("price > 1", "price > 2")
+    file.write_text(edited.replace('F.sum("load")', '(F.sum("load") * 2)'))
     done = compile_app(checked_graph(load_app(file)), spark, KafkaRecords(spark, kafka.connection)).require()
     kinds = {name: each.kind for name, each in changes_of(done, tmp_path / ".riverrun" / "streams" / "kinds").items()}
-    assert kinds == {"odd": "unchanged", "priced": "compatible", "met": "unchanged", "counted": "fresh"}
+    # What is made of the sums is above the state of one stream, and below that of another that runs it inside its query.
+    assert kinds == {
+        "odd": "unchanged", "priced": "compatible", "met": "unchanged", "counted": "fresh", "hourly": "kept", "top": "fresh"
+    }  # fmt: skip
 
 
 def windows(rows: list[dict[str, Any]], seconds: int) -> dict[str, int]:

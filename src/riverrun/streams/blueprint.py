@@ -188,7 +188,8 @@ def blueprint_of(done: "Compilation", name: str) -> Blueprint:
     """The blueprint of a compiled stream. Nothing is started, and no broker asked."""
     compiled = done.streams[name]
     stream = compiled.stream
-    text = plan_text(done.spark, compiled.query.plan)
+    code = _code(stream.function, stream.sql)
+    text = plan_text(done.spark, compiled.query.plan, code)
     app = done.graph.app
     tables = {each: _table(app.tables[each].source) for each in _inputs(done, name) if each in app.tables}
     return Blueprint(
@@ -211,7 +212,7 @@ def blueprint_of(done: "Compilation", name: str) -> Blueprint:
         functions_below=text.functions_below,
         functions=text.functions,
         settings={each: str(done.spark.conf.get(each)) for each in _SETTINGS},
-        code=_code(stream.function, stream.sql),
+        code=code,
         made_with=f"{FORMAT} spark {done.spark.version} python {platform.python_version_tuple()[0]}."
         f"{platform.python_version_tuple()[1]}",
     )

@@ -132,6 +132,10 @@ class _Walk:
 
     def _object(self, thing: Any) -> Iterator[str]:
         kind = type(thing)
+        if kind.__module__.partition(".")[0] == "py4j":
+            # Something of Spark's, under a number of its own each time.
+            yield "java"
+            return
         yield f"object {kind.__module__}.{kind.__qualname__}" if _installed(kind) else f"object {kind.__name__}"
         if not _installed(kind):
             yield from self.parts(kind)

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from typing import Any
 
 from riverrun.streams.code_hash import code_hash
@@ -58,8 +59,8 @@ class PlanText:
     functions_below: dict[str, str] = field(default_factory=dict)
 
 
-def plan_text(spark: Any, analysed: Any) -> PlanText:
-    """Read a plan. `analysed` is Spark's own, as `Query.plan` holds it."""
+def plan_text(spark: Any, analysed: Any, code: str = "") -> PlanText:
+    """Read a plan. `analysed` is Spark's own, as `Query.plan` holds it; `code` stands for Python functions that it hides."""
     from py4j.protocol import Py4JJavaError
 
     before = spark.conf.get("spark.sql.debug.maxToStringFields", None)
@@ -73,7 +74,7 @@ def plan_text(spark: Any, analysed: Any) -> PlanText:
             # A rule that only a started query can run: what the user wrote is compared then, which finds more changes.
             plan = analysed
         pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-        return _Reader(spark, plan, now=bool(analysed.containsPattern(pattern))).read()
+        return _Reader(spark, plan, code, now=bool(analysed.containsPattern(pattern))).read()
     finally:
         if before is None:
             spark.conf.unset("spark.sql.debug.maxToStringFields")
@@ -103,9 +104,10 @@ class _Node:
 
 
 class _Reader:
-    def __init__(self, spark: Any, plan: Any, *, now: bool) -> None:
+    def __init__(self, spark: Any, plan: Any, code: str, *, now: bool) -> None:
         """`now`: it asks for the current time, for which the optimiser puts in what it was just then."""
         self._spark = spark
+        self._code = code
         self._now = now
         self._plan = plan
         self._found = PlanText()
@@ -140,7 +142,7 @@ class _Reader:
 
     def _part(self, node: _Node, *, inside: bool) -> Iterator[tuple[bool, str]]:
         """The lines of a subtree, children first, each with whether the state depends on it."""
-        inside = inside or node.keeps_state
+        above, inside = inside, inside or node.keeps_state
         for child in node.children:
             yield from self._part(child, inside=inside)
         if node.topic:
@@ -161,7 +163,7 @@ class _Reader:
         if "PythonUDF" in json.dumps(node.content):
             self._hash_functions(node, below=inside)
         if node.kind == "Aggregate" and node.moving:
-            yield from self._aggregate(node)
+            yield from self._aggregate(node, inside=above)
             return
         if node.keeps_state:
             self._found.operators.append(self._operator(node))
@@ -172,8 +174,8 @@ class _Reader:
 
     # --- operators with state -----------------------------------------------------------------------------------------
 
-    def _aggregate(self, node: _Node) -> Iterator[tuple[bool, str]]:
-        """Its keys and functions belong to the state; what is made of the results does not."""
+    def _aggregate(self, node: _Node, *, inside: bool) -> Iterator[tuple[bool, str]]:
+        """Its keys and functions belong to the state; what is made of the results only to that of an operator above it."""
         by = [self._json(each, named=False) for each in node.content["groupingExpressions"]]
         functions: dict[str, None] = {}
         for expression in node.content["aggregateExpressions"]:
@@ -194,9 +196,9 @@ class _Reader:
         )
         yield True, f"aggregate by {by} of {list(functions)} {list(computes)}"
         results = self._line(node).partition("], [")[2]
-        self._found.above.append(f"results [{results}")
+        (self._found.below if inside else self._found.above).append(f"results [{results}")
         yield (
-            False,
+            inside,
             f"results {[self._json(each, named=True) for each in node.content['aggregateExpressions']]} {results}",
         )
 
@@ -231,7 +233,7 @@ class _Reader:
     def _clean(self, text: str) -> str:
         text = re.sub(r"\b(rand|randn|uuid|shuffle|randstr|uniform)\([^()]*(\([^()]*\))?\)", r"\1()", _bare(text))
         if self._now:
-            text = re.sub(r"\b\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?", "now", text)
+            text = re.sub(r"\b\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?)?", _or_now, text)
         return text
 
     def _json(self, value: Any, *, named: bool) -> str:
@@ -258,8 +260,9 @@ class _Reader:
             plain.pop("nullable", None)
         elif kind == "PythonUDF":
             plain["does"] = self._hashes.get(int(value["resultId"]["id"]), "")
-        elif kind == "Literal" and (_is_time(value.get("dataType")) and self._now):
-            plain["value"] = "now"
+        elif kind == "Literal" and self._now and _is_time(value.get("dataType")):
+            # The line beside it has the value, where it is not just now.
+            plain.pop("value", None)
         return plain
 
     def _hash_functions(self, node: _Node, *, below: bool) -> None:
@@ -268,20 +271,23 @@ class _Reader:
         tag = self._spark._jvm.scala.reflect.ClassTag.Byte()  # noqa: SLF001
         for expression in _each(node.java.expressions()):
             for each in _java_find(expression, "PythonUDF"):
-                made = cloudpickle.loads(bytes(each.func().command().toArray(tag)))
-                made = getattr(made, "value", made)
-                function = made[0] if isinstance(made, tuple) else made
-                found = code_hash(function)
+                name = str(each.name())
+                try:
+                    made = cloudpickle.loads(bytes(each.func().command().toArray(tag)))
+                    function = made[0] if isinstance(made, tuple) else made
+                    found, name = code_hash(function), _function_name(function, name)
+                except Exception:  # noqa: BLE001
+                    # One that holds megabytes of data goes to the workers by another way: all code of the stream counts.
+                    found = self._code
                 self._hashes[int(each.resultId().id())] = found
-                name = _function_name(function, str(each.name()))
                 into = self._found.functions_below if below else self._found.functions
                 into[name] = found
 
 
 def _function_name(function: Any, known: str) -> str:
     """The user's name for it: of a processor with state, its class."""
-    held = vars(getattr(function, "__self__", None) or object).values()
-    for each in held:
+    owner = getattr(function, "__self__", None)
+    for each in getattr(owner, "__dict__", {}).values():
         if any(kind.__name__ == "StatefulProcessor" for kind in type(each).__mro__):
             return type(each).__name__
     return known
@@ -344,6 +350,15 @@ def _bare(text: str) -> str:
     """Without the numbers of columns, the marks of event time, and what our readers and Spark add to conditions."""
     text = re.sub(r"#\d+L?(-T\d+ms)?", "", text)
     return re.sub(r"-T\d+ms\b", "", text)
+
+
+def _or_now(found: re.Match[str]) -> str:
+    """A time as it is, unless it is the current one."""
+    try:
+        apart = abs((date.fromisoformat(found[0][:10]) - datetime.now(UTC).date()).days)
+    except ValueError:
+        return found[0]
+    return "now" if apart <= 1 else found[0]
 
 
 def _is_time(kind: Any) -> bool:

@@ -56,7 +56,7 @@ class Versions:
             else:
                 found[name] = self._go_on(name, history, blueprint, insists=name in keep)
             if found[name].kind in ("fresh", "refused"):
-                problems.append(self._problem(name, found[name], insists=name in keep))
+                problems.append(f"{self._problem(name, found[name], insists=name in keep)}.")
         if problems:
             blocked = [name for name in names if found[name].kind in ("fresh", "refused")]
             raise ChangedError(problems, streams=", ".join(blocked))

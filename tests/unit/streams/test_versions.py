@@ -102,7 +102,7 @@ def test_a_stream_that_needs_fresh_state_says_how_much_and_how_long(world: World
     assert "It reads 30,000 records again, from the first there is, in about 20 s at the 1,500 a second" in said
     assert "`riverrun replay meters.py sums`" in said
     assert "`riverrun run meters.py --fresh sums` sends all its rows to sums again" in said
-    assert said.endswith("--keep-state does not help: Spark could not use the state, or would use it wrongly")
+    assert said.endswith("--keep-state does not help: Spark could not use the state, or would use it wrongly.")
     assert len(world.history().versions) == 1
 
 
@@ -115,7 +115,7 @@ def test_all_that_cannot_go_on_is_told_at_once(world: World) -> None:
     assert str(caught.value).startswith("2 streams cannot go on as edited, and nothing was started:\n  sums needs")
     first, second = caught.value.problems
     assert first.endswith(
-        "`riverrun run meters.py --keep-state sums` goes on with what the old code has put into its state"
+        "`riverrun run meters.py --keep-state sums` goes on with what the old code has put into its state."
     )
     assert second.startswith(
         "other is refused, because readers of other have rows of another kind: the column n is gone."
