@@ -34,6 +34,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── StreamCodeError          STREAM_CODE_FAILED     the stream's own code failed on a record
     │   ├── StreamFailedError        STREAM_FAILED          retryable; something around the stream failed
     │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
+    │   ├── ChangedError             STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
@@ -312,6 +313,22 @@ class NotEqualError(StreamError):
     """What a stream has written is not what its code makes of what it has read."""
 
     code = "VERIFY_DIFFERS"
+
+
+class ChangedError(StreamError):
+    """Streams were edited so that they cannot go on from where they were: all of them, each with what to do."""
+
+    code = "STREAM_CHANGED"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str], **fields: Any) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        what = f"{count} stream{'s' if count != 1 else ''} cannot go on as edited, and nothing was started"
+        super().__init__(what, lines=self.problems, **fields)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.what}:", *self.problems])
 
 
 class CheckpointError(StreamError):

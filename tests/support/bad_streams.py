@@ -674,7 +674,13 @@ def checkpoint_damaged(world: StreamWorld) -> str:
 @case("Change what a stream keeps in its state", kafka=True)
 def state_changed(world: StreamWorld) -> str:
     world.runs(TOTALS, readings(10))
-    return world.fails(TOTALS.replace(', "note"', ""), readings(10))
+    return world.fails(TOTALS.replace("F.sum", "F.max"))
+
+
+@case("Take a column out of the rows that a stream has written", kafka=True)
+def column_removed(world: StreamWorld) -> str:
+    world.runs(HIGH, readings(10))
+    return world.fails(HIGH.replace("1')", "1').drop('note')"))
 
 
 @contextmanager

@@ -37,10 +37,23 @@ def run_streams(
     every: str | None = "0 s",
     only: Collection[str] = (),
     fresh: Collection[str] = (),
+    keep_state: Collection[str] = (),
     look: Callable[[], None] = lambda: None,
+    notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, StreamProgress]:
     """Run until all there is has been read; where each stream stood at the end. `look` is called all along."""
-    pipeline = make_pipeline(spark, app, connection, root, speed=speed, every=every, only=only, fresh=fresh)
+    pipeline = make_pipeline(
+        spark,
+        app,
+        connection,
+        root,
+        speed=speed,
+        every=every,
+        only=only,
+        fresh=fresh,
+        keep_state=keep_state,
+        notice=notice,
+    )
     stop = threading.Event()
     timer = threading.Timer(MOST_SECONDS, stop.set)
     timer.start()

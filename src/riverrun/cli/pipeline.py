@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from riverrun.config import Loaded
     from riverrun.kafka.connection import Connection
     from riverrun.model.progress import PipelineProgress
+    from riverrun.streams.change import Change
     from riverrun.streams.compiler import Compilation
     from riverrun.streams.planner import Plan
 
@@ -86,16 +87,22 @@ def graph(*, file: str | None, mermaid: bool, as_json: bool) -> None:
 @_every
 @json_option
 def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> None:
-    """Print how each stream would run, and why not faster. Starts Spark, and needs no broker."""
-    from riverrun.streams.pipeline import slots_of
+    """Print how each stream would run, why not faster, and whether an edited one can go on from where it was.
+
+    Starts Spark, and needs no broker.
+    """
+    from riverrun.streams.pipeline import slots_of, streams_folder
     from riverrun.streams.planner import plan_streams
+    from riverrun.streams.versions import changes_of
 
     settings = loaded()
+    app = _app(settings, file)
 
-    def planned(done: "Compilation") -> "Plan":
-        return plan_streams(done.require(), settings.settings, slots=slots_of(done.spark), speed=speed, every=every)
+    def planned(done: "Compilation") -> "tuple[Plan, dict[str, Change]]":
+        plans = plan_streams(done.require(), settings.settings, slots=slots_of(done.spark), speed=speed, every=every)
+        return plans, changes_of(done, streams_folder(settings.project, app))
 
-    found = _compiled(settings, _app(settings, file), speed, planned)
+    found, changes = _compiled(settings, app, speed, planned)
     rows = [
         {
             "stream": each.name,
@@ -106,6 +113,7 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
             "slots": each.slots,
             "because": each.because,
             "notes": "; ".join(each.notes),
+            "change": changes[each.name].words,
         }
         for each in found.streams
     ]
@@ -143,6 +151,12 @@ def _compiled(
 @_every
 @click.option("--stream", "only", multiple=True, metavar="NAME", help="Run this stream only; may be given again.")
 @click.option("--fresh", multiple=True, metavar="NAME", help="Forget where this stream was: read everything again.")
+@click.option(
+    "--keep-state",
+    multiple=True,
+    metavar="NAME",
+    help="Go on with the state that an earlier version of this stream's code has made, where Spark can use it.",
+)
 @click.option("--until-caught-up", is_flag=True, help="Stop when all there is has been read.")
 @click.option(
     "--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's."
@@ -155,6 +169,7 @@ def run(
     every: str | None,
     only: tuple[str, ...],
     fresh: tuple[str, ...],
+    keep_state: tuple[str, ...],
     until_caught_up: bool,
     bootstrap: str | None,
     master: str | None,
@@ -190,6 +205,7 @@ def run(
                         every=every,
                         only=only,
                         fresh=fresh,
+                        keep_state=keep_state,
                         notice=board.notice,
                     )
                     _tell_plan(pipeline.plan, board.notice)

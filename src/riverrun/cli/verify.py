@@ -65,6 +65,7 @@ def verify(
 def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...]) -> "Iterator[Verdict]":
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
+    from riverrun.streams.blueprint import FILE, History
     from riverrun.streams.books import read_account
     from riverrun.streams.checkpoint import read_stand
     from riverrun.streams.compiler import compile_app
@@ -82,8 +83,10 @@ def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...]) -> "Iterat
         verifier = Verifier(done, connection, Admin(connection))
         checkpoints = Path(checkpoints_of(settings.settings, settings.project, app).removeprefix("file:"))
         for name in require_streams(done, streams):
-            account, _ = read_account(streams_folder(settings.project, app) / name / "account.json")
-            yield verifier.verify(name, read_stand(checkpoints / name, name), late=account.late)
+            folder = streams_folder(settings.project, app) / name
+            account, _ = read_account(folder / "account.json")
+            stand, history = read_stand(checkpoints / name, name), History.read(folder / FILE)
+            yield verifier.verify(name, stand, late=account.late, history=history)
     finally:
         stop_session(spark)
 
@@ -92,7 +95,8 @@ def _show(verdict: "Verdict") -> None:
     if verdict.unproved:
         click.echo(f"{verdict.stream}: cannot be told: {verdict.unproved}.")
         return
-    read = f"{plural(verdict.records, 'record')} read up to batch {verdict.batch}"
+    since = f"from batch {verdict.since} (its code changed then) " if verdict.since else ""
+    read = f"{plural(verdict.records, 'record')} read {since}up to batch {verdict.batch}"
     if verdict.state == "equal":
         click.echo(f"{verdict.stream}: equal. {read}, {plural(verdict.rows, 'row')} in {verdict.topic}.")
         return

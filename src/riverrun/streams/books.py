@@ -19,6 +19,9 @@ from riverrun.streams.compiler import OUT, Compiled
 from riverrun.streams.sources import COUNT, DEAD, observation
 from riverrun.streams.sweeping import Sweeper
 
+# A batch of fewer rows says nothing about how fast many are read.
+ENOUGH_ROWS = 1000
+
 
 class Books:
     """Takes in one progress report after the other."""
@@ -46,6 +49,7 @@ class Books:
         if not compiled.query.one_to_one and not self.account.note:
             self.account.note = _why_not_exact(compiled)
         self._mirrored: dict[Place, int] = {}
+        self._rate = read_rate(file)
 
     def batch(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
         """Book one batch of a streaming query (Spark's progress as JSON says it)."""
@@ -59,8 +63,14 @@ class Books:
             self._stand(report, progress)
             self._move(end)
             return
+        self._measure(int(report.get("numInputRows") or 0), int(report.get("batchDuration") or 0))
         self._book(begin, end, counts, late=late, rows=int(report.get("numInputRows") or 0))
         self._stand(report, progress)
+
+    def _measure(self, rows: int, millis: int) -> None:
+        """The best that a batch has done: how long it takes to read everything again goes by it."""
+        if rows >= ENOUGH_ROWS and millis:
+            self._rate = max(self._rate, rows / millis * 1000)
 
     def whole(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Book a batch run over everything: its account begins anew."""
@@ -168,7 +178,8 @@ class Books:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_suffix(".tmp")
         temporary.write_text(
-            json.dumps({"account": asdict(self.account), "accounted": self.accounted}), encoding="utf-8"
+            json.dumps({"account": asdict(self.account), "accounted": self.accounted, "rate": round(self._rate, 1)}),
+            encoding="utf-8",
         )
         temporary.replace(self._file)
 
@@ -181,6 +192,14 @@ def read_account(file: Path) -> tuple[Account, Offsets]:
         return Account(), {}
     except (OSError, ValueError, KeyError, TypeError):
         return Account(note="the account of earlier runs could not be read, and begins anew"), {}
+
+
+def read_rate(file: Path) -> float:
+    """The most records a second that a batch of the stream has read; 0 when none was large enough to say."""
+    try:
+        return float(json.loads(file.read_text(encoding="utf-8")).get("rate") or 0.0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0.0
 
 
 def _offsets(report: Mapping[str, Any], which: str) -> Offsets:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,35 @@ class Stand:
     begin: Offsets
     end: Offsets
     watermark_ms: int
+    # The first batch that counts, where those before were made by other code.
+    since: int = 0
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a checkpoint is: the last batch that ended, the last that was begun, up to where that one reads, and into how
+    many parts its state is split. A batch that was begun and did not end is computed again."""
+
+    ended: int = -1
+    begun: int = -1
+    end: Offsets = field(default_factory=dict)
+    parts: int = 0
+
+
+def read_position(folder: Path) -> Position:
+    """Nothing is asked of the files but what is there: Spark itself says what is wrong with them."""
+    try:
+        begun = _newest(folder / "offsets")
+        lines = _log(folder / "offsets" / str(begun))
+        end: Offsets = {}
+        for line in lines[1:]:
+            if line != "-":
+                end |= offsets_of(json.loads(line))
+        parts = int((json.loads(lines[0]).get("conf") or {}).get("spark.sql.shuffle.partitions") or 0)
+        ended = _newest(folder / "commits") if (folder / "commits").exists() else -1
+        return Position(ended, begun, end, parts)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return Position()
 
 
 def read_stand(folder: Path, stream: str) -> Stand | None:

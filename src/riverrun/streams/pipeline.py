@@ -21,14 +21,16 @@ from riverrun.model.progress import PipelineProgress
 from riverrun.model.quantity import milliseconds
 from riverrun.model.state import Place
 from riverrun.streams.books import Books
+from riverrun.streams.change import Change
 from riverrun.streams.compiler import Compilation, compile_app
 from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
-from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint
+from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint, needs_stream
 from riverrun.streams.session import check_alive, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
+from riverrun.streams.versions import Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +103,7 @@ class Pipeline:
         every: str | None = None,
         only: Collection[str] = (),
         fresh: Collection[str] = (),
+        keep_state: Collection[str] = (),
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._settings = settings
@@ -110,7 +113,7 @@ class Pipeline:
         self._notice = notice
         self._folder = streams_folder(project, graph.app)
         self.app = graph.app
-        for name in [*only, *fresh]:
+        for name in [*only, *fresh, *keep_state]:
             self._require_stream(name)
         self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
         there = self._admin.topics(list(self.app.topics), config=False)
@@ -124,6 +127,7 @@ class Pipeline:
         )
         self._names = [name for name in graph.order if not only or name in only]
         self._fresh = fresh
+        self._keep_state = keep_state
         self.streams: list[RunningStream] = []
         self._ends: dict[Place, int] = {}
         self._ends_at = 0.0
@@ -146,7 +150,8 @@ class Pipeline:
             )
 
     def prepare(self) -> None:
-        """Make the topics, and see that every stream can go on from where it was."""
+        """See that every stream can go on from where it was, and make the topics. ChangedError when one cannot."""
+        self._judge()
         outputs = [self.done.output_topic(name) for name in self._names]
         topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
         apply_topics(self._admin, list(topics.values()))
@@ -159,6 +164,7 @@ class Pipeline:
             folder = self._folder / name
             if name in self._fresh:
                 self._forget(around, name, group)
+                self._versions.begin(name)
             plan = self.plan.of(name)
             if plan.speed != "batch":
                 check_checkpoint(around, name, group)
@@ -175,6 +181,22 @@ class Pipeline:
         self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
         # Last: what is refused above leaves no thread behind.
         self._sweeper.start(typed)
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        """What became of each stream's code since it last ran; known after `prepare`, also when that refuses."""
+        return self._versions.found
+
+    def _judge(self) -> None:
+        """What the streams were edited to, against what their checkpoints were made by."""
+        checkpoints = checkpoints_of(self._settings, self._project, self.app)
+        self._versions = Versions(
+            self.done, self._admin, self._folder, checkpoints, self._notice, self._settings.spark.shuffle_partitions
+        )
+        once = [
+            name for name in self._names if self.plan.of(name).speed == "batch" and not needs_stream(self.done, name)
+        ]
+        self._versions.judge(self._names, once=once, fresh=self._fresh, keep=self._keep_state)
 
     def _surroundings(self) -> Surroundings:
         checkpoints = checkpoints_of(self._settings, self._project, self.app)
@@ -199,6 +221,7 @@ class Pipeline:
         """Start all and look after them. Raises the first error that ended a stream for good, when all is over."""
         try:
             for stream in self.streams:
+                self._versions.begin(stream.name)
                 stream.start()
             while not stop.is_set() and not all(stream.over for stream in self.streams):
                 self._look()

@@ -116,8 +116,7 @@ class RunningStream:
 
     @property
     def _needs_stream(self) -> bool:
-        """Operators that Spark has for streams only."""
-        return "DeduplicateWithinWatermark" in self._compiled.query.nodes
+        return needs_stream(self._around.done, self.name)
 
     def _start_query(self) -> None:
         done, spark = self._around.done, self._around.done.spark
@@ -324,6 +323,11 @@ class RunningStream:
         self._again_at = time.monotonic() + wait
         self.progress.phase = "restarting"
         self._around.notice(f"{found} It is started again in {wait:g} s.")
+
+
+def needs_stream(done: Compilation, name: str) -> bool:
+    """Operators that Spark has for streams only: at the speed batch too it runs as one, with a checkpoint."""
+    return "DeduplicateWithinWatermark" in done.streams[name].query.nodes
 
 
 def check_checkpoint(around: Surroundings, name: str, group: str) -> None:

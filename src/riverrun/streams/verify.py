@@ -9,7 +9,7 @@ doubles and floats are equal within a billionth.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import UsageError
@@ -17,6 +17,8 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.parts import BATCH
 from riverrun.model.state import Place
+from riverrun.streams.blueprint import History, blueprint_of
+from riverrun.streams.change import judge
 from riverrun.streams.checkpoint import Stand
 from riverrun.streams.compiler import Compilation, Compiled, encoded
 from riverrun.streams.sources import Counters, KafkaRecords
@@ -59,6 +61,8 @@ class Verdict:
     topic: str
     generation: str = ""
     batch: int = -1
+    # The first batch that counts: those before were made by an earlier version of its code.
+    since: int = 0
     records: int = 0
     rows: int = 0
     equal: int = 0
@@ -83,18 +87,20 @@ class Verifier:
         self._connection = connection
         self._admin = admin
 
-    def verify(self, name: str, stand: Stand | None, *, late: int = 0) -> Verdict:
-        """Compare. `stand` is where the stream's checkpoint is, `late` how many rows it has dropped as late."""
+    def verify(self, name: str, stand: Stand | None, *, late: int = 0, history: History | None = None) -> Verdict:
+        """Compare. `stand` is where the stream's checkpoint is, `late` how many rows it has dropped as late, `history` the
+        versions of its code that it has run as."""
         compiled = self._done.streams[name]
         verdict = Verdict(name, compiled.stream.target)
         if stand is None:
             verdict.unproved = "it has not finished a batch yet"
             return verdict
-        verdict.generation, verdict.batch = stand.generation, stand.batch
+        stand, verdict.unproved = self._of_this_code(compiled, stand, history or History())
+        verdict.generation, verdict.batch, verdict.since = stand.generation, stand.batch, stand.since
         verdict.records = sum(
             end - stand.begin[topic].get(part, 0) for topic, parts in stand.end.items() for part, end in parts.items()
         )
-        verdict.unproved = self._against(compiled) or self._gone(stand)
+        verdict.unproved = verdict.unproved or self._against(compiled) or self._gone(stand)
         if verdict.unproved:
             return verdict
         pairs = self._pairs(compiled, stand).cache()
@@ -105,6 +111,27 @@ class Verifier:
         finally:
             pairs.unpersist()
         return verdict
+
+    def _of_this_code(self, compiled: Compiled, stand: Stand, history: History) -> tuple[Stand, str]:
+        """What the code as it is now has read and written, and why that cannot be told apart from what earlier code did."""
+        last = history.last
+        if last is None:
+            return stand, ""
+        if judge(last.blueprint, blueprint_of(self._done, compiled.stream.name)).kind != "unchanged":
+            return stand, f"its code has changed since it ran as version {last.number}: run it, or put the code back"
+        if last.since_batch == 0:
+            return stand, ""
+        if last.blueprint.stateful:
+            before = history.of_state[-2:-1]
+            made = f"version {before[0].number}" if before else "a version that was not written down"
+            return stand, f"rows up to batch {last.since_batch - 1} were made by {made} of its code"
+        if stand.batch < last.since_batch:
+            return stand, f"it has not finished a batch as version {last.number} of its code yet"
+        begin = {
+            topic: {part: last.begin.get(topic, {}).get(part, stand.begin[topic].get(part, 0)) for part in parts}
+            for topic, parts in stand.end.items()
+        }
+        return replace(stand, begin=begin, since=last.since_batch), ""
 
     def _against(self, compiled: Compiled) -> str:
         for node, why in _NOT_IN_BATCH.items():
@@ -152,7 +179,7 @@ class Verifier:
         batch = F.expr(f"cast(filter(headers, h -> h.key = '{BATCH}')[0].value as string)")
         mine = raw.withColumn("_batch", batch).where(
             F.col("_batch").startswith(f"{stand.generation}/")
-            & (F.element_at(F.split("_batch", "/"), -1).cast("bigint") <= stand.batch)
+            & F.element_at(F.split("_batch", "/"), -1).cast("bigint").between(stand.since, stand.batch)
         )
         times = F.lit(1)
         if _by_key(compiled):

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from riverrun.model.pipeline import Line, Stream
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
-from riverrun.streams.books import Books
+from riverrun.streams.books import Books, read_rate
 from riverrun.streams.compiler import Compiled
 from riverrun.streams.logical import Query
 
@@ -152,3 +152,16 @@ def test_a_damaged_file_begins_a_new_account_and_says_so(tmp_path: Path, content
     assert "could not be read" in found.account.note
     found.batch(report(0, 0, 10, out=10), StreamProgress("load"))
     assert json.loads(file.read_text())["account"]["read"] == 10
+
+
+def test_the_best_rate_of_a_large_batch_is_kept(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    found = books(file, Cluster(), Swept())
+    found.batch(report(0, 0, 100, out=100), StreamProgress("load"))
+    assert read_rate(file) == 0
+    found.batch(report(1, 100, 10_100, out=100), StreamProgress("load"))
+    found.batch(report(2, 10_100, 12_100, out=100), StreamProgress("load"))
+    assert read_rate(file) == 20_000
+    books(file, Cluster(), Swept()).batch(report(3, 12_100, 12_200, out=1), StreamProgress("load"))
+    assert read_rate(file) == 20_000
+    assert read_rate(tmp_path / "none.json") == 0

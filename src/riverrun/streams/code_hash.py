@@ -1,0 +1,175 @@
+"""What a Python function does, as a hash: of its compiled code and of all it uses that is the user's own.
+
+Comments, formatting, docstrings and the names of files are not in compiled code; constants, helper functions, classes and
+what a closure holds are looked up and hashed too. What is installed (PySpark, the standard library) counts by its name.
+Compiled code differs between versions of Python: a hash says nothing there (blueprint.py records the version).
+"""
+
+import dis
+import hashlib
+import sys
+import types
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
+# A function's own attributes that say where it stands, not what it does.
+_ABOUT = {
+    "__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__weakref__", "__firstlineno__",
+    "__static_attributes__", "__annotations__", "__wrapped__", "_abc_impl", "__abstractmethods__", "__parameters__",
+    "__orig_bases__", "__slotnames__", "__classcell__",
+}  # fmt: skip
+
+
+def code_hash(thing: Any) -> str:
+    """Equal for functions, classes and values that do the same thing in the same way."""
+    digest = hashlib.sha256()
+    for part in _Walk().parts(thing):
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:32]
+
+
+class _Walk:
+    """Goes through all that a thing is made of, once each."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        # Keeps what was seen alive, or another thing could get its id.
+        self._kept: list[Any] = []
+
+    def parts(self, thing: Any) -> Iterator[str]:  # noqa: PLR0912, C901  -- one branch for each kind of thing
+        if isinstance(thing, _PLAIN):
+            yield f"{type(thing).__name__} {thing!r}"
+            return
+        if id(thing) in self._seen:
+            yield f"again {self._seen[id(thing)]}"
+            return
+        self._seen[id(thing)] = len(self._seen)
+        self._kept.append(thing)
+        if isinstance(thing, types.CodeType):
+            yield from self._code(thing)
+        elif isinstance(thing, tuple | list):
+            yield f"{type(thing).__name__} {len(thing)}"
+            for each in thing:
+                yield from self.parts(each)
+        elif isinstance(thing, set | frozenset):
+            yield f"set {len(thing)}"
+            yield from sorted(code_hash(each) for each in thing)
+        elif isinstance(thing, Mapping):
+            yield f"mapping {len(thing)}"
+            for key, value in thing.items():
+                yield from self.parts(key)
+                yield from self.parts(value)
+        elif isinstance(thing, types.FunctionType):
+            yield from self._function(thing)
+        elif isinstance(thing, types.MethodType):
+            yield "method"
+            yield from self.parts(thing.__func__)
+            yield from self.parts(thing.__self__)
+        elif isinstance(thing, types.ModuleType):
+            yield f"module {thing.__name__}"
+        elif isinstance(thing, staticmethod | classmethod):
+            yield type(thing).__name__
+            yield from self.parts(thing.__func__)
+        elif isinstance(thing, property):
+            yield "property"
+            yield from self.parts([thing.fget, thing.fset, thing.fdel])
+        elif isinstance(thing, type):
+            yield from self._class(thing)
+        else:
+            yield from self._object(thing)
+
+    def _function(self, function: types.FunctionType) -> Iterator[str]:
+        if _installed(function):
+            yield f"function {function.__module__}.{function.__qualname__}"
+            return
+        yield "function"
+        yield from self._code(function.__code__)
+        yield from self.parts([function.__defaults__, function.__kwdefaults__])
+        for cell in function.__closure__ or ():
+            try:
+                yield from self.parts(cell.cell_contents)
+            except ValueError:
+                yield "empty"
+        for name in sorted(_names(function.__code__)):
+            if name in function.__globals__:
+                yield f"global {name}"
+                yield from self.parts(function.__globals__[name])
+
+    def _code(self, code: types.CodeType) -> Iterator[str]:
+        yield f"code {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
+        yield " ".join([*code.co_varnames, "|", *code.co_freevars, "|", *code.co_cellvars])
+        # By instruction, with what each refers to: a docstring moves the numbers of all other constants, and line breaks
+        # leave instructions that do nothing.
+        steps = [each for each in dis.get_instructions(code) if each.opname != "NOP"]
+        offsets = [each.offset for each in steps]
+        for each in steps:
+            if each.opcode in dis.hasconst:
+                yield each.opname
+                yield from (
+                    self._code(each.argval) if isinstance(each.argval, types.CodeType) else self.parts(each.argval)
+                )
+            elif each.opcode in dis.hasjrel or each.opcode in dis.hasjabs:
+                yield f"{each.opname} to {bisect_left(offsets, each.argval)}"
+            else:
+                yield f"{each.opname} {each.argval!r}"
+        for entry in getattr(dis.Bytecode(code), "exception_entries", ()):
+            yield f"except {[bisect_left(offsets, at) for at in (entry.start, entry.end, entry.target)]} {entry.depth}"
+
+    def _class(self, found: type) -> Iterator[str]:
+        if _installed(found):
+            yield f"class {found.__module__}.{found.__qualname__}"
+            return
+        yield f"class {found.__name__}"
+        yield from self.parts(list(found.__bases__))
+        for name, value in sorted(vars(found).items()):
+            if name not in _ABOUT and not name.startswith("_cloudpickle"):
+                yield name
+                yield from self.parts(value)
+
+    def _object(self, thing: Any) -> Iterator[str]:
+        kind = type(thing)
+        if kind.__module__.partition(".")[0] == "py4j":
+            # Something of Spark's, under a number of its own each time.
+            yield "java"
+            return
+        yield f"object {kind.__module__}.{kind.__qualname__}" if _installed(kind) else f"object {kind.__name__}"
+        if not _installed(kind):
+            yield from self.parts(kind)
+        inner = getattr(thing, "__dict__", None)
+        if inner:
+            for name, value in sorted(inner.items()):
+                yield str(name)
+                yield from self.parts(value)
+            return
+        shown = repr(thing)
+        # Without a text of its own, only its kind is known.
+        yield "" if " at 0x" in shown else shown
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names that code, and the functions inside it, look up."""
+    found = set(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            found |= _names(const)
+    return found
+
+
+def _installed(thing: Any) -> bool:
+    """Whether it can be looked up in a module that is not the user's: then its name says enough."""
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    if module is None or "<locals>" in thing.__qualname__:
+        return False
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return module.__name__ != "__main__"
+    parts = Path(file).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    return Path(sys.base_prefix).resolve() / "lib" in Path(file).resolve().parents or module.__name__.startswith(
+        "riverrun."
+    )

@@ -1,0 +1,220 @@
+"""Every stream's code against what its checkpoint was made by, before anything starts; and the versions, written down."""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from riverrun.errors import ChangedError, CheckpointError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.model.state import Place
+from riverrun.streams.blueprint import FILE, Blueprint, History, blueprint_of
+from riverrun.streams.books import read_rate
+from riverrun.streams.change import Change, judge, judge_history
+from riverrun.streams.checkpoint import Position, read_position
+from riverrun.streams.compiler import Compilation
+
+
+@dataclass
+class Versions:
+    """The versions of the streams of one app. `folder` has a folder for each stream, `checkpoints` its checkpoint."""
+
+    done: Compilation
+    admin: Admin
+    folder: Path
+    checkpoints: str
+    notice: Callable[[str], None]
+    # Into how many parts the user wants state split; 0 when nothing is said.
+    parts: int = 0
+    # What each stream's file is to say when it starts.
+    _next: dict[str, History] = field(default_factory=dict)
+    _made: dict[str, Blueprint] = field(default_factory=dict)
+    # The verdict on each stream, when all were judged.
+    found: dict[str, Change] = field(default_factory=dict)
+
+    def judge(
+        self, names: Collection[str], *, once: Collection[str], fresh: Collection[str], keep: Collection[str]
+    ) -> None:
+        """The verdict on each stream. ChangedError, with all of them, where one cannot go on.
+
+        `once` are those that run as one batch and have no checkpoint: only what readers of their rows can take counts there.
+        """
+        found = self.found
+        problems: list[str] = []
+        new: list[str] = []
+        for name in names:
+            blueprint = self._made[name] = blueprint_of(self.done, name)
+            try:
+                history = History.read(self.folder / name / FILE)
+            except CheckpointError:
+                if name not in fresh:
+                    raise
+                history = History()
+            if not history.versions:
+                new.append(name)
+            if name in once or name in fresh or not self._has_checkpoint(name):
+                found[name] = self._begin_anew(name, history, blueprint, write=name not in once)
+            else:
+                found[name] = self._go_on(name, history, blueprint, insists=name in keep)
+            if found[name].kind in ("fresh", "refused"):
+                problems.append(f"{self._problem(name, found[name], insists=name in keep)}.")
+        if problems:
+            blocked = [name for name in names if found[name].kind in ("fresh", "refused")]
+            raise ChangedError(problems, streams=", ".join(blocked))
+        for name, change in found.items():
+            self._tell(name, change)
+        for each in self._left_behind(new):
+            self.notice(each)
+
+    def begin(self, name: str) -> None:
+        """Write down what a stream runs as; right before it starts."""
+        if name in self._next:
+            self._next[name].write(self.folder / name / FILE)
+
+    # --- one stream ---------------------------------------------------------------------------------------------------
+
+    def _begin_anew(self, name: str, history: History, blueprint: Blueprint, *, write: bool) -> Change:
+        last = history.last
+        if write and last is not None and last.fresh and last.fingerprint == blueprint.fingerprint:
+            # It was to begin anew already, and has not.
+            self._next[name] = history
+        elif write:
+            self._next[name] = history.begin(blueprint, fresh=True)
+        if last is None or last.blueprint.target != blueprint.target:
+            return Change("new")
+        found = judge(last.blueprint, blueprint, [each.blueprint for each in history.versions[:-1]])
+        return found if found.kind == "refused" and self._has_rows(blueprint.target) else Change("new")
+
+    def _go_on(self, name: str, history: History, blueprint: Blueprint, *, insists: bool) -> Change:
+        position = self._position(name)
+        if not history.versions:
+            self._next[name] = self._more(history, blueprint, position)
+            if self._is_remote:
+                return Change("new")
+            # Made by a riverrun that wrote no blueprints.
+            return Change("unchanged", ("nothing is written down of the code that it ran as before",))
+        if not self._is_remote:
+            history = history.that_ran(position.ended, position.begun)
+        change = judge_history(history, blueprint)
+        if change.kind == "fresh" and insists and change.may_keep:
+            change = Change("kept", (*change.reasons, "its state is kept because you say so"), True, change.back_to)
+        if change.kind == "unchanged":
+            self._next[name] = history
+        elif change.kind in ("compatible", "kept"):
+            self._next[name] = self._more(history, blueprint, position)
+        if self.parts and position.parts and blueprint.stateful and position.parts != self.parts:
+            self.notice(
+                f"{name} keeps its state in {position.parts} parts, as it began: Spark cannot split it anew. "
+                f"spark.shuffle_partitions={self.parts} counts for it after `--fresh {name}`"
+            )
+        return change
+
+    def _more(self, history: History, blueprint: Blueprint, position: Position) -> History:
+        return history.begin(blueprint, since_batch=position.begun + 1, after=position.ended, begin=position.end)
+
+    @property
+    def _is_remote(self) -> bool:
+        return "://" in self.checkpoints
+
+    def _has_checkpoint(self, name: str) -> bool:
+        return self._is_remote or (self._checkpoint(name) / "metadata").exists()
+
+    def _position(self, name: str) -> Position:
+        return Position() if self._is_remote else read_position(self._checkpoint(name))
+
+    def _checkpoint(self, name: str) -> Path:
+        return Path(self.checkpoints.removeprefix("file:")) / name
+
+    # --- words --------------------------------------------------------------------------------------------------------
+
+    def _tell(self, name: str, change: Change) -> None:
+        if change.kind == "compatible":
+            self.notice(
+                f"{name} has changed: {change.because}. The new code counts from the next record on; "
+                "rows from before stay as they are"
+            )
+        elif change.kind == "kept":
+            self.notice(f"{name} has changed: {change.because}. Its state is kept, and it goes on from where it was")
+        elif change.reasons:
+            self.notice(f"{name} goes on from where it was: {change.because}")
+
+    def _problem(self, name: str, change: Change, *, insists: bool) -> str:
+        file = self._file
+        run = f"riverrun run {file}"
+        topic = self.done.streams[name].stream.target
+        if change.kind == "refused":
+            return (
+                f"{name} is refused, because readers of {topic} have rows of another kind: {change.because}. "
+                f'Give it a topic of its own, `topic="{topic}_2"`, and `{run} --fresh {name}`; or, when nobody needs the '
+                f"rows so far, `riverrun topics delete {topic}` and `{run} --fresh {name}`"
+            )
+        text = f"{name} needs fresh state: {change.because}. {self._again(name)} "
+        text += (
+            f"`riverrun replay {file} {name}` does it without rows that are there twice; "
+            f"`{run} --fresh {name}` sends all its rows to {topic} again"
+        )
+        if change.may_keep:
+            text += f"; `{run} --keep-state {name}` goes on with what the old code has put into its state"
+        elif insists:
+            text += ". --keep-state does not help: Spark could not use the state, or would use it wrongly"
+        return text
+
+    @property
+    def _file(self) -> str:
+        """The pipeline file, as it can be typed here."""
+        file = self.done.graph.app.file
+        here = f"{Path.cwd()}/"
+        return file.removeprefix(here)
+
+    def _again(self, name: str) -> str:
+        """How much is to be read, and how long that takes if it is known."""
+        records = sum(self._size(topic) for topic in self.done.sources(name))
+        rate = read_rate(self.folder / name / "account.json")
+        text = f"It reads {records:,} record{'s' if records != 1 else ''} again, from the first there is"
+        if rate and records:
+            text += f", in about {_duration(records / rate)} at the {rate:,.0f} a second it has reached"
+        return f"{text}."
+
+    def _size(self, topic: str) -> int:
+        state = self.admin.topics([topic], config=False).get(topic)
+        if state is None:
+            return 0
+        places = [Place(topic, part) for part in range(len(state.partitions))]
+        first, last = self.admin.offsets(places, "earliest"), self.admin.offsets(places, "latest")
+        return sum(last[place] - first[place] for place in places)
+
+    def _has_rows(self, topic: str) -> bool:
+        return self._size(topic) > 0
+
+    def _left_behind(self, new: Collection[str]) -> Iterator[str]:
+        """Streams that have run and that the file has no more; perhaps under another name."""
+        app = self.done.graph.app
+        folders = sorted(self.folder.iterdir()) if self.folder.exists() else []
+        for folder in folders:
+            if folder.name in app.streams or not (folder / FILE).exists():
+                continue
+            try:
+                last = History.read(folder / FILE).last
+            except CheckpointError:
+                last = None
+            like = [name for name in new if last is not None and self._made[name].fingerprint == last.fingerprint]
+            if like:
+                yield (
+                    f"{like[0]} does what {folder.name} did, which is not in {self._file} any more: it is a new stream, and "
+                    f"reads from the first record. To go on from where {folder.name} was, give it its name back"
+                )
+            else:
+                yield (
+                    f"{folder.name} has run and is not in {self._file} any more. What it left behind: its topic, its group "
+                    f"{app.name}.{folder.name}, {folder}"
+                )
+
+
+def changes_of(done: Compilation, folder: Path) -> dict[str, Change]:
+    """The verdict on every stream of an app by what is written down, without a broker."""
+    return {name: judge_history(History.read(folder / name / FILE), blueprint_of(done, name)) for name in done.streams}
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

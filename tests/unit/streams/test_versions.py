@@ -1,0 +1,183 @@
+"""All streams of an app judged at once: what is told, what is refused, what is written down. Blueprints are made by hand."""
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.errors import ChangedError, CheckpointError
+from riverrun.model.state import Place
+from riverrun.streams import versions
+from riverrun.streams.blueprint import FILE, Blueprint, History
+from riverrun.streams.plan_text import Operator
+from riverrun.streams.versions import Versions
+
+COLUMNS = {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
+FEWER = {"type": "struct", "fields": []}
+SUMS = Blueprint(
+    name="sums",
+    target="sums",
+    columns=COLUMNS,
+    sources=("readings",),
+    operators=(Operator("groupBy().agg()", ("house",), ("sum(n)",), (), "f1"),),
+    region="s1",
+    rest="r1",
+    made_with="1",
+)
+BELOW = replace(SUMS, region="s2")
+AVERAGES = replace(SUMS, operators=(replace(SUMS.operators[0], computes=("avg(n)",), form="f2"),), region="s2")
+
+
+class Cluster:
+    """Every topic has one partition, with so many records."""
+
+    records = 30_000
+
+    def topics(self, names: Collection[str], *, config: bool) -> dict[str, Any]:
+        assert not config
+        return {name: SimpleNamespace(partitions=[0]) for name in names}
+
+    def offsets(self, places: Collection[Place], at: str) -> dict[Place, int]:
+        return dict.fromkeys(places, 10 if at == "earliest" else 10 + self.records)
+
+
+@dataclass
+class World:
+    """An app with streams of these blueprints, in a folder."""
+
+    root: Path
+    monkeypatch: pytest.MonkeyPatch
+    said: list[str] = field(default_factory=list)
+    cluster: Cluster = field(default_factory=Cluster)
+
+    def judge(self, *blueprints: Blueprint, once: Any = (), fresh: Any = (), keep: Any = ()) -> Versions:
+        made = {each.name: each for each in blueprints}
+        self.monkeypatch.setattr(versions, "blueprint_of", lambda _, name: made[name])
+        streams = {name: SimpleNamespace(stream=each) for name, each in made.items()}
+        app = SimpleNamespace(file="meters.py", name="city", streams=streams)
+        done: Any = SimpleNamespace(
+            graph=SimpleNamespace(app=app), streams=streams, sources=lambda name: list(made[name].sources)
+        )
+        cluster: Any = self.cluster
+        self.said.clear()
+        found = Versions(done, cluster, self.root / "streams", str(self.root / "checkpoints"), self.said.append, 4)
+        found.judge(list(made), once=once, fresh=fresh, keep=keep)
+        return found
+
+    def ran(self, name: str, batch: int) -> None:
+        """The stream has ended this batch."""
+        folder = self.root / "checkpoints" / name
+        for each in ("offsets", "commits"):
+            (folder / each).mkdir(parents=True, exist_ok=True)
+        (folder / "metadata").write_text('{"id": "x"}')
+        conf = json.dumps({"conf": {"spark.sql.shuffle.partitions": "4"}})
+        (folder / "offsets" / str(batch)).write_text(f'v1\n{conf}\n{{"readings":{{"0":{batch + 1}}}}}')
+        (folder / "commits" / str(batch)).write_text("v1\n{}")
+
+    def started(self, blueprint: Blueprint, batch: int = 0) -> "World":
+        self.judge(blueprint).begin(blueprint.name)
+        self.ran(blueprint.name, batch)
+        return self
+
+    def history(self, name: str = "sums") -> History:
+        return History.read(self.root / "streams" / name / FILE)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_a_stream_that_needs_fresh_state_says_how_much_and_how_long(world: World) -> None:
+    world.started(SUMS)
+    (world.root / "streams/sums/account.json").write_text('{"rate": 1500.0}')
+    with pytest.raises(ChangedError) as caught:
+        world.judge(AVERAGES, keep=["sums"])
+    (said,) = caught.value.problems
+    assert said.startswith("sums needs fresh state: it computes avg(n), of which its state has nothing; ")
+    assert "It reads 30,000 records again, from the first there is, in about 20 s at the 1,500 a second" in said
+    assert "`riverrun replay meters.py sums`" in said
+    assert "`riverrun run meters.py --fresh sums` sends all its rows to sums again" in said
+    assert said.endswith("--keep-state does not help: Spark could not use the state, or would use it wrongly.")
+    assert len(world.history().versions) == 1
+
+
+def test_all_that_cannot_go_on_is_told_at_once(world: World) -> None:
+    other = replace(SUMS, name="other", target="other")
+    world.started(SUMS)
+    world.started(other)
+    with pytest.raises(ChangedError) as caught:
+        world.judge(BELOW, replace(other, columns=FEWER))
+    assert str(caught.value).startswith("2 streams cannot go on as edited, and nothing was started:\n  sums needs")
+    first, second = caught.value.problems
+    assert first.endswith(
+        "`riverrun run meters.py --keep-state sums` goes on with what the old code has put into its state."
+    )
+    assert second.startswith(
+        "other is refused, because readers of other have rows of another kind: the column n is gone."
+    )
+    assert caught.value.exit_code == 2
+
+
+def test_versions_are_written_when_a_stream_starts(world: World) -> None:
+    world.started(SUMS, batch=3)
+    above = replace(SUMS, rest="r2")
+    found = world.judge(above)
+    assert world.said == ["sums has changed: its code has changed. Its state is kept, and it goes on from where it was"]
+    assert len(world.history().versions) == 1
+    found.begin("sums")
+    last = world.history().last
+    assert last is not None
+    assert (last.number, last.since_batch, last.after, last.begin) == (2, 4, 3, {"readings": {0: 4}})
+    # It has not run, so the first one counts again, and its number is free.
+    world.judge(SUMS).begin("sums")
+    assert [each.number for each in world.history().versions] == [1]
+    world.judge(BELOW, keep=["sums"]).begin("sums")
+    assert "its state is kept because you say so" in world.said[0]
+    assert [each.number for each in world.history().versions] == [1, 2]
+
+
+def test_fresh_keeps_the_history_and_the_type_of_the_rows(world: World) -> None:
+    world.started(SUMS)
+    world.judge(AVERAGES, fresh=["sums"]).begin("sums")
+    assert [each.fresh for each in world.history().versions] == [True, True]
+    with pytest.raises(ChangedError, match="is refused"):
+        world.judge(replace(AVERAGES, columns=FEWER), fresh=["sums"])
+    with pytest.raises(ChangedError, match="is refused"):
+        world.judge(replace(AVERAGES, columns=FEWER), once=["sums"])
+    world.cluster.records = 0
+    world.judge(replace(AVERAGES, columns=FEWER), fresh=["sums"])
+
+
+def test_a_file_that_is_damaged_is_not_guessed(world: World) -> None:
+    world.started(SUMS)
+    (world.root / "streams/sums" / FILE).write_text("{")
+    with pytest.raises(CheckpointError, match="--fresh sums"):
+        world.judge(SUMS)
+    world.judge(SUMS, fresh=["sums"]).begin("sums")
+    assert len(world.history().versions) == 1
+
+
+def test_a_checkpoint_without_a_blueprint_goes_on_and_says_so(world: World) -> None:
+    world.ran("sums", 7)
+    world.judge(SUMS).begin("sums")
+    assert world.said == ["sums goes on from where it was: nothing is written down of the code that it ran as before"]
+    last = world.history().last
+    assert last is not None
+    assert (last.since_batch, last.fresh) == (8, False)
+
+
+def test_another_name_is_another_stream(world: World) -> None:
+    world.started(SUMS)
+    renamed = replace(SUMS, name="totals", target="totals")
+    world.judge(renamed)
+    assert world.said == [
+        "totals does what sums did, which is not in meters.py any more: it is a new stream, and reads from the first "
+        "record. To go on from where sums was, give it its name back"
+    ]
+    world.judge(replace(AVERAGES, name="averages", target="averages"))
+    assert world.said[0].startswith("sums has run and is not in meters.py any more. What it left behind: its topic, ")
