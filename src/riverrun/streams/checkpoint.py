@@ -25,8 +25,8 @@ class Stand:
 def read_stand(folder: Path, stream: str) -> Stand | None:
     """What the last batch that ended left; None when none has."""
     try:
-        generation = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
-        ended = _newest(folder / "commits")
+        generation = query_id(folder)
+        ended = newest_entry(folder / "commits")
         if ended < 0:
             return None
         lines = _log(folder / "offsets" / str(ended))
@@ -52,7 +52,13 @@ def read_stand(folder: Path, stream: str) -> Stand | None:
         ) from error
 
 
-def _newest(folder: Path) -> int:
+def query_id(folder: Path) -> str:
+    """Which life of a stream a checkpoint is of."""
+    return str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+
+
+def newest_entry(folder: Path) -> int:
+    """The newest number in one of Spark's logs; -1 when it is empty."""
     return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
 
 
