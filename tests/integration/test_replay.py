@@ -2,13 +2,17 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
@@ -18,8 +22,9 @@ from confluent_kafka import Consumer, Producer
 from pyspark.sql import SparkSession
 
 from riverrun.app import App, load_app
-from riverrun.config import KafkaSettings, Project
+from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
 from riverrun.config.stream_state import StreamState
+from riverrun.errors import AlreadyRunningError, OffsetGoneError, RiverrunError, TopicExistsError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
@@ -28,11 +33,12 @@ from riverrun.streams.checkpoint import read_stand
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.generations import Generation, checkpoint_of, read_generations
 from riverrun.streams.pipeline import Pipeline, checked_graph, checkpoints_of, streams_folder
-from riverrun.streams.replay import Replay, Wish, wish_of
+from riverrun.streams.replay import Replay, Wish, cancel, wish_of
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.verify import Verdict, Verifier
 from riverrun.testing.pytest_plugin import local_kafka
-from support.streaming import SETTINGS, make_pipeline
+from support.shell import Shell
+from support.streaming import SETTINGS, make_pipeline, run_streams
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 
@@ -106,10 +112,18 @@ class Town:
         # Without idempotence a batch that is sent again may come after the next one.
         return Producer(self.connection.properties({"linger.ms": 5, "enable.idempotence": True}))
 
-    def _send(self, producer: Producer, at: datetime, **options: int) -> None:
+    def send(self, count: int) -> None:
+        """Ten minutes more."""
+        producer = self._producer()
+        for number in range(count):
+            self._send(producer, self.begin + BACK + timedelta(minutes=10) * number / count)
+        producer.flush()
+
+    def _send(self, producer: Producer, at: datetime, timestamp: int | None = None) -> None:
         house = f"h{self.sent % 7}"
         value = {"house_id": house, "number": self.sent, "at": at.isoformat()}
-        producer.produce("readings", json.dumps(value), house, **options)
+        when = timestamp if timestamp is not None else round(time.time() * 1000)
+        producer.produce("readings", json.dumps(value), house, timestamp=when)
         self.sent += 1
 
     @contextmanager
@@ -136,17 +150,13 @@ class Town:
     def wish(self, stream: str, asked: str) -> Wish:
         return wish_of(self.app, SETTINGS, Project(self.root), stream, asked)
 
-    def replay(self, stream: str, asked: str, stop: threading.Event | None = None) -> Generation | None:
-        wish = self.wish(stream, asked)
+    def replay(
+        self, stream: str, asked: str, stop: threading.Event | None = None, settings: Settings = SETTINGS
+    ) -> Generation | None:
+        wish, project = self.wish(stream, asked), Project(self.root)
         with wish.replay.hold():
-            work = Replay(
-                wish,
-                checked_graph(wish.app),
-                self.spark,
-                self.connection,
-                settings=SETTINGS,
-                project=Project(self.root),
-            )
+            graph = checked_graph(wish.app)
+            work = Replay(wish, graph, self.spark, self.connection, settings=settings, project=project)
             work.prepare()
             return work.run(stop or threading.Event())
 
@@ -301,7 +311,8 @@ def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
         per_house = town.replay("per_house", "beginning")
         assert minutes is not None
         assert per_house is not None
-        assert not live.pipeline.outdated
+        assert live.last is not None
+        assert [each.phase for each in live.last.streams] == ["running"] * 3
         # The pipeline file is changed, and the running one knows nothing of it.
         (town.root / "app.py").write_text(PIPELINE.replace("F.lit(1)", "F.lit(2)"))
         kept = town.replay("kept", (town.begin + BACK / 2).isoformat())
@@ -321,3 +332,92 @@ def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
         verdict = town.verify(name)
         assert verdict.state == "equal", verdict
         assert verdict.generation == read_generations(town.folder(name))[-1].query
+
+
+# Runs the command line and kills it where a test says.
+KILLED = """
+import os, signal, sys
+from riverrun.streams.{module} import {owner} as owner
+real = owner.{name}
+def die(*arguments, **named):
+    if {after}:
+        real(*arguments, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+owner.{name} = die
+from riverrun.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def killed(town: Town, arguments: list[str], **where: Any) -> None:
+    environ = {**Shell(town.root, town.connection.bootstrap_servers).environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED.format(**where), *arguments],
+        cwd=town.root, env=environ, capture_output=True, timeout=MOST_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def test_a_replay_that_is_killed_goes_on(town: Town) -> None:
+    """Nobody runs the stream meanwhile, and its topic goes on getting records that only the next generation reads."""
+    run = partial(run_streams, town.spark, town.app, town.connection, town.root, only=["minutes"])
+    town.send_history()
+    run()
+    before = len(town.rows("minutes"))
+    town.send(500)
+    command = ["replay", "app.py", "minutes", "--from", "0"]
+    # When rows are written, and Spark does not know that they are.
+    killed(town, command, module="sink", owner="ExactSink", name="write", after=True)
+    assert town.wish("minutes", "").state["planned"]
+    with pytest.raises(UsageError, match="from 0 is not finished"):
+        town.replay("minutes", "1")
+    # When the swap is decided, and nothing of it is done.
+    killed(town, command, module="replay", owner="Replay", name="_finish", after=False)
+    assert read_generations(town.folder("minutes")) == []
+    assert len(town.rows("minutes")) == before
+    run()
+    (made,) = read_generations(town.folder("minutes"))
+    assert town.verify("minutes").state == "equal"
+    old, new = ([row["minute"]["start"] for _, _, row in town.rows(each)] for each in ("minutes", made.topic))
+    assert len(old) == len(set(old)) > before
+    # The same records by the same code: the corrected history is the old one.
+    assert sorted(new) == sorted(old)[:before]
+    assert not town.wish("minutes", "").replay.swap.exists()
+    assert not town.admin.topics([f"town.minutes.replay{each}" for each in (".marks", "")], config=False)
+    assert "town.minutes.replay" not in town.admin.group_names()
+    check_mistakes(town)
+
+
+def check_mistakes(town: Town) -> None:
+    """Each in one message, and the stream as it was."""
+
+    def refused(kind: type[RiverrunError], text: str, stream: str, asked: str) -> None:
+        with pytest.raises(kind, match=text):
+            town.replay(stream, asked)
+        assert not town.wish("minutes", "").state
+
+    stood = read_generations(town.folder("minutes"))
+    refused(UsageError, "Did you mean minutes", "minuts", "")
+    refused(UsageError, "--from cannot be understood", "minutes", "the day before")
+    refused(UsageError, "no record from latest on", "minutes", "latest")
+    with pytest.raises(UsageError, match="has not finished a batch yet"):
+        town.wish("kept", "").check()
+    with pytest.raises(UsageError, match="no replay of minutes to cancel"):
+        cancel(town.wish("minutes", ""), town.admin)
+    town.admin.create_topic("minutes.3", partitions=1, replicas=1, config={})
+    refused(TopicExistsError, "riverrun topics delete minutes.3", "minutes", "")
+    town.admin.delete_topics(["minutes.3"])
+    with pytest.raises(UsageError, match="runs batch, and cannot be replayed"):
+        town.replay("minutes", "", settings=replace(SETTINGS, streams=StreamSettings(speed="batch")))
+    # It is stopped before it has done anything, and removed.
+    stop = threading.Event()
+    stop.set()
+    assert town.replay("minutes", "", stop) is None
+    assert town.admin.topics(["minutes.3"])
+    with town.wish("minutes", "").replay.hold(), pytest.raises(AlreadyRunningError, match="under way"):
+        town.replay("minutes", "")
+    assert cancel(town.wish("minutes", ""), town.admin) == "minutes.3"
+    assert not town.admin.topics(["minutes.3"])
+    town.admin.delete_records({Place("readings", 0): 10})
+    refused(OffsetGoneError, "--from beginning", "minutes", "5")
+    assert read_generations(town.folder("minutes")) == stood

@@ -151,8 +151,13 @@ def progress_line(progress: "ReplayProgress") -> str:
     """Where a replay is, in one line."""
     left = progress.seconds_left
     when = "" if left is None or not progress.left else f", about {_duration(left)} left"
-    speed = f" at {progress.rate:,.0f}/s" if progress.rate else ""
-    return f"{progress.stream} {progress.phase}: {plural(progress.read, 'record')} read{speed}, {progress.left} to go{when}"
+    speed = f" at {_number(progress.rate)}/s" if progress.rate else ""
+    done = plural(progress.read, "record")
+    return f"{progress.stream} {progress.phase}: {done} read{speed}, {_number(progress.left)} to go{when}"
+
+
+def _number(number: float) -> str:
+    return f"{number:,.0f}".replace(",", " ")
 
 
 def _duration(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """The parts of a replay that need neither Spark nor Kafka: planned batches, the agreement, and the swap."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -221,15 +220,15 @@ class Stream:
 def looked(side: Handover, stream: Any) -> str:
     """Until it has done what it does beside."""
     found = side.look(stream)
-    while side._thread is not None:  # noqa: SLF001
-        side._thread.join()  # noqa: SLF001
+    while side._thread is not None:
+        side._thread.join()
         found = side.look(stream)
     return found
 
 
 @pytest.fixture
 def side(replay: ReplayFolder, monkeypatch: pytest.MonkeyPatch) -> Handover:
-    def settled(stream: Any, request: str, wait: Callable[[], bool]) -> Answer:  # noqa: ARG001
+    def settled(stream: Any, request: str, wait: Callable[[], bool]) -> Answer:
         if stream.name == "broken":
             raise CheckpointError("It cannot stop")
         return Answer(request, "old", 4, {"in": {0: 9}})
@@ -323,4 +322,3 @@ def test_the_line_of_a_replay() -> None:
     assert progress_line(ReplayProgress("kept", "replaying", 1, 0, 0.0)) == "kept replaying: 1 record read, 0 to go"
     text = progress_line(ReplayProgress("kept", "replaying", 50_000, 30_000, 10_000.0))
     assert text == "kept replaying: 50 000 records read at 10 000/s, 30 000 to go, about 3 s left"
-    assert os.linesep not in text
