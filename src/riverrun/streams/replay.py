@@ -65,8 +65,8 @@ if TYPE_CHECKING:
 
 # A bite lasts about this long. Each is a start of the query, which takes one to three seconds.
 BITE_SECONDS = 20.0
-# What is left can be read in one go while the running stream stands still, if the last bite took no longer than this.
-CUT_SECONDS = 15.0
+# What may be left to read while the running stream stands still: so many records, or what takes so long.
+CUT_RECORDS, CUT_SECONDS = 20_000, 10.0
 LOOK_SECONDS = 0.1
 # How long the running stream may take to end its batch.
 ANSWER_SECONDS = 600.0
@@ -352,8 +352,7 @@ class Replay:
         self._stop, self._changed = stop, changed
         try:
             while not stop.is_set():
-                taken = self._catch_up()
-                if taken is not None and taken <= CUT_SECONDS and (made := self._cut()) is not None:
+                if self._catch_up() and (made := self._cut()) is not None:
                     return made
             return None
         finally:
@@ -361,14 +360,12 @@ class Replay:
             self._stream.stop()
             self._stream.mirror()
 
-    def _catch_up(self) -> float | None:
-        """Read on up to where the running stream is at most; how long that took when it came there."""
+    def _catch_up(self) -> bool:
+        """Read on up to where the running stream is at most; whether little is left by then."""
         live = self._live()
-        cap = self._cap(live)
-        started = time.monotonic()
-        self._step(cap, self._clock(live.watermark_ms))
-        reached = not is_cut_off(self._stream.checkpoint) and not missing(self._mine, cap)
-        return time.monotonic() - started if reached else None
+        self._step(self._cap(live), self._clock(live.watermark_ms))
+        left = missing(self._mine, self._cap(self._live()))
+        return not is_cut_off(self._stream.checkpoint) and left <= max(CUT_RECORDS, self._rate * CUT_SECONDS)
 
     @property
     def _mine(self) -> Offsets:
