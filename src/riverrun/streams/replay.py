@@ -194,6 +194,8 @@ class Replay:
         self._plan = plan_streams(self._done, settings, slots=slots, speed="near-real-time").of(wish.stream)
         self._speed: str = plan_streams(self._done, settings, slots=slots).of(wish.stream).speed
         self._told = 0.0
+        # As it is loaded here, whatever becomes of the files meanwhile.
+        self._code = code_of(wish.app)
         self._rows = FIRST_BITE
         self._rate = 0.0
         self._state: dict[str, Any] = {}
@@ -208,7 +210,7 @@ class Replay:
         self._state = self._wish.state
         if not self._state:
             self._begin()
-        elif self._state["code"] != code_of(self._wish.app):
+        elif self._state["code"] != self._code:
             raise UsageError(
                 f"The pipeline file has changed since the replay of {self._wish.stream} began",
                 hint=f"Remove that one with `riverrun replay {self._named} --cancel` and begin anew",
@@ -250,7 +252,7 @@ class Replay:
             topic=topic,
             asked=self._wish.asked or "beginning",
             begin=begin,
-            code=code_of(self._wish.app),
+            code=self._code,
             planned=False,
             began_at=_now(),
         )
@@ -499,7 +501,7 @@ class Replay:
     def _ask(self, request: str) -> Answer | None:
         """Ask who runs the pipeline; None when that process ends meanwhile."""
         self._check_runner()
-        self._files.ask(request, code_of(self._wish.app))
+        self._files.ask(request, self._code)
         deadline = time.monotonic() + ANSWER_SECONDS
         while not self._stop.wait(LOOK_SECONDS):
             answer = self._files.heard(request)

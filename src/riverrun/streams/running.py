@@ -357,6 +357,8 @@ class RunningStream:
         when it gives False, the batch is left as it is. Raises what ended the stream for good."""
         lane = self.lane
         self.lane = replace(lane, once=True)
+        # What it failed of before is another matter.
+        self.error = None
         try:
             self.start()
             while not self.over:
