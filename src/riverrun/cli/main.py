@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("riverrun.cli.pipeline", "plan", "Show the speed of each stream, and why."),
     "graph": ("riverrun.cli.pipeline", "graph", "Show which stream reads what."),
     "verify": ("riverrun.cli.verify", "verify", "Prove a stream's output: compute it again, compare."),
+    "replay": ("riverrun.cli.replay", "replay", "Compute a stream again, and take over in one cut."),
     "topics": ("riverrun.cli.topics", "topics", "List, describe, create, alter, delete topics."),
     "produce": ("riverrun.cli.produce", "produce", "Send records from stdin or a file to a topic."),
     "consume": ("riverrun.cli.consume", "consume", "Print the records of a topic."),

@@ -191,10 +191,11 @@ def run(
     with StreamState(settings.project, file or settings.settings.project.app) as state:
         starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
         spark: Any = None
+        outdated = False
         try:
-            with _working("Starting Spark and Kafka"), _kafka(settings) as connection:
+            with _working("Starting Spark and Kafka"), kafka_of(settings) as connection:
                 spark = starting.result()
-                with _board() as board, _stop_on_signals() as stop:
+                with _board() as board, stop_on_signals() as stop:
                     pipeline = Pipeline(
                         found,
                         spark,
@@ -220,12 +221,27 @@ def run(
                             board.show(progress)
 
                         pipeline.run(stop, changed, until_caught_up=until_caught_up)
+                        outdated = pipeline.outdated
         finally:
             if spark is None:
                 spark = starting.leftover()
             if spark is not None:
                 stop_session(spark)
+    if outdated:
+        # A replay with a newer pipeline file has taken over: the same command, with that file.
+        os.execv(sys.executable, [sys.executable, *without_fresh(sys.orig_argv[1:])])  # noqa: S606
     say("Stopped.")
+
+
+def without_fresh(arguments: list[str]) -> list[str]:
+    """A command line for going on: what it forgot the first time it must not forget again."""
+    kept: list[str] = []
+    skip = False
+    for each in arguments:
+        if not skip and each != "--fresh" and not each.startswith("--fresh="):
+            kept.append(each)
+        skip = each == "--fresh" and not skip
+    return kept
 
 
 def _tell_plan(found: "Plan", notice: Callable[[str], None]) -> None:
@@ -269,7 +285,7 @@ class _Starting:
 
 
 @contextmanager
-def _kafka(settings: "Loaded") -> "Iterator[Connection]":
+def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block."""
     from riverrun.cli.up import start_in_background
     from riverrun.cluster.control import find_running, stop_runner
@@ -296,7 +312,7 @@ def loaded_again(settings: "Loaded") -> Any:
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set. A second one ends the program at once."""
     stop = threading.Event()
 

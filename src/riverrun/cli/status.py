@@ -1,5 +1,6 @@
 """`riverrun status` and `riverrun logs`: what runs, where, and what it says."""
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -7,8 +8,11 @@ import click
 
 from riverrun.cli.context import loaded
 from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.config.run_state import is_locked
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from riverrun.config import Loaded, Project
     from riverrun.model.progress import PipelineProgress
 
@@ -30,19 +34,49 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     """Show the project's servers (state, address, pid, uptime, memory, restarts) and the streams of its pipeline.
 
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
-    bootstrap_servers, servers, pipeline, streams.
+    bootstrap_servers, servers, pipeline, streams, replays.
     """
     settings = loaded()
     report = _attached(settings) if settings.attached else _local(settings)
     pipeline, progress = _pipeline(settings.project)
     if as_json:
         streams = [each.as_dict() for each in progress.streams] if progress else []
-        print_json({**report, "pipeline": pipeline, "streams": streams})
+        print_json({**report, "pipeline": pipeline, "streams": streams, "replays": _replays(settings.project)})
     else:
         _show(settings, report)
         _show_streams(pipeline, progress)
+        for each in _replays(settings.project):
+            how = "runs" if each["running"] else "is not finished; go on with it: `riverrun replay`"
+            left = f": {each['read']} records read, {each['left']} to go" if "left" in each else ""
+            say(f"A replay of {each['stream']} from {each['from']} {how}{left}")
     if report["state"] not in ("ready", "degraded"):
         ctx.exit(1)
+
+
+def _replays(project: "Project") -> list[dict[str, Any]]:
+    """Replays that are not finished, as they wrote it down (streams/handover.py)."""
+    found: list[dict[str, Any]] = []
+    for state in sorted(project.home.glob("streams/*/*/replay/replay.json")):
+        content = _content(state)
+        if content:
+            progress = _content(state.with_name("progress.json"))
+            found.append({
+                "app": state.parents[2].name,
+                "stream": state.parents[1].name,
+                "from": content.get("asked", ""),
+                "topic": content.get("topic", ""),
+                "running": is_locked(state.with_name("lock")),
+                **{name: progress[name] for name in ("read", "left", "rate") if name in progress},
+            })  # fmt: skip
+    return found
+
+
+def _content(file: "Path") -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _local(settings: "Loaded") -> dict[str, Any]:

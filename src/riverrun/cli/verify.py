@@ -69,6 +69,7 @@ def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...]) -> "Iterat
     from riverrun.streams.books import read_account
     from riverrun.streams.checkpoint import read_stand
     from riverrun.streams.compiler import compile_app
+    from riverrun.streams.generations import checkpoint_of, read_generations
     from riverrun.streams.pipeline import checked_graph, checkpoints_of, open_session, streams_folder
     from riverrun.streams.session import stop_session
     from riverrun.streams.sources import KafkaRecords
@@ -81,12 +82,15 @@ def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...]) -> "Iterat
     try:
         done = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
         verifier = Verifier(done, connection, Admin(connection))
-        checkpoints = Path(checkpoints_of(settings.settings, settings.project, app).removeprefix("file:"))
+        checkpoints = checkpoints_of(settings.settings, settings.project, app)
         for name in require_streams(done, streams):
             folder = streams_folder(settings.project, app) / name
             account, _ = read_account(folder / "account.json")
-            stand, history = read_stand(checkpoints / name, name), History.read(folder / FILE)
-            yield verifier.verify(name, stand, late=account.late, history=history)
+            stand = read_stand(Path(checkpoint_of(checkpoints, folder).removeprefix("file:")), name)
+            # Of a generation that a replay has made, the rows before the cut are in a topic of their own.
+            earlier = [each.topic for each in read_generations(folder)[-1:]]
+            history = History.read(folder / FILE)
+            yield verifier.verify(name, stand, late=account.late, history=history, earlier=earlier)
     finally:
         stop_session(spark)
 

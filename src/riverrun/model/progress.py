@@ -60,6 +60,8 @@ class StreamProgress:
     restarts: int = 0
     error: str = ""
     account: Account = field(default_factory=Account)
+    # Whether it computes again what was told before: nobody may be told a second time.
+    replaying: bool = False
 
     def age_seconds(self, now: float) -> float | None:
         """How long ago the last record was read; None when none was. `now` is a Unix time."""

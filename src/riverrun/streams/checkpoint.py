@@ -38,14 +38,14 @@ class Position:
 def read_position(folder: Path) -> Position:
     """Nothing is asked of the files but what is there: Spark itself says what is wrong with them."""
     try:
-        begun = _newest(folder / "offsets")
+        begun = newest_entry(folder / "offsets")
         lines = _log(folder / "offsets" / str(begun))
         end: Offsets = {}
         for line in lines[1:]:
             if line != "-":
                 end |= offsets_of(json.loads(line))
         parts = int((json.loads(lines[0]).get("conf") or {}).get("spark.sql.shuffle.partitions") or 0)
-        ended = _newest(folder / "commits") if (folder / "commits").exists() else -1
+        ended = newest_entry(folder / "commits") if (folder / "commits").exists() else -1
         return Position(ended, begun, end, parts)
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         return Position()
@@ -54,8 +54,8 @@ def read_position(folder: Path) -> Position:
 def read_stand(folder: Path, stream: str) -> Stand | None:
     """What the last batch that ended left; None when none has."""
     try:
-        generation = str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
-        ended = _newest(folder / "commits")
+        generation = query_id(folder)
+        ended = newest_entry(folder / "commits")
         if ended < 0:
             return None
         lines = _log(folder / "offsets" / str(ended))
@@ -81,7 +81,13 @@ def read_stand(folder: Path, stream: str) -> Stand | None:
         ) from error
 
 
-def _newest(folder: Path) -> int:
+def query_id(folder: Path) -> str:
+    """Which life of a stream a checkpoint is of."""
+    return str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
+
+
+def newest_entry(folder: Path) -> int:
+    """The newest number in one of Spark's logs; -1 when it is empty."""
     return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
 
 

@@ -23,13 +23,16 @@ from riverrun.model.state import Place
 from riverrun.streams.books import Books
 from riverrun.streams.change import Change
 from riverrun.streams.compiler import Compilation, compile_app
+from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.graph import Graph, graph_of
+from riverrun.streams.handover import Handover, ReplayFolder, before_start
 from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
 from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint, needs_stream
 from riverrun.streams.session import check_alive, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
+from riverrun.streams.user_code import code_of
 from riverrun.streams.versions import Versions
 
 if TYPE_CHECKING:
@@ -56,6 +59,20 @@ def checkpoints_of(settings: Settings, project: Project, app: App) -> str:
 def group_of(app: App, stream: str) -> str:
     """The consumer group that shows where a stream stands."""
     return f"{app.name}.{stream}"
+
+
+def replay_group(app: App, stream: str) -> str:
+    """The same of a replay."""
+    return f"{group_of(app, stream)}.replay"
+
+
+def surroundings(
+    done: Compilation, settings: Settings, project: Project, connection: Connection, notice: Callable[[str], None]
+) -> Surroundings:
+    checkpoints = checkpoints_of(settings, project, done.graph.app)
+    log = str(project.home / "spark" / "spark.log")
+    open_for = milliseconds(settings.streams.transaction_timeout, what="streams.transaction_timeout") / 1000
+    return Surroundings(done, connection, Admin(connection), checkpoints, log, open_for, notice)
 
 
 def checked_graph(app: App) -> Graph:
@@ -129,6 +146,10 @@ class Pipeline:
         self._fresh = fresh
         self._keep_state = keep_state
         self.streams: list[RunningStream] = []
+        self._handovers: dict[str, Handover] = {}
+        self._code = code_of(self.app)
+        # Set when the pipeline file has changed and a replay with the new one was swapped in: `run` is to be started anew.
+        self.outdated = False
         self._ends: dict[Place, int] = {}
         self._ends_at = 0.0
         self._places: list[Place] = []
@@ -151,6 +172,10 @@ class Pipeline:
 
     def prepare(self) -> None:
         """See that every stream can go on from where it was, and make the topics. ChangedError when one cannot."""
+        replays = {name: ReplayFolder(self._folder / name) for name in self._names}
+        for name, replay in replays.items():
+            # A swap that was cut off brings another checkpoint, and the code it was made by.
+            before_start(replay, self._admin, replay_group(self.app, name), fresh=name in self._fresh)
         self._judge()
         outputs = [self.done.output_topic(name) for name in self._names]
         topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
@@ -158,25 +183,17 @@ class Pipeline:
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
         self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)
+        self._typed = set(typed)
         around = self._surroundings()
         for name in self._names:
             group = group_of(self.app, name)
-            folder = self._folder / name
             if name in self._fresh:
                 self._forget(around, name, group)
                 self._versions.begin(name)
-            plan = self.plan.of(name)
-            if plan.speed != "batch":
-                check_checkpoint(around, name, group)
-            books = Books(
-                self.done.streams[name],
-                {topic: topic in typed for topic in self.done.sources(name)},
-                group,
-                folder / "account.json",
-                admin=self._admin,
-                sweeper=self._sweeper,
-            )
-            self.streams.append(RunningStream(around, plan, books, folder))
+            if self.plan.of(name).speed != "batch":
+                check_checkpoint(around, name, group, self._folder / name)
+            self.streams.append(self._stream(around, name))
+            self._handovers[name] = Handover(replays[name], self._admin, replay_group(self.app, name), self._notice)
         found = self._admin.topics(list(sources), config=False)
         self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
         # Last: what is refused above leaves no thread behind.
@@ -198,16 +215,25 @@ class Pipeline:
         ]
         self._versions.judge(self._names, once=once, fresh=self._fresh, keep=self._keep_state)
 
+    def _stream(self, around: Surroundings, name: str) -> RunningStream:
+        books = Books(
+            self.done.streams[name],
+            {topic: topic in self._typed for topic in self.done.sources(name)},
+            group_of(self.app, name),
+            self._folder / name / "account.json",
+            admin=self._admin,
+            sweeper=self._sweeper,
+        )
+        return RunningStream(around, self.plan.of(name), books, self._folder / name)
+
     def _surroundings(self) -> Surroundings:
-        checkpoints = checkpoints_of(self._settings, self._project, self.app)
-        log = str(self._project.home / "spark" / "spark.log")
-        open_for = milliseconds(self._settings.streams.transaction_timeout, what="streams.transaction_timeout") / 1000
-        return Surroundings(self.done, self._connection, self._admin, checkpoints, log, open_for, self._notice)
+        return surroundings(self.done, self._settings, self._project, self._connection, self._notice)
 
     def _forget(self, around: Surroundings, name: str, group: str) -> None:
         """Where a stream stood, so that it begins again at the first record there is."""
-        shutil.rmtree(Path(around.checkpoints) / name, ignore_errors=True)
-        shutil.rmtree(self._folder / name, ignore_errors=True)
+        shutil.rmtree(checkpoint_of(around.checkpoints, self._folder / name), ignore_errors=True)
+        for each in ("account.json", "bite.json", "batch-run.json"):
+            (self._folder / name / each).unlink(missing_ok=True)
         if group in self._admin.group_names():
             self._admin.delete_group(group)
 
@@ -223,13 +249,15 @@ class Pipeline:
             for stream in self.streams:
                 self._versions.begin(stream.name)
                 stream.start()
-            while not stop.is_set() and not all(stream.over for stream in self.streams):
+            while not stop.is_set() and not self.outdated and not self._all_over:
                 self._look()
                 changed(self.snapshot())
                 if until_caught_up and all(stream.caught_up for stream in self.streams):
                     break
                 stop.wait(LOOK_SECONDS)
         finally:
+            for handover in self._handovers.values():
+                handover.close()
             for stream in self.streams:
                 stream.stop()
             self._sweeper.drain(DRAIN_SECONDS)
@@ -245,10 +273,30 @@ class Pipeline:
     def _look(self) -> None:
         check_alive(self._project.home / "spark")
         self._look_at_ends()
-        for stream in self.streams:
-            stream.look(self._ends)
+        for index, stream in enumerate(self.streams):
+            match self._handovers[stream.name].look(stream):
+                case "run":
+                    stream.look(self._ends)
+                case "swapped":
+                    self._take_over(index, self._handovers[stream.name].code)
         if all(stream.progress.batch >= 0 for stream in self.streams):
             make_archive(self.done.spark)
+
+    @property
+    def _all_over(self) -> bool:
+        return all(each.over for each in self.streams) and not any(each.busy for each in self._handovers.values())
+
+    def _take_over(self, index: int, code: str) -> None:
+        """Go on with the generation that a replay has made."""
+        name = self.streams[index].name
+        self.streams[index].close()
+        if code != self._code:
+            self._notice(f"{name} was replayed with another version of the pipeline file: starting again with that one")
+            self.outdated = True
+            return
+        self._notice(f"{name} goes on with what its replay has made")
+        self.streams[index] = self._stream(self._surroundings(), name)
+        self.streams[index].start()
 
     def _look_at_ends(self, *, force: bool = False) -> None:
         now = time.monotonic()

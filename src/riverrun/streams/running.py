@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,18 @@ from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
 from riverrun.streams.batch_run import BatchRun
 from riverrun.streams.books import Books
-from riverrun.streams.checkpoint import Offsets
+from riverrun.streams.checkpoint import Offsets, query_id
 from riverrun.streams.compiler import Compilation, encoded, identified
+from riverrun.streams.cut import is_cut_off, is_written, planned
 from riverrun.streams.failures import Files, explain
+from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.planner import StreamPlan
 from riverrun.streams.session import is_local
 from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import Counters, KafkaRecords
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 # A backlog is taken in bites that last about this long, so that progress is seen and a crash repeats little.
@@ -54,13 +58,30 @@ class Surroundings:
     notice: Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Lane:
+    """Where one generation of a stream keeps its place and sends its rows. `starts` is where it begins to read when it is
+    new; with `once` it runs the one batch that is planned in its checkpoint (streams/cut.py), and is finished."""
+
+    query: str
+    topic: str
+    checkpoint: str
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    once: bool = False
+    # A replay: whatever tells people something must stay silent.
+    replaying: bool = False
+
+
 class RunningStream:
     """One stream. `look` is called again and again; it never blocks for long and never raises."""
 
-    def __init__(self, around: Surroundings, plan: StreamPlan, books: Books, folder: Path) -> None:
+    def __init__(
+        self, around: Surroundings, plan: StreamPlan, books: Books, folder: Path, lane: Lane | None = None
+    ) -> None:
         self._around = around
         self.plan = plan
         self._compiled = around.done.streams[plan.name]
+        self.lane = lane or Lane(plan.name, self._compiled.stream.target, checkpoint_of(around.checkpoints, folder))
         self._books = books
         self._bite_file = folder / "bite.json"
         self._bite = _read_bite(self._bite_file)
@@ -69,7 +90,7 @@ class RunningStream:
             around.connection,
             around.admin,
             name=books.group,
-            topic=self._compiled.stream.target,
+            topic=self.lane.topic,
             transaction_seconds=around.transaction_seconds,
             here=plan.speed == "near-real-time" and is_local(around.done.spark),
         )
@@ -81,7 +102,12 @@ class RunningStream:
         self._failures = 0
         self.error: RiverrunError | None = None
         self.progress = StreamProgress(
-            plan.name, topic=self._compiled.stream.target, group=books.group, speed=plan.speed, account=books.account
+            plan.name,
+            topic=self.lane.topic,
+            group=books.group,
+            speed=plan.speed,
+            replaying=self.lane.replaying,
+            account=books.account,
         )
 
     @property
@@ -118,11 +144,11 @@ class RunningStream:
     def _needs_stream(self) -> bool:
         return needs_stream(self._around.done, self.name)
 
-    def _start_query(self) -> None:
+    def _start_query(self, write: Callable[["DataFrame", int], None] | None = None) -> None:
         done, spark = self._around.done, self._around.done.spark
         counters = Counters(moving=True)
         options = {"maxOffsetsPerTrigger": str(self._bite)} if self.plan.speed == "near-real-time" else {}
-        source = KafkaRecords(spark, self._around.connection, options=options)
+        source = KafkaRecords(spark, self._around.connection, options=options, starts=self.lane.starts)
         rows = done.rows(self.name, source, counters=counters, broadcast=self.plan.speed == "real-time")
         # Its jobs take turns with those of the other streams.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -134,14 +160,16 @@ class RunningStream:
             real_time: Any = writer.trigger
             writer = real_time(realTime=f"{self.plan.every_ms} milliseconds")
         else:
-            writer = records.writeStream.foreachBatch(self._sink.write)
+            writer = records.writeStream.foreachBatch(write or self._sink.write)
             pace: Any = {"availableNow": True}
-            if self.plan.speed == "near-real-time":
+            if self.lane.once:
+                pace = {"once": True}
+            elif self.plan.speed == "near-real-time":
                 pace = {"processingTime": f"{self.plan.every_ms} milliseconds"}
             writer = writer.trigger(**pace)
         writer = (
-            writer.queryName(self.name)
-            .option("checkpointLocation", f"{self._around.checkpoints}/{self.name}")
+            writer.queryName(self.lane.query)
+            .option("checkpointLocation", self.lane.checkpoint)
             .outputMode(self._compiled.mode if self.plan.speed == "batch" else self.plan.output_mode)
         )
         self._seen = (-1, "")
@@ -266,7 +294,7 @@ class RunningStream:
 
     def _adapt(self, ends: Mapping[Place, int]) -> None:
         """Size the bites of a backlog by what a full one took. A query takes a new size only when it starts."""
-        if self.plan.speed != "near-real-time" or not self._query or not ends:
+        if self.plan.speed != "near-real-time" or self.lane.once or not self._query or not ends:
             return
         last = self._query.lastProgress
         if last is None or last.batchId < 1:
@@ -298,10 +326,78 @@ class RunningStream:
         if not self.over:
             self.progress.phase = "stopped"
 
+    # --- batches that somebody else plans (streams/replay.py, streams/handover.py) ------------------------------------
+
+    def rest(self) -> None:
+        """Stop as `stop` does, and stay so until `start` is called."""
+        if self._batch is None and self.progress.phase != "failed":
+            self.stop()
+            self._query = None
+            self._again_at = math.inf
+            self.progress.phase = "restarting"
+
+    def plan_first(self) -> None:
+        """Let Spark plan the first batch of a new checkpoint, and compute nothing."""
+        log = logging.getLogger("py4j.clientserver")
+        self._start_query(_refuse)
+        assert self._query is not None  # noqa: S101
+        try:
+            # It would tell of what is meant to happen, with the stack.
+            log.disabled = True
+            self._query.awaitTermination()
+        except Exception as error:
+            if not (self.checkpoint / "offsets" / "0").exists():
+                self._failed(error)
+                raise (self.error or explain(self._compiled.stream, error, self._files)) from error
+        finally:
+            log.disabled = False
+            self._query = None
+
+    def run_planned(self, wait: Callable[[], bool]) -> None:
+        """Run the one batch that is planned, and its like again when something around it failed. `wait` lets a moment pass;
+        when it gives False, the batch is left as it is. Raises what ended the stream for good."""
+        lane = self.lane
+        self.lane = replace(lane, once=True)
+        # What it failed of before is another matter.
+        self.error = None
+        try:
+            self.start()
+            while not self.over:
+                if not wait():
+                    self.rest()
+                    return
+                self.look({})
+            if self.error is not None:
+                raise self.error
+            self.rest()
+        finally:
+            self.lane = lane
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.lane.checkpoint.removeprefix("file:"))
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether rows of a batch that has not ended are in its topic. It must be at rest; nobody writes them after this."""
+        if not is_cut_off(self.checkpoint):
+            return False
+        generation = query_id(self.checkpoint)
+        return is_written(self._around.admin, self._sink.target, generation, planned(self.checkpoint))
+
+    def close(self) -> None:
+        """Another takes its place."""
+        self.mirror()
+        self._sink.close()
+
     def mirror(self) -> None:
         """Bring the consumer group up to where the stream is."""
         with contextlib.suppress(RiverrunError):
             self._books.mirror()
+
+    @property
+    def _files(self) -> Files:
+        return Files(self._around.log, self.lane.checkpoint, str(Path(self._around.log).parent))
 
     def _failed(self, error: BaseException) -> None:
         if self._query is not None:
@@ -309,9 +405,8 @@ class RunningStream:
             with contextlib.suppress(Exception):
                 self._query.stop()
             self._query = None
-        files = Files(self._around.log, f"{self._around.checkpoints}/{self.name}", str(Path(self._around.log).parent))
         self._sink.failed()
-        found = explain(self._compiled.stream, error, files)
+        found = explain(self._compiled.stream, error, self._files)
         self.progress.error = str(found)
         if not found.retryable:
             self.error = found
@@ -330,9 +425,14 @@ def needs_stream(done: Compilation, name: str) -> bool:
     return "DeduplicateWithinWatermark" in done.streams[name].query.nodes
 
 
-def check_checkpoint(around: Surroundings, name: str, group: str) -> None:
-    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again."""
-    folder = Path(around.checkpoints.removeprefix("file:")) / name
+def _refuse(frame: "DataFrame", batch: int) -> None:
+    raise NotImplementedError(f"batch {batch} is planned only")
+
+
+def check_checkpoint(around: Surroundings, name: str, group: str, own: Path) -> None:
+    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again. `own` is the
+    stream's folder."""
+    folder = Path(checkpoint_of(around.checkpoints, own).removeprefix("file:"))
     if "://" in around.checkpoints or (folder / "metadata").exists():
         return
     stood = around.admin.committed(group)

@@ -39,7 +39,7 @@ class Records(Protocol):
 
 class KafkaRecords:
     """Records of a cluster. `options` are more of Spark's for streams, `ranges` the offsets that `still` reads of a topic,
-    from and to, by partition; without one, all that is there."""
+    from and to, by partition; without one, all that is there. `starts` is where a query that is new begins."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class KafkaRecords:
         *,
         options: Mapping[str, str] | None = None,
         ranges: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] | None = None,
+        starts: Mapping[str, Mapping[int, int]] | None = None,
         headers: bool = False,
     ) -> None:
         self._spark = spark
@@ -58,11 +59,14 @@ class KafkaRecords:
         self._options["failOnDataLoss"] = "false"
         self._moving = {"startingOffsets": "earliest"} | dict(options or {})
         self._ranges = dict(ranges or {})
+        self._starts = dict(starts or {})
         if headers:
             self._options["includeHeaders"] = "true"
 
     def moving(self, topic: str) -> "DataFrame":
         options = {**self._options, **self._moving, "subscribe": topic}
+        if topic in self._starts:
+            options["startingOffsets"] = json.dumps({topic: self._starts[topic]})
         return self._spark.readStream.format("kafka").options(**options).load()
 
     def still(self, topic: str) -> "DataFrame":

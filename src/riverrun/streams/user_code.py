@@ -4,6 +4,7 @@ A worker is another process, perhaps on another machine: it cannot import the pi
 So the code of such modules is sent along with the functions that use it, instead of their names.
 """
 
+import hashlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +16,24 @@ def send_along(app: App) -> None:
     """See to it that functions of the modules in the folders where this app is declared reach the workers whole."""
     from pyspark import cloudpickle
 
+    for module in _modules(app):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def code_of(app: App) -> str:
+    """One word for the pipeline file and the user's modules as they are on the disk: another when any of them is."""
+    files = {Path(str(each.__file__)) for each in _modules(app)} | ({app.path} if app.path else set())
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(str(file).encode() + b"\0")
+        if file.is_file():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _modules(app: App) -> list[ModuleType]:
     folders = {Path(each.file).resolve().parent for each in app.lines.values()}
-    for module in list(sys.modules.values()):
-        if _is_in(module, folders):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return [each for each in list(sys.modules.values()) if _is_in(each, folders)]
 
 
 def _is_in(module: ModuleType, folders: set[Path]) -> bool:

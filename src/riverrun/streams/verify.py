@@ -8,7 +8,7 @@ Elsewhere every row counts, as often as it is there. Numbers that are added up i
 doubles and floats are equal within a billionth.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,9 +87,17 @@ class Verifier:
         self._connection = connection
         self._admin = admin
 
-    def verify(self, name: str, stand: Stand | None, *, late: int = 0, history: History | None = None) -> Verdict:
+    def verify(
+        self,
+        name: str,
+        stand: Stand | None,
+        *,
+        late: int = 0,
+        history: History | None = None,
+        earlier: Collection[str] = (),
+    ) -> Verdict:
         """Compare. `stand` is where the stream's checkpoint is, `late` how many rows it has dropped as late, `history` the
-        versions of its code that it has run as."""
+        versions of its code that it has run as, `earlier` are topics with rows from before those of its own."""
         compiled = self._done.streams[name]
         verdict = Verdict(name, compiled.stream.target)
         if stand is None:
@@ -103,7 +111,7 @@ class Verifier:
         verdict.unproved = verdict.unproved or self._against(compiled) or self._gone(stand)
         if verdict.unproved:
             return verdict
-        pairs = self._pairs(compiled, stand).cache()
+        pairs = self._pairs(compiled, stand, earlier).cache()
         try:
             self._count(pairs, verdict)
             if verdict.wrong:
@@ -170,21 +178,23 @@ class Verifier:
                 rows = rows.where(F.unix_millis(end) <= stand.watermark_ms)
         return self._typed(compiled, encoded(rows, compiled, counters))
 
-    def _found(self, compiled: Compiled, stand: Stand) -> "DataFrame":
+    def _found(self, compiled: Compiled, stand: Stand, earlier: Collection[str]) -> "DataFrame":
         """The same of the output topic, with where each is; where rows replace each other, the last of each key."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F  # noqa: N812
 
-        raw = KafkaRecords(self._done.spark, self._connection, headers=True).still(compiled.stream.target)
+        records = KafkaRecords(self._done.spark, self._connection, headers=True)
+        raw = records.still(compiled.stream.target)
+        for topic in self._admin.topics(list(earlier), config=False):
+            raw = raw.union(records.still(topic))
         batch = F.expr(f"cast(filter(headers, h -> h.key = '{BATCH}')[0].value as string)")
-        mine = raw.withColumn("_batch", batch).where(
-            F.col("_batch").startswith(f"{stand.generation}/")
-            & F.element_at(F.split("_batch", "/"), -1).cast("bigint").between(stand.since, stand.batch)
-        )
+        number = F.element_at(F.split("_batch", "/"), -1).cast("bigint")
+        mine = raw.withColumn("_batch", batch).where(F.col("_batch").startswith(f"{stand.generation}/"))
+        mine = mine.withColumn("_number", number).where(F.col("_number").between(stand.since, stand.batch))
         times = F.lit(1)
         if _by_key(compiled):
             own = Window.partitionBy("key")
-            mine = mine.withColumn("_nth", F.row_number().over(own.orderBy(F.desc("offset"))))
+            mine = mine.withColumn("_nth", F.row_number().over(own.orderBy(F.desc("_number"), F.desc("offset"))))
             # Where rows do not replace each other, one of each key is all there should be.
             times = F.lit(1) if compiled.revises else F.count(F.lit(1)).over(own)
             mine = mine.withColumn("times", times).where("_nth = 1")
@@ -202,11 +212,11 @@ class Verifier:
         )
         return Shape.of_columns(compiled.columns).parse(kept, "_value")
 
-    def _pairs(self, compiled: Compiled, stand: Stand) -> "DataFrame":
+    def _pairs(self, compiled: Compiled, stand: Stand, earlier: Collection[str]) -> "DataFrame":
         """Rows of both sides beside each other: `_e` and `_f` are their JSON, `_same` whether they are equal."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        expected, found = self._expected(compiled, stand), self._found(compiled, stand)
+        expected, found = self._expected(compiled, stand), self._found(compiled, stand, earlier)
         names = compiled.columns.names
         row = F.struct(*[F.col(f"`{each}`") for each in names]).alias("row")
         if _by_key(compiled):

@@ -12,6 +12,7 @@ from riverrun.streams.books import read_rate
 from riverrun.streams.change import Change, judge, judge_history
 from riverrun.streams.checkpoint import Position, read_position
 from riverrun.streams.compiler import Compilation
+from riverrun.streams.generations import checkpoint_of
 
 
 @dataclass
@@ -122,7 +123,7 @@ class Versions:
         return Position() if self._is_remote else read_position(self._checkpoint(name))
 
     def _checkpoint(self, name: str) -> Path:
-        return Path(self.checkpoints.removeprefix("file:")) / name
+        return Path(checkpoint_of(self.checkpoints.removeprefix("file:"), self.folder / name))
 
     # --- words --------------------------------------------------------------------------------------------------------
 

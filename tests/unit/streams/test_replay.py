@@ -1,0 +1,324 @@
+"""The parts of a replay that need neither Spark nor Kafka: planned batches, the agreement, and the swap."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverrun.cli.pipeline import without_fresh
+from riverrun.cli.replay import progress_line
+from riverrun.errors import AlreadyRunningError, CheckpointError, UsageError
+from riverrun.streams import handover
+from riverrun.streams.checkpoint import read_stand
+from riverrun.streams.cut import (
+    bite,
+    committed,
+    is_cut_off,
+    lowest,
+    missing,
+    plan_batch,
+    planned,
+    planned_offsets,
+    reached_watermark,
+)
+from riverrun.streams.generations import Generation, add_generation, checkpoint_of, current, read_generations
+from riverrun.streams.handover import Answer, Handover, ReplayFolder, before_start
+from riverrun.streams.replay import ReplayProgress
+
+# As Spark 4.3 writes them; the list of settings is shorter here.
+METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1794815309228,"conf":{"spark.sql.shuffle.partitions":"2"}}'
+OFFSETS = f'v1\n{METADATA}\n{{"in":{{"0":428,"1":572}}}}\n-\n{{"other":{{"0":7}}}}'
+COMMIT = 'v2\n{{"nextBatchWatermarkMs":{},"stateUniqueIds":{{"0":[["b59c"]]}}}}'
+
+
+def checkpoint(folder: Path, *, ended: bool) -> Path:
+    for each in ("offsets", "commits", "sources/0"):
+        (folder / each).mkdir(parents=True)
+    (folder / "metadata").write_text('{"id":"c52bb928"}')
+    (folder / "sources/0/0").write_bytes(b'\0v1\n{"in":{"0":10,"1":20}}')
+    (folder / "offsets/0").write_text(OFFSETS)
+    (folder / "offsets/.0.crc").write_bytes(b"crc of the file above")
+    if ended:
+        (folder / "commits/0").write_text(COMMIT.format(5000))
+    return folder
+
+
+def test_a_planned_batch_is_cut_to_size(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, ended=False)
+    assert (planned(folder), committed(folder), is_cut_off(folder)) == (0, -1, True)
+    plan_batch(folder, 0, {"in": {0: 100, 1: 50}}, 0)
+    assert planned_offsets(folder, 0) == {"in": {0: 100, 1: 50}, "other": {0: 7}}
+    version, head, *sources = (folder / "offsets/0").read_text().splitlines()
+    assert version == "v1"
+    assert json.loads(head)["conf"] == {"spark.sql.shuffle.partitions": "2"}
+    # A source that had nothing stays as it was, in its place.
+    assert sources[1] == "-"
+    # The checksum of the old file would make Spark refuse the new one.
+    assert sorted(each.name for each in (folder / "offsets").iterdir()) == ["0"]
+
+
+def test_the_next_batch_is_made_of_the_last(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, ended=True)
+    assert not is_cut_off(folder)
+    assert reached_watermark(folder) == 5000
+    plan_batch(folder, 1, {"in": {0: 500, 1: 572, 2: 3}}, 4000)
+    assert is_cut_off(folder)
+    assert planned_offsets(folder, 1)["in"] == {0: 500, 1: 572, 2: 3}
+    assert planned_offsets(folder, 0)["in"] == {0: 428, 1: 572}
+    (folder / "commits/1").write_text(COMMIT.format(4000))
+    stand = read_stand(folder, "s")
+    assert stand is not None
+    assert (stand.batch, stand.watermark_ms, stand.end["in"][2]) == (1, 4000, 3)
+    # A batch that ran with a clock that was held back does not make it forget how far the events are.
+    assert reached_watermark(folder) == 5000
+
+
+@pytest.mark.parametrize("rows", [1, 7, 100, 149, 150, 10_000])
+def test_a_bite_stays_between_its_ends_and_gets_on(rows: int) -> None:
+    begin, cap = {"in": {0: 100, 1: 40}}, {"in": {0: 150, 1: 140, 2: 0, 3: 1}}
+    found = bite(begin, cap, rows)
+    assert set(found["in"]) == set(cap["in"])
+    for part, offset in found["in"].items():
+        assert begin["in"].get(part, 0) <= offset <= cap["in"][part]
+    assert 1 <= missing(begin, found) <= rows + len(cap["in"])
+    assert (found == cap) == (rows >= 150)
+
+
+def test_places_are_compared_partition_by_partition() -> None:
+    assert missing({"a": {0: 5}}, {"a": {0: 7, 1: 2}, "b": {0: 1}}) == 5
+    assert missing({"a": {0: 9}}, {"a": {0: 7}}) == 0
+    assert lowest({"a": {0: 5, 1: 5}, "b": {0: 9}}, {"a": {0: 3, 1: 8}}) == {"a": {0: 3, 1: 5}, "b": {0: 9}}
+
+
+# --- the agreement --------------------------------------------------------------------------------------------------------
+
+MADE = Generation(2, "new", "old", "out.2", "beginning", {"in": {0: 0}}, {"in": {0: 9}}, {0: 12}, 0, 9, "2026-01-01")
+
+
+class NoKafka:
+    """An admin of a cluster without topics and groups."""
+
+    def topics(self, names: list[str], *, config: bool = True) -> dict[str, Any]:  # noqa: ARG002
+        return {}
+
+    def group_names(self) -> list[str]:
+        return []
+
+
+ADMIN: Any = NoKafka()
+
+
+@pytest.fixture
+def replay(tmp_path: Path) -> ReplayFolder:
+    found = ReplayFolder(tmp_path / "checked")
+    found.path.mkdir(parents=True)
+    (found.stream / "account.json").write_text('"of the old"')
+    (found.path / "account.json").write_text('"of the new"')
+    found.state.write_text(json.dumps({"number": 2, "made": asdict(MADE)}))
+    return found
+
+
+def test_an_answer_is_accepted_or_taken_back_never_both(replay: ReplayFolder) -> None:
+    replay.say(Answer("r1", "old", 4, {"in": {0: 9}}))
+    assert replay.heard("another") is None
+    assert replay.heard("r1") == Answer("r1", "old", 4, {"in": {0: 9}})
+    assert replay.take_back()
+    assert not replay.accept()
+    replay.say(Answer("r2", "old", 4, {"in": {0: 9}}))
+    assert replay.accept()
+    assert not replay.take_back()
+
+
+def test_one_process_at_a_time(replay: ReplayFolder) -> None:
+    with replay.hold():
+        assert replay.is_alive
+        with pytest.raises(AlreadyRunningError, match="checked"), replay.hold(0):
+            pass
+    assert not replay.is_alive
+
+
+def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int) -> None:
+    """What is called the nth time does not happen, and nothing after it."""
+    real: Callable[..., Any] = getattr(owner, name)
+    calls = []
+
+    def killed(*arguments: Any, **named: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) >= nth:
+            raise KeyboardInterrupt
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, killed)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [(handover, "add_generation", 1), (Path, "replace", 1), (Path, "replace", 2), (Path, "replace", 3),
+     (handover, "forget_replay", 1), (Path, "unlink", 1), (Path, "unlink", 3), (Path, "unlink", 4)],
+)  # fmt: skip
+def test_a_swap_that_is_cut_off_anywhere_is_finished(
+    replay: ReplayFolder, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int
+) -> None:
+    replay.say(Answer("r", "old", 4, {"in": {0: 9}}))
+    assert replay.accept()
+    with monkeypatch.context() as patched:
+        kill_at(patched, owner, name, nth)
+        with pytest.raises(KeyboardInterrupt):
+            replay.finish(ADMIN, "app.checked.replay")
+    assert replay.swap.exists()
+    # Whoever runs the stream next does what is left before anything else.
+    before_start(replay, ADMIN, "app.checked.replay", fresh=False)
+    assert read_generations(replay.stream) == [MADE]
+    assert checkpoint_of("/c", replay.stream) == "/c/checked.2"
+    assert json.loads((replay.stream / "account.json").read_text()) == "of the new"
+    assert json.loads((replay.stream / "account.1.json").read_text()) == "of the old"
+    assert {each.name for each in replay.path.iterdir()} <= {"lock"}
+
+
+def test_without_an_accepted_answer_there_is_no_swap(replay: ReplayFolder) -> None:
+    replay.ask("r", "code")
+    replay.say(Answer("r", "old", 4, {"in": {0: 9}}))
+    before_start(replay, ADMIN, "g", fresh=False)
+    assert current(replay.stream) == 1
+    assert not replay.answer.exists()
+    assert not replay.accept()
+    # Its request is gone too: an answer to it could only be to another place.
+    assert replay.asked() == ("", "")
+    with pytest.raises(UsageError, match="--fresh"):
+        before_start(replay, ADMIN, "g", fresh=True)
+
+
+def test_generations_are_added_once(tmp_path: Path) -> None:
+    assert (current(tmp_path), checkpoint_of("/c", tmp_path / "s")) == (1, "/c/s")
+    add_generation(tmp_path, MADE)
+    add_generation(tmp_path, MADE)
+    assert read_generations(tmp_path) == [MADE]
+    add_generation(tmp_path, replace(MADE, number=3))
+    assert current(tmp_path) == 3
+    (tmp_path / "generations.json").write_text("[{]")
+    with pytest.raises(CheckpointError, match="generation"):
+        current(tmp_path)
+
+
+class Stream:
+    """A running stream, as far as a handover knows it."""
+
+    def __init__(self) -> None:
+        self.name = "checked"
+        self.plan = SimpleNamespace(speed="near-real-time")
+        self.over = False
+        self.starts = 0
+
+    def start(self) -> None:
+        self.starts += 1
+
+
+def looked(side: Handover, stream: Any) -> str:
+    """Until it has done what it does beside."""
+    found = side.look(stream)
+    while side._thread is not None:
+        side._thread.join()
+        found = side.look(stream)
+    return found
+
+
+@pytest.fixture
+def side(replay: ReplayFolder, monkeypatch: pytest.MonkeyPatch) -> Handover:
+    def settled(stream: Any, request: str, wait: Callable[[], bool]) -> Answer:
+        if stream.name == "broken":
+            raise CheckpointError("It cannot stop")
+        return Answer(request, "old", 4, {"in": {0: 9}})
+
+    monkeypatch.setattr(handover, "settled", settled)
+    return Handover(replay, ADMIN, "app.checked.replay", lambda _: None)
+
+
+def test_a_replay_takes_over(replay: ReplayFolder, side: Handover) -> None:
+    stream: Any = Stream()
+    assert side.look(stream) == "run"
+    with replay.hold():
+        replay.ask("r", "its code")
+        assert looked(side, stream) == "wait"
+        assert side.busy
+        assert replay.heard("r") is not None
+        assert replay.accept()
+        assert looked(side, stream) == "wait"
+        replay.finish(ADMIN, "g")
+    assert looked(side, stream) == "swapped"
+    assert (side.busy, side.code, stream.starts) == (False, "its code", 0)
+    assert side.look(stream) == "run"
+
+
+def test_a_replay_that_dies_before_it_accepts_is_given_up(replay: ReplayFolder, side: Handover) -> None:
+    stream: Any = Stream()
+    with replay.hold():
+        replay.ask("r", "c")
+        assert looked(side, stream) == "wait"
+    assert looked(side, stream) == "run"
+    assert (stream.starts, side.busy, replay.accept()) == (1, False, False)
+    assert side.look(stream) == "run"
+    assert stream.starts == 1
+
+
+def test_a_replay_that_dies_after_it_accepted_is_finished(replay: ReplayFolder, side: Handover) -> None:
+    stream: Any = Stream()
+    with replay.hold():
+        replay.ask("r", "c")
+        assert looked(side, stream) == "wait"
+        assert replay.accept()
+    assert looked(side, stream) == "wait"
+    assert looked(side, stream) == "swapped"
+    assert current(replay.stream) == 2
+    assert stream.starts == 0
+
+
+def test_a_replay_that_hangs_is_given_up(replay: ReplayFolder, side: Handover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "HOLD_SECONDS", -1.0)
+    stream: Any = Stream()
+    with replay.hold():
+        replay.ask("r", "c")
+        assert looked(side, stream) == "wait"
+        assert looked(side, stream) == "run"
+        assert not replay.accept()
+    assert stream.starts == 1
+
+
+def test_a_request_of_a_process_that_is_gone_stops_nothing(replay: ReplayFolder, side: Handover) -> None:
+    replay.ask("r", "c")
+    stream: Any = Stream()
+    assert looked(side, stream) == "run"
+    assert not replay.request.exists()
+
+
+@pytest.mark.parametrize("how", ["broken", "real-time"])
+def test_a_stream_that_cannot_stop_says_why_and_goes_on(replay: ReplayFolder, side: Handover, how: str) -> None:
+    stream: Any = Stream()
+    if how == "broken":
+        stream.name = how
+    else:
+        stream.plan.speed = how
+    with replay.hold():
+        replay.ask("r", "c")
+        assert looked(side, stream) == "run"
+        heard = replay.heard("r")
+    assert heard is not None
+    assert ("cannot stop" if how == "broken" else "--speed near-real-time") in heard.error
+    assert stream.starts == 1
+
+
+# --- what people see ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_run_forgot_once_it_does_not_forget_again() -> None:
+    line = ["-m", "riverrun", "run", "app.py", "--fresh", "a", "--every", "1 s", "--fresh=b", "--fresh", "--fresh"]
+    assert without_fresh(line) == ["-m", "riverrun", "run", "app.py", "--every", "1 s"]
+
+
+def test_the_line_of_a_replay() -> None:
+    assert progress_line(ReplayProgress("kept", "replaying", 1, 0, 0.0)) == "kept replaying: 1 record read, 0 to go"
+    text = progress_line(ReplayProgress("kept", "replaying", 50_000, 30_000, 10_000.0))
+    assert text == "kept replaying: 50 000 records read at 10 000/s, 30 000 to go, about 3 s left"
