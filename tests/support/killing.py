@@ -20,7 +20,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import riverrun as rr
 from riverrun.kafka.admin.admin import Admin
+from riverrun.streams.compiler import IDENTITY
 from riverrun.testing import Crash, CrashRun, crashes
+from riverrun.testing.crash import VICTIMS
 
 PIPELINE = """
 from datetime import datetime
@@ -43,14 +45,15 @@ def is_high(load_kw):
 
 @app.stream
 def high(readings):
-    # In Python, so that there are workers to kill.
-    return readings.where(is_high("load_kw"))
+    return readings.where(HIGH)
 
 @app.stream
 def per_house(readings):
     return (readings.groupBy(F.window("at", "1 minute").alias("minute"), "house_id")
             .agg(F.sum("number").alias("numbers"), F.count("*").alias("readings")))
 """
+# In Python, so that there are workers to kill; real time takes no Python.
+HIGH = {"near-real-time": 'is_high("load_kw")', "real-time": '"load_kw >= 1"'}
 HOUSES = 50
 
 
@@ -95,7 +98,7 @@ class Load(threading.Thread):
 
 
 def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[str, Any]]]:
-    """All committed records of a topic, in order, by partition."""
+    """All committed records of a topic, in order, by partition; what they say which they are is beside their fields."""
     parts = range(len(Admin(connection).topic(topic).partitions))
     consumer = Consumer(
         connection.properties({"group.id": "judge", "isolation.level": "read_committed", "enable.partition.eof": True})
@@ -110,7 +113,8 @@ def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[st
                 assert message is not None, "no answer from the broker"
                 if message.error() is not None:
                     break
-                found[part].append(json.loads(message.value() or b"{}"))
+                headers: Any = dict(message.headers() or [])
+                found[part].append(json.loads(message.value() or b"{}") | {"_id": headers.get(IDENTITY)})
     finally:
         consumer.close()
     return found
@@ -121,18 +125,28 @@ class Outcome:
     killed: list[str]
     readings: int
     rows: int
+    # At real time: rows that are there again.
+    twice: int
     seconds: float
 
 
-def survive(root: Path, plan: Sequence[Crash], *, rate: int = 300, brokers: int = 1, say: Any = print) -> Outcome:
+def survive(
+    root: Path,
+    plan: Sequence[Crash],
+    *,
+    rate: int = 300,
+    brokers: int = 1,
+    speed: str = "near-real-time",
+    say: Any = print,
+) -> Outcome:
     """Kill by plan; raises AssertionError with what is wrong in the end."""
     begun = time.monotonic()
-    (root / "app.py").write_text(PIPELINE)
+    (root / "app.py").write_text(PIPELINE.replace("HIGH", HIGH[speed]))
     replicas = f"brokers = {brokers}\n" if brokers > 1 else ""
     (root / "riverrun.toml").write_text(
         f'[project]\napp = "app.py"\n[kafka]\n{replicas}[spark]\ndriver_memory_mb = 1024\n[streams]\nevery = "200 ms"\n'
     )
-    with CrashRun(root, "app.py") as run:
+    with CrashRun(root, "app.py", ["--speed", speed]) as run:
         run.await_work()
         connection = rr.connect(project=root)
         load = Load(connection.bootstrap_servers, rate)
@@ -144,30 +158,74 @@ def survive(root: Path, plan: Sequence[Crash], *, rate: int = 300, brokers: int 
         finally:
             load.stop()
         run.finish()
-        rows = judge(run, connection, load)
-        return Outcome(run.killed, len(load.acknowledged), rows, time.monotonic() - begun)
+        readings = [row for rows in committed(connection, "readings").values() for row in rows]
+        check_source(readings, load)
+        high = committed(connection, "high")
+        check_rows(readings, high)
+        if speed == "real-time":
+            twice = check_twins(high) + check_twins(committed(connection, "per_house"))
+            check_newest(readings, committed(connection, "per_house"))
+        else:
+            twice = 0
+            check_once(run, high)
+        rows = sum(map(len, high.values()))
+        return Outcome(run.killed, len(load.acknowledged), rows, twice, time.monotonic() - begun)
 
 
-def judge(run: CrashRun, connection: "rr.Connection", load: Load) -> int:
-    sent = {
-        part: [(each["house_id"], each["number"]) for each in rows]
-        for part, rows in committed(connection, "readings").items()
-    }
-    everything = [each for rows in sent.values() for each in rows]
-    assert sorted(everything) == sorted(set(everything)), "the source itself sent a reading twice"
+def place(row: dict[str, Any]) -> tuple[str, int]:
+    return row["house_id"], row["number"]
+
+
+def check_source(readings: list[dict[str, Any]], load: Load) -> None:
+    everything = [place(row) for row in readings]
+    assert len(everything) == len(set(everything)), "the source itself sent a reading twice"
     assert set(load.acknowledged) <= set(everything), "an acknowledged reading is gone"
-    # Each of its rows once, and those of a house in the order of its readings.
-    high = committed(connection, "high")
-    got = [(row["house_id"], row["number"]) for rows in high.values() for row in rows]
-    wanted = [
-        (row["house_id"], row["number"])
-        for rows in committed(connection, "readings").values() for row in rows if row["load_kw"] >= 1
-    ]  # fmt: skip
+
+
+def check_rows(readings: list[dict[str, Any]], high: dict[int, list[dict[str, Any]]]) -> None:
+    """All that should be there are, and nothing else."""
+    got = {place(row) for rows in high.values() for row in rows}
+    wanted = {place(row) for row in readings if row["load_kw"] >= 1}
+    missing = wanted - got
+    assert not missing, f"{len(missing)} rows are missing, such as {sorted(missing)[:3]}"
+    assert got == wanted, "there are rows that nobody sent"
+
+
+def check_twins(found: dict[int, list[dict[str, Any]]]) -> int:
+    """Rows that are equal say that they are the same, those that are not, not; how many are there again."""
+    identities: dict[str, bytes] = {}
+    count = 0
+    for rows in found.values():
+        for row in rows:
+            assert row["_id"], f"{row} does not say which it is"
+            said = json.dumps({name: each for name, each in row.items() if name != "_id"}, sort_keys=True)
+            assert identities.setdefault(said, row["_id"]) == row["_id"], f"{row} has a twin with another identity"
+            count += 1
+    assert len(set(identities.values())) == len(identities), "rows that differ have one identity"
+    return count - len(identities)
+
+
+def check_newest(readings: list[dict[str, Any]], per_house: dict[int, list[dict[str, Any]]]) -> None:
+    """The newest row of each key is what all readings come to."""
+    wanted: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in readings:
+        minute = row["house_id"], row["at"][:16]
+        numbers, count = wanted.get(minute, (0, 0))
+        wanted[minute] = numbers + row["number"], count + 1
+    got = {
+        (row["house_id"], row["minute"]["start"][:16]): (row["numbers"], row["readings"])
+        for rows in per_house.values()
+        for row in rows
+    }
+    wrong = [each for each in {*wanted, *got} if wanted.get(each) != got.get(each)]
+    assert not wrong, f"{len(wrong)} results did not come to what they should: {sorted(wrong)[:3]}"
+
+
+def check_once(run: CrashRun, high: dict[int, list[dict[str, Any]]]) -> None:
+    """Each row once, those of a house in the order of its readings, and everything as `riverrun verify` computes it."""
+    got = [place(row) for rows in high.values() for row in rows]
     twice = len(got) - len(set(got))
     assert not twice, f"{twice} rows are there twice"
-    missing = set(wanted) - set(got)
-    assert not missing, f"{len(missing)} rows are missing, such as {sorted(missing)[:3]}"
-    assert set(got) == set(wanted), "there are rows that nobody sent"
     for rows in high.values():
         last: dict[str, int] = {}
         for row in rows:
@@ -175,7 +233,6 @@ def judge(run: CrashRun, connection: "rr.Connection", load: Load) -> int:
             last[row["house_id"]] = row["number"]
     wrong = run.verify()
     assert wrong == [], json.dumps(wrong, indent=1)[:3000]
-    return len(got)
 
 
 def main() -> None:
@@ -184,12 +241,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=int, default=300, help="readings a second")
     parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--speed", choices=list(HIGH), default="near-real-time")
     given = parser.parse_args()
+    victims = [each for each in VICTIMS if each != "worker" or given.speed != "real-time"]
+    plan = crashes(given.seed, given.rounds, victims=victims)
     with tempfile.TemporaryDirectory(prefix="riverrun-kill-") as folder:
-        done = survive(Path(folder), crashes(given.seed, given.rounds), rate=given.rate, brokers=given.brokers)
+        done = survive(Path(folder), plan, rate=given.rate, brokers=given.brokers, speed=given.speed)
     kinds = {kind: done.killed.count(kind) for kind in dict.fromkeys(done.killed)}
     print(
-        f"{len(done.killed)} kills {kinds} in {done.seconds:.0f} s; {done.readings} readings, {done.rows} rows: all right"
+        f"{len(done.killed)} kills {kinds} in {done.seconds:.0f} s; {done.readings} readings, {done.rows} rows, "
+        f"{done.twice} sent again with their identity: all right"
     )
 
 
