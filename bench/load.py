@@ -146,7 +146,8 @@ def ages_of_rows(
     connection = admin.connection
     reader = Consumer(connection.properties({"group.id": group, "fetch.queue.backoff.ms": 5}))
     reader.assign([TopicPartition(output, each.partition, OFFSET_END) for each in places(admin, output)])
-    sender, chance, ages = producer(connection), random.Random(5), []
+    sender, chance = producer(connection), random.Random(5)
+    ages: list[float] = []
     begun = measured_from = 0.0
     sent = 0
     give_up = time.time() + patience
@@ -167,7 +168,7 @@ def ages_of_rows(
                 send(sender, value(chance, datetime.now(UTC)))
                 sent += 1
             sender.poll(0)
-            rows = [each.value() for each in reader.consume(500, 0.002) if each.error() is None]
+            rows = [row for each in reader.consume(500, 0.002) if each.error() is None and (row := each.value())]
             if now > measured_from:
                 ages += [(time.time() - at) * 1000 for row in rows if (at := newest(row)) is not None]
         raise ChildProcessError("it ended while readings were sent")

@@ -1,0 +1,51 @@
+"""Faust (the community's fork). Two workers, which share the partitions as one consumer group.
+
+Promise: at least once (its default), with a changelog topic. The table is in memory, its default store. Emission: a row for
+each reading.
+"""
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import faust
+
+
+class Reading(faust.Record, coerce=True):
+    house_id: str
+    load_kw: float
+    at: datetime
+
+
+app = faust.App(
+    os.environ["BENCH_ID"],
+    broker=f"kafka://{os.environ['BENCH_SERVERS']}",
+    datadir=os.environ["BENCH_FOLDER"],
+    topic_partitions=4,
+    topic_replication_factor=1,
+    web_enabled=False,
+)
+readings = app.topic("readings", key_type=str, key_serializer="raw", value_type=Reading)
+output = app.topic(os.environ["BENCH_OUTPUT"], key_type=str, key_serializer="raw", value_serializer="json")
+averages = (
+    app.Table("averages", default=lambda: [0.0, 0, 0.0])
+    .tumbling(timedelta(minutes=1), expires=timedelta(minutes=3))
+    .relative_to_field(Reading.at)
+)
+
+
+@app.agent(readings)
+async def average(stream: Any) -> None:
+    async for reading in stream:
+        house, at = reading.house_id, reading.at.timestamp()
+        total, count, last = averages[house].current()
+        state = [total + reading.load_kw, count + 1, max(last, at)]
+        averages[house] = state
+        start = datetime.fromtimestamp(at // 60 * 60, UTC)
+        row = {
+            "house_id": house,
+            "minute": start.isoformat(),
+            "load_kw": state[0] / state[1],
+            "last": round(state[2] * 1000),
+        }
+        await output.send(key=house, value=row)
