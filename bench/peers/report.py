@@ -200,7 +200,8 @@ def losses(results: Results) -> list[str]:
         better = []
         for key, each in results.contenders.items():
             found = each.summary(name)
-            if key == OURS or found is None or any(each.wrong):
+            # Not against ourselves at another speed.
+            if key.startswith(OURS) or found is None or any(each.wrong):
                 continue
             times = found.median / mine.median if more else mine.median / found.median
             if times > 1:
@@ -214,13 +215,14 @@ def losses(results: Results) -> list[str]:
 def section(results: Results) -> str:
     """All that goes between the markers of the page."""
     about = "; ".join(f"{name}: {text}" for name, text in results.about.items())
+    others = any(each.figures for name, each in results.contenders.items() if not name.startswith(OURS))
     lost = losses(results) or ["- In no figure that was measured."]
     parts = [
         about + ".",
         f"### {results.events:,} readings\n\n{throughput_table(results)}",
         f"### Age of a row when it can be read\n\n{latency_table(results)}" if results.rates else "",
         f"### The limit\n\n{bare_table(results)}" if results.bare else "",
-        "### Where we lose\n\n" + "\n".join(lost),
+        "### Where we lose\n\n" + "\n".join(lost) if others and OURS in results.contenders else "",
         f"### How each ran\n\n{about_table(results)}",
         "![Throughput and age of a row](images/peers.svg)",
     ]

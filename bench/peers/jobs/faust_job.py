@@ -11,7 +11,8 @@ from typing import Any
 import faust
 
 
-class Reading(faust.Record, coerce=True):
+# Its own parser takes the .250 of a second for 250 microseconds.
+class Reading(faust.Record, coerce=True, date_parser=datetime.fromisoformat):
     house_id: str
     load_kw: float
     at: datetime
@@ -38,7 +39,8 @@ averages = (
 async def average(stream: Any) -> None:
     async for reading in stream:
         house, at = reading.house_id, reading.at.timestamp()
-        total, count, last = averages[house].current()
+        # `current()` would look by the time of the Kafka record.
+        total, count, last = averages[house].value()
         state = [total + reading.load_kw, count + 1, max(last, at)]
         averages[house] = state
         start = datetime.fromtimestamp(at // 60 * 60, UTC)

@@ -85,6 +85,7 @@ def test_what_went_wrong_is_told(report: ModuleType, results: Any) -> None:
 
 
 def test_losses_name_who_is_better_and_right(report: ModuleType, results: Any) -> None:
+    results.contenders["riverrun-real-time"] = report.Result("riverrun, real time", figures={"p50@1000": [1.0]})
     lines = report.losses(results)
     assert lines == [
         "- **throughput with the start**, ours 100 records/s: Fast <peer> 300 (3.0 times better).",
@@ -93,6 +94,12 @@ def test_losses_name_who_is_better_and_right(report: ModuleType, results: Any) -
     ]
     del results.contenders["fast"]
     assert report.losses(results) == []
+    assert "- In no figure that was measured." in report.section(results)
+
+
+def test_riverrun_alone_loses_to_nobody_and_says_nothing(report: ModuleType, results: Any) -> None:
+    results.contenders = {"riverrun": results.contenders["riverrun"]}
+    assert "Where we lose" not in report.section(results)
 
 
 def test_the_page_keeps_what_is_around_the_figures(report: ModuleType, results: Any) -> None:
