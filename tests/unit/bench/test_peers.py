@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[3]
@@ -168,3 +169,44 @@ def test_rows_that_are_missing_or_not_right_are_counted(turns: ModuleType) -> No
     first.last -= 1
     assert expected.wrong(found) == 2
     assert expected.wrong({}) == 2
+
+
+def test_a_contender_is_ended_with_all_it_started(
+    turns: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contenders = importlib.import_module("contenders")
+    monkeypatch.setattr(turns, "STOP_SECONDS", 0.2)
+    # Deaf to the polite signal, with a child that is too.
+    deaf = "import os,signal,time; signal.signal(2, signal.SIG_IGN); print(os.fork(), flush=True); time.sleep(600)"
+    turn = contenders.Turn(tmp_path, "127.0.0.1:1", "out", "one")
+    running = turns.Running([contenders.Command([sys.executable, "-c", deaf])], turn)
+    log = tmp_path / "out-1.log"
+    while len(log.read_text().split()) < 2:
+        assert running.alive()
+    child = psutil.Process(max(int(pid) for pid in log.read_text().split()))
+    running.stop()
+    assert not running.alive()
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_contender_that_fails_says_its_last_line(turns: ModuleType, tmp_path: Path) -> None:
+    contenders = importlib.import_module("contenders")
+    fails = "import os; print(os.environ['BENCH_OUTPUT']); print('no licence'); raise SystemExit(3)"
+    turn = contenders.Turn(tmp_path, "127.0.0.1:1", "out", "one")
+    words = [[sys.executable, "-c", "print('all is well')"], [sys.executable, "-c", fails]]
+    running = turns.Running([contenders.Command(each) for each in words], turn)
+    for each in running.processes:
+        each.wait()
+    assert running.failed()
+    assert running.last_line() == "no licence"
+    assert (tmp_path / "out-2.log").read_text() == "out\nno licence\n"
+
+
+def test_what_is_missing_is_said(bench: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    contenders = importlib.import_module("contenders")
+    with pytest.raises(contenders.MissingError, match="pip could not: no such package"):
+        contenders.call([sys.executable, "-c", "raise SystemExit('no such package')"], "pip could not")
+    monkeypatch.setattr(contenders.shutil, "which", lambda _: None)
+    java = next(each for each in contenders.all_contenders() if each.name == "kafka-streams")
+    with pytest.raises(contenders.MissingError, match="no Java compiler"):
+        java.prepare()
