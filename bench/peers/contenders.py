@@ -188,7 +188,7 @@ class Faust(PythonPeer):
         found = []
         for each in (1, 2):
             folder = turn.folder / f"worker-{each}"
-            words = [self.program("faust"), "-A", "faust_job", "worker", "-l", "warn", "--without-web"]
+            words = [self.program("faust"), "-A", "faust_job", "worker", "-l", "info", "--without-web"]
             found.append(Command(words, {"BENCH_FOLDER": str(folder), "PYTHONPATH": str(JOBS)}))
         return found
 

@@ -1,7 +1,7 @@
 """Faust (the community's fork). Two workers, which share the partitions as one consumer group.
 
-Promise: at least once (its default), with a changelog topic. The table is in memory, its default store. Emission: a row for
-each reading.
+Promise: at least once (its default), with a changelog topic: when partitions move, readings that were not committed are
+added to the state again. The table is in memory, its default store. Emission: a row for each reading.
 """
 
 import os
