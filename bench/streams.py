@@ -11,9 +11,7 @@
 
 import argparse
 import bisect
-import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -23,12 +21,23 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
-from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 
+from load import (
+    JOB,
+    READINGS,
+    ages_of_rows,
+    by_hand_command,
+    family,
+    fill,
+    forget,
+    memory_mb,
+    places,
+    riverrun_command,
+    worked,
+)
 from measure import alternate, machine, report
 from riverrun.app import load_app
 from riverrun.artifacts.java import find_java
@@ -37,70 +46,11 @@ from riverrun.cluster.runner import LocalKafka
 from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings, Project, stream_state
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
 from riverrun.streams.running import FIRST_BITE
 
-JOB = Path(__file__).parent / "stream_job"
-HOUSES = 10_000
 OUTPUTS = {"riverrun": "by_riverrun", "by hand": "by_hand"}
 # `drain` shows a line for each so many seconds.
 SPAN_SECONDS = 10
-
-
-def value(chance: random.Random, at: datetime) -> str:
-    time_text = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return (
-        f'{{"house_id":"house-{chance.randrange(HOUSES):06d}","load_kw":{chance.uniform(0, 3):.4f},"at":"{time_text}",'
-        '"meter":"A1-000000000000","firmware":"v1.2.3-abcdefgh","phase":1}'
-    )
-
-
-def producer(connection: Connection) -> Producer:
-    return Producer(connection.properties({"linger.ms": 5, "queue.buffering.max.messages": 1_000_000}))
-
-
-def fill(connection: Connection, events: int) -> None:
-    """A backlog over ten minutes of event time."""
-    chance, sender = random.Random(3), producer(connection)
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
-    begun = time.perf_counter()
-    for number in range(events):
-        if number and number % 1_000_000 == 0:
-            print(f"  {number:,} of {events:,} sent, {time.perf_counter() - begun:.0f} s", file=sys.stderr)
-        at = begin + timedelta(milliseconds=number * 600_000 // events)
-        text = value(chance, at)
-        while True:
-            try:
-                sender.produce("readings", text, key=text[13:25])
-                break
-            except BufferError:
-                sender.poll(0.1)
-    sender.flush()
-
-
-def family(pid: int) -> list[psutil.Process]:
-    """A process and all below it. Not the copy that a JVM is for a moment when it starts a program: it is the same memory
-    once more, and counting it showed two and four times what there was."""
-    process = psutil.Process(pid)
-    below = process.children(recursive=True)
-    machines = {each.pid for each in below if is_java(each)}
-    return [process, *(each for each in below if not (each.pid in machines and each.ppid() in machines))]
-
-
-def is_java(process: psutil.Process) -> bool:
-    """By its program: a process that is about to start one has the name of a thread. A child that ended has none."""
-    try:
-        return Path(process.exe()).name == "java"
-    except psutil.Error:
-        return False
-
-
-def memory_mb(pid: int) -> float:
-    """What a process and all below it hold, shared pages counted once for each."""
-    try:
-        return sum(each.memory_info().rss for each in family(pid)) / 1_000_000
-    except psutil.NoSuchProcess:
-        return 0.0
 
 
 @dataclass
@@ -159,15 +109,6 @@ class Drained:
         )
 
 
-def worked(pid: int) -> float:
-    """Seconds of processor time that a process and all below it have had."""
-    try:
-        times = [each.cpu_times() for each in family(pid)]
-    except psutil.NoSuchProcess:
-        return 0.0
-    return sum(each.user + each.system for each in times)
-
-
 def heap_of(pid: int) -> str:
     """The bound of the heap that the JVM below a process was started with; empty while there is none."""
     try:
@@ -198,38 +139,14 @@ class Bench:
         environment = os.environ | ({"BENCH_FOREVER": "1"} if forever else {})
         address = self.connection.bootstrap_servers
         if who == "by hand":
-            job = [str(JOB / "by_hand.py"), address, str(folder / "checkpoint"), self.speed, self.jars, self.java]
-            command = [sys.executable, *job]
+            command = by_hand_command(folder, address, self.speed, self.jars, self.java)
         else:
-            (folder / "riverrun.toml").touch()
-            options = [
-                "--speed",
-                self.speed,
-                "--every",
-                "0 s",
-                "--bootstrap-servers",
-                address,
-                "--fresh",
-                "by_riverrun",
-            ]
-            stop = [] if forever or self.speed == "batch" else ["--until-caught-up"]
-            command = [
-                sys.executable,
-                "-m",
-                "riverrun",
-                "--project",
-                str(folder),
-                "run",
-                str(JOB / "meters.py"),
-                *options,
-                *stop,
-            ]
+            command = riverrun_command(folder, address, self.speed, forever=forever)
         log = (folder / "out.log").open("wb")
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
 
     def end_of(self, topic: str) -> int:
-        count = len(self.admin.topic(topic).partitions)
-        return sum(self.admin.offsets([Place(topic, part) for part in range(count)], "latest").values())
+        return sum(self.admin.offsets(places(self.admin, topic), "latest").values())
 
     def backlog(self, who: str, firsts: list[float], peaks: list[float]) -> float:
         """Seconds until all is done; notes when the first record came, and the most memory all its processes held."""
@@ -285,51 +202,27 @@ class Bench:
         if bite.exists() and (rows := int(bite.read_text() or seen.bites[-1][1])) != seen.bites[-1][1]:
             seen.bites.append((now, rows))
 
-    def forget(self, topic: str) -> None:
-        """Delete what earlier turns sent: both begin at the first record there is, and would have a backlog."""
-        places = [Place(topic, part) for part in range(len(self.admin.topic(topic).partitions))]
-        self.admin.delete_records(self.admin.offsets(places, "latest"))
-
     def latency(self, who: str, rate: int, seconds: float) -> list[float]:
         """Ages in milliseconds of rows as a reader gets them, after a warm-up of half the time."""
-        self.forget("readings")
+        forget(self.admin, READINGS)
         process = self.start(who, forever=True)
-        reader = Consumer(self.connection.properties({"group.id": f"bench-{self.turn}", "fetch.queue.backoff.ms": 5}))
-        parts = range(len(self.admin.topic(OUTPUTS[who]).partitions))
-        reader.assign([TopicPartition(OUTPUTS[who], part, OFFSET_END) for part in parts])
-        sender, chance, ages = producer(self.connection), random.Random(5), []
-        begun = measured_from = 0.0
-        sent = 0
         try:
-            while process.poll() is None:
-                now = time.time()
-                if not begun:
-                    # The clock starts with the first row; until then a trickle.
-                    sender.produce("readings", value(chance, datetime.now(UTC)))
-                    sender.poll(0)
-                    if reader.poll(0.05) is not None:
-                        begun, measured_from = now, now + seconds / 2
-                    continue
-                if now > begun + 1.5 * seconds:
-                    break
-                while sent < (now - begun) * rate:
-                    sender.produce("readings", value(chance, datetime.now(UTC)))
-                    sent += 1
-                sender.poll(0)
-                for message in reader.consume(500, 0.002):
-                    if message.error() is None and now > measured_from:
-                        last = datetime.fromisoformat(json.loads(message.value())["last"])
-                        ages.append((time.time() - last.timestamp()) * 1000)
-            assert process.poll() is None, f"{who} ended: see {self.root}"
+            return ages_of_rows(
+                self.admin,
+                OUTPUTS[who],
+                rate=rate,
+                seconds=seconds,
+                alive=lambda: process.poll() is None,
+                group=f"bench-{self.turn}",
+            )
+        except (ChildProcessError, TimeoutError) as error:
+            raise SystemExit(f"{who}: {error}; see {self.root}") from error
         finally:
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-            reader.close()
-            sender.flush(10)
-        return sorted(ages)
 
 
 def main() -> None:

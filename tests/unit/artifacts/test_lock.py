@@ -114,11 +114,13 @@ def test_every_lock_is_as_script_lock_writes_it(monkeypatch: pytest.MonkeyPatch)
     """A hand edit, or a changed recipe without a run of `script/lock`, is noticed here, without Maven."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     script = load_script()
-    assert sorted(script.SETS) == lock_names()
+    # Those of the measurements are elsewhere, and users do not get them.
+    assert sorted(name for name, recipe in script.SETS.items() if recipe.folder == lock_folder()) == lock_names()
     for name, recipe in script.SETS.items():
-        text = (lock_folder() / f"{name}.lock").read_text(encoding="utf-8")
-        assert format_lock(read_lock(name), remarks=script.remarks(name, recipe)) == text
-        roots = {":".join((each.group, each.name, each.version)) for each in read_lock(name).artifacts}
+        path = recipe.folder / f"{name}.lock"
+        lock = read_lock_file(path)
+        assert format_lock(lock, remarks=script.remarks(name, recipe)) == path.read_text(encoding="utf-8")
+        roots = {":".join((each.group, each.name, each.version)) for each in lock.artifacts}
         assert set(recipe.roots) <= roots
 
 
