@@ -631,3 +631,10 @@ def test_the_key_of_a_row(spark: SparkSession, names: list[str], key: str | None
 def test_a_binary_key_keeps_its_bytes(spark: SparkSession) -> None:
     rows = columns_frame(spark)
     assert rows.select(key_text(rows.schema, ["raw"]).cast("binary")).collect()[0][0] == b"\x00\xffa"
+
+
+def test_whatever_is_in_the_texts_of_a_key_it_is_json(spark: SparkSession) -> None:
+    texts = [f"a{chr(each)}b" for each in (*range(0x80), 0x85, 0xA0, 0x2028, 0xFEFF, 0x1F600)] + ["", "\\", '"', "\n"]
+    rows = spark.createDataFrame([(text, number) for number, text in enumerate(texts)], "text string, number int")
+    keys = rows.select("text", key_text(rows.schema, ["text", "number"]).alias("key")).collect()
+    assert [json.loads(row["key"]) for row in keys] == [[text, number] for number, text in enumerate(texts)]

@@ -117,13 +117,16 @@ class Compilation:
 
 
 def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "DataFrame":
-    """Rows as records: `key` (null where rows have none) and `value`, as bytes, counted on their way out."""
+    """Rows as records: `key` (null where rows have none) and `value`, as bytes, counted on their way out.
+
+    Counted last, because Spark merges no projections across that: what is made of `key` and `value` would make them again.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
-    counted = counters.count(frame, OUT, F.count(F.lit(1)).alias(COUNT))
     key = key_text(compiled.columns, compiled.key) if compiled.key else F.lit(None).cast("string")
     value = write_value(compiled.columns)
-    return counted.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+    records = frame.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
+    return counters.count(records, OUT, F.count(F.lit(1)).alias(COUNT))
 
 
 def identified(records: "DataFrame") -> "DataFrame":

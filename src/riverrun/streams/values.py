@@ -421,11 +421,22 @@ def key_text(columns: StructType, names: Sequence[str]) -> Column:
         return F.expr(_key_part(columns[names[0]].dataType, quote(names[0]))[0])
     parts = [_key_part(columns[each].dataType, quote(each)) for each in names]
     said = [
-        part if bare else f"substring(to_json(array({part})), 2, length(to_json(array({part}))) - 2)"
-        for part, bare in parts
+        part if bare else _quoted(part, columns[each].dataType) for each, (part, bare) in zip(names, parts, strict=True)
     ]
     listed = ", ',', ".join(f"coalesce({each}, 'null')" for each in said)
     return F.expr(f"concat('[', {listed}, ']')")
+
+
+def _quoted(text: str, spark: DataType) -> str:
+    """Text as JSON, as SQL. Spark takes a microsecond to make JSON: it is asked for only where something must be escaped."""
+    plain = f"concat('\"', {text}, '\"')"
+    if isinstance(spark, TimestampType | TimestampNTZType | DateType | StructType):
+        return plain
+    escaped = f"substring(to_json(array({text})), 2, length(to_json(array({text}))) - 2)"
+    if isinstance(spark, BinaryType):
+        # Bytes that are not UTF-8 show as such in JSON only.
+        return escaped
+    return f"if({text} rlike '[\\\\x00-\\\\x1f\"\\\\\\\\]', {escaped}, {plain})"
 
 
 def _key_part(spark: DataType, value: str) -> tuple[str, bool]:
