@@ -50,7 +50,7 @@ V = TypeVar("V")
 _SETTLING = frozenset({
     ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
     ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION, ClientError.NOT_CONTROLLER,
-    ClientError.UNSTABLE_OFFSET_COMMIT,
+    ClientError.UNSTABLE_OFFSET_COMMIT, ClientError.OFFSET_NOT_AVAILABLE,
 })  # fmt: skip
 _NO_GROUP = frozenset({ClientError.GROUP_ID_NOT_FOUND, ClientError.INVALID_GROUP_ID})
 _LIVE_GROUP = frozenset({
