@@ -3,6 +3,8 @@ the age of rows as a reader gets them."""
 
 import json
 import random
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -80,6 +82,15 @@ def riverrun_command(folder: Path, address: str, speed: str, *, forever: bool = 
 def by_hand_command(folder: Path, address: str, speed: str, jars: str, java: str) -> list[str]:
     """The same job in plain PySpark; with BENCH_FOREVER in its environment it goes on."""
     return [sys.executable, str(JOB / "by_hand.py"), address, str(folder / "checkpoint"), speed, jars, java]
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ask it to end, as Ctrl-C does; kill it when it does not."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def family(pid: int) -> list[psutil.Process]:

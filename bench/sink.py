@@ -10,14 +10,13 @@ a reader gets it (p50, p99). «workers» is how rows are written on a cluster: b
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
 
-from load import JOB, READINGS, ages_of_rows, fill, forget, last_of
+from load import JOB, READINGS, ages_of_rows, end, fill, forget, last_of
 from measure import alternate, report
 from riverrun.app import App, load_app
 from riverrun.cluster.runner import LocalKafka
@@ -135,11 +134,7 @@ class Turns:
                 newest=lambda row: newest(stream, row),
             )
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end(process)
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ import bisect
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from load import (
     READINGS,
     ages_of_rows,
     by_hand_command,
+    end,
     family,
     fill,
     forget,
@@ -218,11 +218,7 @@ class Bench:
         except (ChildProcessError, TimeoutError) as error:
             raise SystemExit(f"{who}: {error}; see {self.root}") from error
         finally:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end(process)
 
 
 def main() -> None:

@@ -7,11 +7,16 @@ while the lock is held. A pid is never trusted by itself: it may belong to someb
 import fcntl
 import json
 import os
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from riverrun.config.project import Project
+from riverrun.errors import RiverrunError
+
+LOOK_SECONDS = 0.05
 
 
 @dataclass
@@ -76,6 +81,20 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def take_lock(descriptor: int, seconds: float, taken: Callable[[], RiverrunError]) -> None:
+    """Hold a lock, or raise what `taken` makes. A reader tests it by holding it for an instant: taken is what stays so."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise taken() from None
+            time.sleep(LOOK_SECONDS)
+        else:
+            return
 
 
 def last_state(project: Project) -> RunState | None:

@@ -5,21 +5,18 @@ exactly while the lock is held. A file without a lock and without `ended_at` was
 """
 
 import contextlib
-import fcntl
 import json
 import os
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from riverrun.config.project import Project
-from riverrun.config.run_state import is_locked
+from riverrun.config.run_state import is_locked, take_lock
 from riverrun.errors import AlreadyRunningError, DataDirectoryError
 from riverrun.model.progress import PipelineProgress, progress_from
 
-LOOK_SECONDS = 0.05
 # A reader tests a lock by holding it for an instant.
 READER_SECONDS = 1.0
 
@@ -56,7 +53,7 @@ class StreamState:
                 f"The lock {path} cannot be made: {error.strerror}", hint="Check the rights of that folder", path=path
             ) from error
         try:
-            self._take(descriptor)
+            take_lock(descriptor, READER_SECONDS, lambda: _already_running(self._project))
             # What an earlier pipeline left behind is not the state of this one.
             state_path(self._project).unlink(missing_ok=True)
             os.ftruncate(descriptor, 0)
@@ -71,18 +68,6 @@ class StreamState:
             raise
         self._descriptor = descriptor
         return self
-
-    def _take(self, descriptor: int) -> None:
-        deadline = time.monotonic() + READER_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise _already_running(self._project) from None
-                time.sleep(LOOK_SECONDS)
-            else:
-                return
 
     def write(self, progress: PipelineProgress) -> None:
         """Replace the file in one step: a reader sees the old state or the new one."""

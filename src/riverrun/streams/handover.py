@@ -9,7 +9,6 @@ file, the other does not. So it does not matter who dies when, or is slow. Each 
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from riverrun.config.run_state import is_locked
+from riverrun.config.run_state import is_locked, take_lock
 from riverrun.errors import AlreadyRunningError, CheckpointError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.streams.blueprint import FILE
@@ -171,20 +170,6 @@ def forget_replay(admin: Admin, group: str) -> None:
         admin.delete_topics([marks])
     if group in admin.group_names():
         admin.delete_group(group)
-
-
-def take_lock(descriptor: int, seconds: float, taken: Callable[[], RiverrunError]) -> None:
-    """A reader tests a lock by holding it for an instant: not taken is what stays taken for a while."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise taken() from None
-            time.sleep(LOOK_SECONDS)
-        else:
-            return
 
 
 def before_start(replay: ReplayFolder, admin: Admin, group: str, *, fresh: bool) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.app import App
 from riverrun.config import Project, Settings, stream_state
+from riverrun.config.run_state import take_lock
 from riverrun.errors import (
     AlreadyRunningError,
     ChangedError,
@@ -55,7 +56,7 @@ from riverrun.streams.cut import (
 )
 from riverrun.streams.generations import Generation, checkpoint_name, checkpoint_of, current, write_json
 from riverrun.streams.graph import Graph
-from riverrun.streams.handover import Answer, ReplayFolder, forget_replay, read_state, settled, take_lock
+from riverrun.streams.handover import Answer, ReplayFolder, forget_replay, read_state, settled
 from riverrun.streams.pipeline import checkpoints_of, group_of, replay_group, slots_of, streams_folder, surroundings
 from riverrun.streams.planner import plan_streams
 from riverrun.streams.running import FIRST_BITE, LARGEST_BITE, SMALLEST_BITE, Lane, RunningStream
