@@ -121,7 +121,8 @@ class Running:
             base = outer if command.own_python else dict(os.environ)
             log = turn.folder / f"out-{number}.log"
             self.logs.append(log)
-            with log.open("wb") as target:
+            log.unlink(missing_ok=True)
+            with log.open("ab") as target:  # Appended: what it starts may write beside it, and neither over the other.
                 self.processes.append(
                     subprocess.Popen(
                         command.words,

@@ -178,13 +178,16 @@ def test_a_contender_is_ended_with_all_it_started(
     contenders = importlib.import_module("contenders")
     monkeypatch.setattr(turns, "STOP_SECONDS", 0.2)
     # Deaf to the polite signal, with a child that is too.
-    deaf = "import os,signal,time; signal.signal(2, signal.SIG_IGN); print(os.fork(), flush=True); time.sleep(600)"
+    deaf = (
+        "import os, signal, time; signal.signal(2, signal.SIG_IGN); child = os.fork(); "
+        "child and print(child, 'born', flush=True); time.sleep(600)"
+    )
     turn = contenders.Turn(tmp_path, "127.0.0.1:1", "out", "one")
     running = turns.Running([contenders.Command([sys.executable, "-c", deaf])], turn)
     log = tmp_path / "out-1.log"
-    while len(log.read_text().split()) < 2:
+    while "born" not in log.read_text():
         assert running.alive()
-    child = psutil.Process(max(int(pid) for pid in log.read_text().split()))
+    child = psutil.Process(int(log.read_text().split()[0]))
     running.stop()
     assert not running.alive()
     # It is told to end, and ends a moment later; nobody may be there to bury it.
