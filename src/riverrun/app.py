@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.event import Event
 from riverrun.model.near import nearest
-from riverrun.model.pipeline import Emit, FileSource, Line, Speed, Stream, Table
+from riverrun.model.pipeline import Emit, FileSource, Kept, Line, Speed, Stream, Table
+from riverrun.model.quantity import milliseconds
+from riverrun.model.table import GRANULARITIES, ROLLUPS
 from riverrun.model.topic import Topic, check_topic_name
 
 if TYPE_CHECKING:
@@ -36,6 +38,8 @@ class App:
         self.topics: dict[str, Topic[Event]] = {}
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
+        # What `store` says of tables, by their names; a stream without an entry is a table as it is.
+        self.kept: dict[str, Kept] = {}
         # Where each was declared, and the folder that files of tables are looked up from.
         self.lines: dict[str, Line] = {}
         self.folder = Path()
@@ -133,6 +137,44 @@ class App:
             raise DeclarationError(f"The SQL of {name} is empty", stream=name)
         return self._add(name, line, options, sql=query)
 
+    def store(
+        self,
+        source: "Stream | Topic[Any]",
+        *,
+        name: str = "",
+        key: str | Sequence[str] = (),
+        retention: str | timedelta | None = None,
+        segment: str = "",
+        granularity: str = "",
+        rollup: Mapping[str, str] | None = None,
+    ) -> Kept:
+        """Say how a stream, or a topic of events, is kept as a table. Streams are tables without this.
+
+        Rows older than `retention` (by their own time) go. With `key`, the newest row of each key counts; without, a stream
+        decides by itself (an aggregate's rows are updated), and the events of a topic are kept all. `segment` and
+        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up as
+        they come in, such as {"load_kw": "sum"}: sum, min, max or count.
+        """
+        line = _caller()
+        if not isinstance(source, Stream | Topic):
+            raise DeclarationError(
+                f"app.store cannot keep {source!r}", expected="a stream or a topic of the app", line=line
+            )
+        kept = Kept(source.name, line, name, _names(key), retention, segment, granularity, dict(rollup or {}))
+        _check_name(kept.table, "table of the store")
+        _check_kept(kept)
+        other = self.kept.get(kept.table)
+        taken = kept.table != kept.source and (kept.table in self.streams or kept.table in self.tables)
+        if other is not None or taken:
+            where = other.line if other is not None else self.lines[kept.table]
+            raise DeclarationError(
+                f"The table {kept.table} is declared twice in the app {self.name}: see {where}",
+                hint="Give one of them another name=",
+                name=kept.table,
+            )
+        self.kept[kept.table] = kept
+        return kept
+
     def _stream(self, function: Callable[..., Any], line: Line, options: dict[str, Any]) -> Stream:
         name = getattr(function, "__name__", "")
         parameters = inspect.signature(function).parameters.values()
@@ -211,6 +253,20 @@ def _check_name(name: str, kind: str) -> None:
             f"{name!r} cannot be the name of a {kind}",
             expected="a name that can be a parameter in Python, such as house_load",
             name=name,
+        )
+
+
+def _check_kept(kept: Kept) -> None:
+    if kept.retention is not None:
+        milliseconds(kept.retention, what=f"retention of the table {kept.table}")
+    for what, word in (("segment", kept.segment), ("granularity", kept.granularity)):
+        if word and word not in GRANULARITIES:
+            raise DeclarationError(
+                f"The table {kept.table} cannot have {what}={word!r}", expected=", ".join(GRANULARITIES), table=kept.table
+            )
+    if odd := sorted(set(kept.rollup.values()) - set(ROLLUPS)):
+        raise DeclarationError(
+            f"The table {kept.table} cannot roll up by {odd[0]!r}", expected=", ".join(ROLLUPS), table=kept.table
         )
 
 

@@ -36,6 +36,13 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
     │   ├── ChangedError             STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
+    ├── StoreError
+    │   ├── StoreUnavailableError    STORE_UNAVAILABLE      retryable; no store runs, or it does not answer
+    │   ├── StoreTableError          STORE_TABLE_DIFFERS    a table cannot become what is declared
+    │   ├── QueryError               QUERY_INVALID          a question the store does not understand  (exit code 2)
+    │   ├── QueryRefusedError        QUERY_REFUSED          one that does more than read its tables   (exit code 2)
+    │   ├── QueryTimeoutError        QUERY_TIMEOUT          it took longer than it may
+    │   └── QueryCancelledError      QUERY_CANCELLED
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
         ├── AuthenticationError      KAFKA_AUTHENTICATION
@@ -335,6 +342,50 @@ class CheckpointError(StreamError):
     """Where a stream stood is gone, damaged, or belongs to another stream."""
 
     code = "CHECKPOINT_UNUSABLE"
+
+
+class StoreError(RiverrunError):
+    """A store, its tables or a question about them."""
+
+    code = "STORE"
+
+
+class StoreUnavailableError(StoreError):
+    """No store runs, or it does not answer."""
+
+    code = "STORE_UNAVAILABLE"
+    retryable = True
+
+
+class StoreTableError(StoreError):
+    """A table in the store cannot become what is declared now; nothing was changed."""
+
+    code = "STORE_TABLE_DIFFERS"
+
+
+class QueryError(StoreError):
+    """A question that the store does not understand: its words, its names, or what this store cannot do."""
+
+    code = "QUERY_INVALID"
+    exit_code = 2
+
+
+class QueryRefusedError(QueryError):
+    """A question that does more than read the store's tables. It was not run."""
+
+    code = "QUERY_REFUSED"
+
+
+class QueryTimeoutError(StoreError):
+    """A question that took longer than it may, and was ended."""
+
+    code = "QUERY_TIMEOUT"
+
+
+class QueryCancelledError(StoreError):
+    """A question that somebody ended."""
+
+    code = "QUERY_CANCELLED"
 
 
 class KafkaError(RiverrunError):

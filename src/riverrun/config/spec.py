@@ -165,6 +165,49 @@ class StreamSettings:
 
 
 @dataclass(frozen=True)
+class StoreSettings:
+    """Where results are kept as tables: in a file of riverrun's own, or in Druid."""
+
+    kind: Literal["embedded", "druid", "none"] = setting("embedded", "Which store results go to.")
+    memory_mb: int = setting(0, "Memory of the embedded store. 0: a quarter of the machine's, up to 4 GiB.", minimum=0)
+    max_size: str = setting(
+        "", "The embedded store's file may grow to this; then the oldest rows go. Empty: as large as it must be.",
+        example="20 GB",
+    )  # fmt: skip
+    query_seconds: int = setting(30, "How long one question may take.", minimum=1)
+    query_rows: int = setting(10_000, "How many rows one question gives, where it does not say.", minimum=1)
+    port: int = setting(
+        0, "Port of the tables' HTTP API on 127.0.0.1. 0: the first free one from 8480.", minimum=0, maximum=65535
+    )
+
+
+@dataclass(frozen=True)
+class DruidSettings:
+    """The Druid that riverrun runs beside Kafka, or one that runs elsewhere."""
+
+    url: str = setting("", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088")
+    username: str = setting("", "User of an attached Druid.")
+    password: Secret = setting(Secret(), "Password of that user.")
+    kafka_servers: str = setting(
+        "", "The brokers as an attached Druid reaches them. Empty: as we do.", example="broker-1.internal:9092"
+    )
+    kafka_properties: Mapping[str, str] = setting(
+        {}, "Consumer properties for an attached Druid's Kafka ingestion, such as its login.", advanced=True
+    )
+    port: int = setting(0, "Port of the router on 127.0.0.1. 0: 8888, or the next free one.", minimum=0, maximum=65535)
+    start_timeout_seconds: int = setting(240, "How long Druid may take to be ready.", minimum=1)
+    stop_timeout_seconds: int = setting(30, "How long Druid may take to stop before it is killed.", minimum=1)
+    task_seconds: int = setting(
+        3600, "How long one ingestion task reads before it publishes a segment. Shorter ones make more, smaller segments.",
+        minimum=10, advanced=True,
+    )  # fmt: skip
+    config: Mapping[str, str] = setting(
+        {}, "Any property of Druid's, for the servers riverrun runs.", example='{ "druid.processing.numThreads" = "2" }',
+        advanced=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a project, checked."""
 
@@ -174,6 +217,8 @@ class Settings:
     java: JavaSettings = JavaSettings()
     spark: SparkSettings = SparkSettings()
     streams: StreamSettings = StreamSettings()
+    store: StoreSettings = StoreSettings()
+    druid: DruidSettings = DruidSettings()
 
 
 @dataclass(frozen=True)
@@ -215,6 +260,8 @@ SECTIONS: Mapping[str, type] = {
     "java": JavaSettings,
     "spark": SparkSettings,
     "streams": StreamSettings,
+    "store": StoreSettings,
+    "druid": DruidSettings,
 }
 
 

@@ -50,6 +50,8 @@ class Stream:
     partitions: int = 0
     replicas: int = 0
     retention: str | timedelta | None = None
+    # Whether its rows are a table of the store.
+    store: bool = True
 
     def __post_init__(self) -> None:
         check_speed(self.speed, f"The stream {self.name}")
@@ -83,6 +85,24 @@ class FileSource:
     # Spark's words for the columns: "house_id string, street string". Empty: what the file says of itself.
     columns: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A stream or a topic as a table of the store, where the pipeline file says more of it than that it is one."""
+
+    source: str  # The name of a stream or a topic of the app.
+    line: Line
+    name: str = ""
+    key: tuple[str, ...] = ()
+    retention: str | timedelta | None = None
+    segment: str = ""
+    granularity: str = ""
+    rollup: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> str:
+        return self.name or self.source
 
 
 @dataclass(frozen=True)

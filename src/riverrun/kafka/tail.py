@@ -1,0 +1,74 @@
+"""Reading a small topic of one partition to its end, again and again: each `read` gives what came since the last."""
+
+import time
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaError as ClientError
+
+from riverrun.errors import BrokerUnreachableError
+from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.connection import Connection
+
+
+class Tail:
+    """Follows one partition of a topic, read committed. Not safe to share between threads."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._next = 0
+        self._consumer: Consumer | None = None
+
+    def read(self) -> list[tuple[bytes, bytes | None]]:
+        """Key and value of every record up to the end there is now. TopicNotFoundError when there is no such topic."""
+        consumer = self._consumer = self._consumer or self._open()
+        seconds = float(self._connection.settings.request_timeout_seconds)
+        deadline = time.monotonic() + seconds
+        try:
+            # Asked of the broker: what was acknowledged before this call is below it.
+            _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), seconds)
+            return self._until(consumer, end, deadline)
+        except KafkaException as error:
+            raise self._translated(error) from error
+
+    def _until(self, consumer: Consumer, end: int, deadline: float) -> list[tuple[bytes, bytes | None]]:
+        found: list[tuple[bytes, bytes | None]] = []
+        if self._next < end:
+            consumer.assign([TopicPartition(self._topic, 0, self._next)])
+        while self._next < end:
+            message = consumer.poll(0.5)
+            if message is None:
+                if time.monotonic() > deadline:
+                    raise BrokerUnreachableError(
+                        f"No broker answered while the topic {self._topic} was read", topic=self._topic
+                    )
+                continue
+            error = message.error()
+            if error is not None and error.code() == ClientError._PARTITION_EOF:
+                self._next = end
+            elif error is not None:
+                raise self._translated(error)
+            else:
+                found.append((message.key() or b"", message.value()))
+                self._next = (message.offset() or 0) + 1
+        return found
+
+    def _open(self) -> Consumer:
+        properties = {
+            "group.id": f"{self._topic}.tail",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 10,
+        }
+        return Consumer(self._connection.properties(properties), logger=client_log)
+
+    def _translated(self, error: "ClientError | KafkaException") -> Exception:
+        where = self._connection.bootstrap_servers
+        return translate(error, f"reading {self._topic}", topic=self._topic, bootstrap=where)
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None

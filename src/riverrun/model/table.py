@@ -1,0 +1,76 @@
+"""A table of a store: the rows of a topic, of which the newest of each key counts, or all of them once.
+
+A stream's output topic is a table; so is a topic of events that the pipeline file asks to be kept. What a store needs to know
+of it is here, and no more, so that a store can live without Spark and without the pipeline file (`as_dict`, `table_from`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from riverrun.errors import DeclarationError
+
+# text, boolean, bigint, double, decimal(P,S), timestamp (UTC), date, json (a list, map or object, as JSON text).
+_TYPE = re.compile(r"text|boolean|bigint|double|timestamp|date|json|decimal\((\d{1,2}),(\d{1,2})\)")
+# A column whose value is not in the record's value but is the record's own time, as Kafka has it.
+RECORD_TIME = "recorded_at"
+# Druid's words for how much of a time counts, and what it can do with rows that are then equal.
+GRANULARITIES = ("second", "minute", "five_minute", "fifteen_minute", "hour", "six_hour", "day", "week", "month", "year")
+ROLLUPS = ("sum", "min", "max", "count")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and where its value is in the record's JSON value. An empty path is the record's own time."""
+
+    name: str
+    type: str
+    path: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not _TYPE.fullmatch(self.type):
+            raise DeclarationError(f"The column {self.name} cannot have the type {self.type}", column=self.name)
+
+    @property
+    def decimal(self) -> tuple[int, int] | None:
+        """Precision and scale of a decimal."""
+        found = _TYPE.fullmatch(self.type)
+        return (int(found[1]), int(found[2])) if found and found[1] else None
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table as its writer declares it.
+
+    Where it `upserts`, of the records of a `key`, which are all in one partition, the one with the highest offset counts; with
+    no key it has one row. Else every record is a row, once: told apart by topic, partition and offset, and by its `riverrun-id` header
+    where it has one (real time: a record that was sent again has the same). `time` is the column that says when a row
+    happened; it is never empty, because a table without one has the column `recorded_at`. Rows older than `retention_ms`
+    by that column may go; -1 keeps them.
+    """
+
+    name: str
+    topic: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    upserts: bool = False
+    time: str = RECORD_TIME
+    retention_ms: int = -1
+    # What only Druid has: segment and query granularity (Druid's words), and whether equal rows are rolled up.
+    segment_granularity: str = ""
+    query_granularity: str = ""
+    rollup: Mapping[str, str] = field(default_factory=dict)
+
+    def column(self, name: str) -> Column | None:
+        return next((each for each in self.columns if each.name == name), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "rollup": dict(self.rollup)}
+
+
+def table_from(content: Mapping[str, Any]) -> TableSpec:
+    """The table that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
+    known = {name: value for name, value in content.items() if name in TableSpec.__dataclass_fields__}
+    columns = tuple(Column(each["name"], each["type"], tuple(each["path"])) for each in known["columns"])
+    return TableSpec(**{**known, "columns": columns, "key": tuple(known["key"])})

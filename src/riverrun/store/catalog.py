@@ -1,0 +1,77 @@
+"""The tables of an app as its pipeline tells them: a compacted topic, `APP.tables`, one record a table.
+
+The pipeline publishes them before its streams start, so whoever has read a row and then reads the catalog to its end knows
+the columns of that row. A store follows it, and needs neither Spark nor the pipeline file.
+"""
+
+import json
+from collections.abc import Sequence
+
+from riverrun.errors import StoreError, TopicNotFoundError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.topics import apply_topics
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.tail import Tail
+from riverrun.model.table import TableSpec, table_from
+from riverrun.model.topic import Topic
+
+
+def catalog_topic(app: str) -> str:
+    return f"{app}.tables"
+
+
+def publish(connection: Connection, app: str, tables: Sequence[TableSpec]) -> None:
+    """Tell the stores which tables there are now. Those that are gone from the pipeline file are told as gone."""
+    from riverrun.kafka.producer.producer import Producer
+
+    topic: Topic[object] = Topic(catalog_topic(app), None, 1, compact=True)  # type: ignore[type-var]
+    apply_topics(Admin(connection), [topic])
+    with Catalog(connection, app) as catalog:
+        before = catalog.refresh()
+    now = {each.name: each for each in tables}
+    with Producer(connection) as producer:
+        for name, table in now.items():
+            if before.get(name) != table:
+                producer.send(topic.name, json.dumps(table.as_dict()).encode(), key=name)
+        for name in before.keys() - now.keys():
+            producer.send(topic.name, None, key=name)
+
+
+class Catalog:
+    """Follows an app's catalog. `refresh` reads to the end of it and gives all tables there are now."""
+
+    def __init__(self, connection: Connection, app: str) -> None:
+        self.tables: dict[str, TableSpec] = {}
+        self._topic = catalog_topic(app)
+        self._tail = Tail(connection, self._topic)
+
+    def refresh(self) -> dict[str, TableSpec]:
+        """The tables there are now; none before the first pipeline has published. KafkaError when the brokers are gone."""
+        try:
+            records = self._tail.read()
+        except TopicNotFoundError:
+            return self.tables
+        for key, value in records:
+            name = key.decode()
+            if value is None:
+                self.tables.pop(name, None)
+                continue
+            try:
+                self.tables[name] = table_from(json.loads(value))
+            except (ValueError, KeyError, TypeError) as error:
+                raise StoreError(
+                    f"The table {name} in the topic {self._topic} cannot be read",
+                    found=str(error),
+                    hint="A newer riverrun may have written it: use that one",
+                    table=name,
+                ) from error
+        return self.tables
+
+    def close(self) -> None:
+        self._tail.close()
+
+    def __enter__(self) -> "Catalog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,108 @@
+"""What a store is: tables that follow topics, and questions about them. The embedded one and Druid keep the same promises.
+
+- A row is in the table once (`TableSpec`), whatever is killed, however often a record was sent.
+- A table is created and changed by `apply`: a new column appears, a changed type is refused and nothing is changed.
+- Questions are read-only, bounded in time and rows, and can be cancelled.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from riverrun.model.table import TableSpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_ROWS = 10_000
+DEFAULT_SECONDS = 30.0
+# Following: all is well. Behind: it reads, and is not there yet. Settling: after a failure, figures may go back for a while.
+State = Literal["following", "behind", "settling", "failing"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one question may take. Of more rows than `rows`, that many are given and `Answer.more` is set."""
+
+    rows: int = DEFAULT_ROWS
+    seconds: float = DEFAULT_SECONDS
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows as Arrow: text as string, bigint as int64, double as float64, timestamp as timestamp[us, UTC], json as string."""
+
+    rows: "pa.Table"
+    more: bool = False
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a table stands. `positions` is the next offset of each partition, `lag` the committed records it has not."""
+
+    table: str
+    rows: int
+    state: State = "following"
+    detail: str = ""
+    positions: Mapping[int, int] = field(default_factory=dict)
+    lag: int = -1
+    # Unix seconds: the newest row's own time, and when a row last came in; 0 when there is none.
+    newest: float = 0.0
+    updated: float = 0.0
+    bytes: int = -1
+
+
+class Store(ABC):
+    """One store of one app. Used in a `with`: entering opens it, leaving closes it in order."""
+
+    @abstractmethod
+    def open(self) -> None:
+        """Be ready for questions. Raises an error that names what is in the way."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop in order. May be called at any time, and twice."""
+
+    @abstractmethod
+    def apply(self, tables: Sequence[TableSpec]) -> list[str]:
+        """Make the store's tables what these say; a sentence for each that changed. Tables not named stay as they are.
+
+        StoreTableError when one cannot be made so (a changed type, key or time); then nothing is changed.
+        """
+
+    @abstractmethod
+    def remove(self, table: str) -> None:
+        """Drop a table with its rows and positions. Applied again, it reads its topic from the beginning."""
+
+    @property
+    @abstractmethod
+    def tables(self) -> dict[str, TableSpec]:
+        """The tables as they are in the store."""
+
+    @abstractmethod
+    def standing(self) -> list[Standing]:
+        """Where every table stands."""
+
+    @abstractmethod
+    def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008  -- frozen
+        """Answer a question in riverrun's SQL. `name` is what `cancel` knows it by. May be called by many threads."""
+
+    @abstractmethod
+    def cancel(self, name: str) -> bool:
+        """End a question that runs: its `ask` raises. False when none of that name runs."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.open()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

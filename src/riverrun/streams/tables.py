@@ -1,0 +1,122 @@
+"""The tables of an app: every stream's rows, and the topics that `app.store` names, as the store needs to know them."""
+
+from typing import Any
+
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from riverrun.errors import PipelineError
+from riverrun.model.event import schema_of
+from riverrun.model.pipeline import Kept
+from riverrun.model.quantity import milliseconds
+from riverrun.model.table import RECORD_TIME, Column, TableSpec
+from riverrun.streams.compiler import Compilation, Compiled
+from riverrun.streams.graph import Problem
+from riverrun.streams.values import Shape
+
+_TYPES: dict[type[DataType], str] = {
+    BooleanType: "boolean",
+    ByteType: "bigint",
+    ShortType: "bigint",
+    IntegerType: "bigint",
+    LongType: "bigint",
+    FloatType: "double",
+    DoubleType: "double",
+    TimestampType: "timestamp",
+    DateType: "date",
+    StringType: "text",
+}
+
+
+def tables_of(done: Compilation) -> list[TableSpec]:
+    """All tables of the app, in the order of the file. PipelineError for what `app.store` says and cannot be."""
+    app = done.graph.app
+    problems: list[Problem] = []
+    found: list[TableSpec] = []
+    said = {each.source for each in app.kept.values()}
+    for name, compiled in done.streams.items():
+        if compiled.stream.store and name not in said:
+            found.append(_of_stream(compiled, Kept(name, compiled.stream.line)))
+    for kept in app.kept.values():
+        table = _of_stream(done.streams[kept.source], kept) if kept.source in done.streams else _of_topic(done, kept)
+        if isinstance(table, Problem):
+            problems.append(table)
+            continue
+        problems += _wrong(table, kept)
+        found.append(table)
+    if problems:
+        raise PipelineError([str(each) for each in problems], file=app.file)
+    return found
+
+
+def _of_stream(compiled: Compiled, kept: Kept) -> TableSpec:
+    key = kept.key or (compiled.key if compiled.revises else ())
+    upserts = bool(kept.key) or compiled.revises
+    return _table(kept, compiled.stream.target, compiled.columns, key, compiled.time, upserts=upserts)
+
+
+def _of_topic(done: Compilation, kept: Kept) -> TableSpec | Problem:
+    topic = done.graph.app.topics.get(kept.source)
+    if topic is None or topic.event is None:
+        return Problem(str(kept.line), f"The table {kept.table} is made of {kept.source}, whose records have no type")
+    time = schema_of(topic.event).time_field or ""
+    return _table(kept, topic.name, Shape.of_event(topic.event).columns, kept.key, time, upserts=bool(kept.key))
+
+
+def _table(
+    kept: Kept, topic: str, fields: StructType, key: tuple[str, ...], time: str, *, upserts: bool
+) -> TableSpec:
+    columns = [column for each in fields.fields for column in columns_of(each.name, each.dataType)]
+    if not time:
+        columns.append(Column(RECORD_TIME, "timestamp", ()))
+    retention = -1 if kept.retention is None else milliseconds(kept.retention, what=f"retention of {kept.table}")
+    return TableSpec(
+        kept.table, topic, tuple(columns), key, upserts, time or RECORD_TIME, retention,
+        kept.segment, kept.granularity, dict(kept.rollup),
+    )  # fmt: skip
+
+
+def columns_of(name: str, spark: DataType) -> list[Column]:
+    """The columns a stream's column becomes: a window is its start by the same name, and its end."""
+    if isinstance(spark, StructType) and spark.names == ["start", "end"] and _is_time(spark["start"].dataType):
+        return [Column(name, "timestamp", (name, "start")), Column(f"{name}_end", "timestamp", (name, "end"))]
+    if isinstance(spark, DecimalType):
+        return [Column(name, f"decimal({spark.precision},{spark.scale})", (name,))]
+    if type(spark) in _TYPES:
+        return [Column(name, _TYPES[type(spark)], (name,))]
+    # Binary is base64 and a time without a zone is ISO; lists, maps and structs stay JSON.
+    simple = spark.typeName() in {"binary", "timestamp_ntz", "char", "varchar"}
+    return [Column(name, "text" if simple else "json", (name,))]
+
+
+def _is_time(spark: Any) -> bool:
+    return isinstance(spark, TimestampType)
+
+
+def _wrong(table: TableSpec, kept: Kept) -> list[Problem]:
+    """What `app.store` names and the table does not have."""
+    names = [each.name for each in table.columns]
+    found = [
+        Problem(str(kept.line), f"The table {table.name} has no column {each}, which {what} names; it has {', '.join(names)}")
+        for what, given in (("key", table.key), ("rollup", table.rollup))
+        for each in given
+        if each not in names
+    ]
+    doubled = {each for each in names if names.count(each) > 1}
+    found += [Problem(str(kept.line), f"The table {table.name} has two columns {each}") for each in sorted(doubled)]
+    if table.rollup and table.upserts:
+        found.append(Problem(str(kept.line), f"The table {table.name} is updated by key, and so cannot be rolled up"))
+    return found
