@@ -45,7 +45,16 @@ def _app(settings: "Loaded", file: str | None) -> "App":
 def validate(*, file: str | None, as_json: bool) -> None:
     """Check a pipeline file: names, cycles, columns, keys, event times. Needs no broker; all problems come at once."""
     settings = loaded()
-    done = _compiled(settings, _app(settings, file), None).require()
+    from riverrun.streams.session import require_pyspark
+
+    require_pyspark()
+    from riverrun.streams.tables import tables_of
+
+    def checked(done: "Compilation") -> "Compilation":
+        tables_of(done)
+        return done
+
+    done = _compiled(settings, _app(settings, file), None, checked)
     rows = [
         {
             "stream": name,

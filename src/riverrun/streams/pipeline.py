@@ -20,6 +20,7 @@ from riverrun.model.pipeline import Speed
 from riverrun.model.progress import PipelineProgress
 from riverrun.model.quantity import milliseconds
 from riverrun.model.state import Place
+from riverrun.store.catalog import publish
 from riverrun.streams.books import Books
 from riverrun.streams.change import Change
 from riverrun.streams.compiler import Compilation, compile_app
@@ -32,6 +33,7 @@ from riverrun.streams.running import RunningStream, Surroundings, check_checkpoi
 from riverrun.streams.session import check_alive, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
+from riverrun.streams.tables import tables_of
 from riverrun.streams.user_code import code_of
 from riverrun.streams.versions import Versions
 
@@ -132,7 +134,8 @@ class Pipeline:
         self.app = graph.app
         for name in [*only, *fresh, *keep_state]:
             self._require_stream(name)
-        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
+        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection))
+        self.tables = tables_of(self.done)
         there = self._admin.topics(list(self.app.topics), config=False)
         self.plan: Plan = plan_streams(
             self.done,
@@ -180,6 +183,9 @@ class Pipeline:
         outputs = [self.done.output_topic(name) for name in self._names]
         topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
         apply_topics(self._admin, list(topics.values()))
+        if self._settings.store.kind != "none":
+            # Before the first row of a new column can be read.
+            publish(self._connection, self.app.name, self.tables)
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
         self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)

@@ -1,7 +1,5 @@
 """The tables of an app: every stream's rows, and the topics that `app.store` names, as the store needs to know them."""
 
-from typing import Any
-
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -18,7 +16,6 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from riverrun.errors import PipelineError
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Kept
 from riverrun.model.quantity import milliseconds
@@ -42,7 +39,7 @@ _TYPES: dict[type[DataType], str] = {
 
 
 def tables_of(done: Compilation) -> list[TableSpec]:
-    """All tables of the app, in the order of the file. PipelineError for what `app.store` says and cannot be."""
+    """All tables of the app: streams first. PipelineError when something is wrong with the app, its tables included."""
     app = done.graph.app
     problems: list[Problem] = []
     found: list[TableSpec] = []
@@ -51,14 +48,16 @@ def tables_of(done: Compilation) -> list[TableSpec]:
         if compiled.stream.store and name not in said:
             found.append(_of_stream(compiled, Kept(name, compiled.stream.line)))
     for kept in app.kept.values():
+        if kept.source in app.streams and kept.source not in done.streams:
+            continue  # What is wrong with the stream is said already.
         table = _of_stream(done.streams[kept.source], kept) if kept.source in done.streams else _of_topic(done, kept)
         if isinstance(table, Problem):
             problems.append(table)
             continue
         problems += _wrong(table, kept)
         found.append(table)
-    if problems:
-        raise PipelineError([str(each) for each in problems], file=app.file)
+    done.problems += problems
+    done.require()
     return found
 
 
@@ -102,7 +101,7 @@ def columns_of(name: str, spark: DataType) -> list[Column]:
     return [Column(name, "text" if simple else "json", (name,))]
 
 
-def _is_time(spark: Any) -> bool:
+def _is_time(spark: DataType) -> bool:
     return isinstance(spark, TimestampType)
 
 

@@ -1,0 +1,85 @@
+"""A process of riverrun's own beside this one: started, started again when it dies, stopped in order."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from riverrun.cluster.jvm import environment
+from riverrun.cluster.process import GuardedProcess
+from riverrun.cluster.server import Deadline
+
+# One that lived shorter than this died young; after so many young deaths in a row it is left alone.
+YOUNG_SECONDS = 30.0
+MOST_YOUNG_DEATHS = 4
+FIRST_PAUSE_SECONDS = 0.5
+TAIL_LINES = 3
+
+
+class Companion:
+    """Runs `command` with its output in `log`. `look` is called often, and does what has become necessary."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, *, notice: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.name = name
+        self._command = command
+        self._log = log
+        self._notice = notice
+        self._process: GuardedProcess | None = None
+        self._young_deaths = 0
+        self._start_at = 0.0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None and self._process.alive else 0
+
+    @property
+    def alive(self) -> bool:
+        return self.pid != 0
+
+    @property
+    def given_up(self) -> bool:
+        return self._young_deaths > MOST_YOUNG_DEATHS
+
+    def start(self) -> None:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = GuardedProcess(self._command, Path.cwd(), self._log, environment())
+        self._process.start()
+
+    def look(self) -> None:
+        """Start it again when it has died, after a pause that grows."""
+        if self.given_up or self._process is None or self._process.alive:
+            return
+        now = time.monotonic()
+        if not self._start_at:
+            self._died(self._process, now)
+        elif now >= self._start_at:
+            self._start_at = 0.0
+            self.start()
+
+    def _died(self, process: GuardedProcess, now: float) -> None:
+        young = process.lived_seconds < YOUNG_SECONDS
+        self._young_deaths = self._young_deaths + 1 if young else 1
+        said = f"{self.name} ended (exit code {process.exit_code}): {self.last_words or 'it said nothing'}"
+        if self.given_up:
+            self._notice(f"{said}. That was the {self._young_deaths}th time in a row: it is left alone; see {self._log}")
+            return
+        pause = FIRST_PAUSE_SECONDS * 2 ** (self._young_deaths - 1)
+        self._start_at = now + pause
+        self._notice(f"{said}. Starting it again in {pause:g} s")
+
+    @property
+    def last_words(self) -> str:
+        """The end of what its last process said, in one line."""
+        if self._process is None:
+            return ""
+        with self._log.open("rb") as log:
+            log.seek(self._process.output_start)
+            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        return " ".join(lines[-TAIL_LINES:])
+
+    def stop(self, seconds: float) -> None:
+        """Ask, wait, then kill. May be called at any time, and twice."""
+        if self._process is not None and not self._process.stop(Deadline(seconds)):
+            self._notice(f"{self.name} did not end in {seconds:g} s and was killed; it goes on from where it was")
+        self._process = None

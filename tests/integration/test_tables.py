@@ -1,0 +1,117 @@
+"""What a store is told of an app's streams: columns, keys, whether rows are updated, how long they are kept."""
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import riverrun as rr
+from riverrun.config import KafkaSettings
+from riverrun.errors import PipelineError
+from riverrun.kafka.connection import Connection
+from riverrun.model.table import Column, TableSpec
+from riverrun.streams.compiler import compile_app
+from riverrun.streams.pipeline import checked_graph
+from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.tables import tables_of
+
+NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    load_kw: float
+    price: Decimal
+    count: int
+    good: bool
+    day: date
+    raw: bytes
+    tags: list[str]
+    at: datetime = rr.event_time(late="2 minutes")
+
+
+class Bare(rr.Event):
+    what: str
+
+
+def made(app: rr.App, spark: SparkSession) -> dict[str, TableSpec]:
+    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE))
+    return {each.name: each for each in tables_of(done)}
+
+
+def app_of_readings() -> rr.App:
+    app = rr.App("meters")
+    app.topic("readings", Reading, partitions=4)
+    return app
+
+
+def test_an_aggregate_is_updated_by_its_key_and_its_window_is_its_start(spark: SparkSession) -> None:
+    app = app_of_readings()
+
+    @app.stream
+    def house_load(readings: DataFrame) -> DataFrame:
+        minute = F.window("at", "1 minute").alias("minute")
+        return readings.groupBy(minute, "house_id").agg(F.avg("load_kw").alias("load_kw"))
+
+    assert made(app, spark) == {
+        "house_load": TableSpec(
+            "house_load",
+            "house_load",
+            (
+                Column("minute", "timestamp", ("minute", "start")),
+                Column("minute_end", "timestamp", ("minute", "end")),
+                Column("house_id", "text", ("house_id",)),
+                Column("load_kw", "double", ("load_kw",)),
+            ),
+            key=("minute", "house_id"),
+            upserts=True,
+            time="minute",
+        )
+    }
+
+
+def test_every_type_has_its_column_and_events_are_kept_all(spark: SparkSession) -> None:
+    app = app_of_readings()
+    app.sql("high_load", "select * from readings where load_kw > 2")
+    table = made(app, spark)["high_load"]
+    assert {each.name: each.type for each in table.columns} == {
+        "house_id": "text", "load_kw": "double", "price": "decimal(38,18)", "count": "bigint", "good": "boolean",
+        "day": "date", "raw": "text", "tags": "json", "at": "timestamp",
+    }  # fmt: skip
+    assert (table.key, table.upserts, table.time) == ((), False, "at")
+
+
+def test_a_topic_is_a_table_when_it_is_asked_for(spark: SparkSession) -> None:
+    app = app_of_readings()
+    bare = app.topic("bare", Bare)
+    app.sql("high_load", "select * from readings where load_kw > 2", store=False)
+    app.store(bare, retention="1 hour")
+    app.store(app.topics["readings"], name="newest", key="house_id")
+    tables = made(app, spark)
+    assert set(tables) == {"bare", "newest"}
+    assert tables["bare"].columns[-1] == Column("recorded_at", "timestamp", ())
+    assert (tables["bare"].time, tables["bare"].retention_ms) == ("recorded_at", 3_600_000)
+    assert (tables["newest"].key, tables["newest"].upserts, tables["newest"].topic) == (("house_id",), True, "readings")
+
+
+def test_the_one_row_of_an_aggregate_over_all_is_updated(spark: SparkSession) -> None:
+    app = app_of_readings()
+    app.sql("total", "select count(*) as readings from readings")
+    table = made(app, spark)["total"]
+    assert (table.key, table.upserts) == ((), True)
+
+
+def test_what_app_store_cannot_mean_is_said_with_its_line(spark: SparkSession) -> None:
+    app = app_of_readings()
+    raw = app.topic("raw")
+    high = app.sql("high_load", "select * from readings where load_kw > 2")
+    app.store(high, key="house")
+    app.store(raw)
+    with pytest.raises(PipelineError) as caught:
+        made(app, spark)
+    first, second = caught.value.problems
+    assert first.startswith("test_tables.py:")
+    assert "has no column house, which key names" in first
+    assert "raw, whose records have no type" in second

@@ -1,0 +1,55 @@
+"""A process beside ours: it comes back when it dies, is left alone when that is no use, and ends when asked."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from riverrun.cluster import companion
+from riverrun.cluster.companion import Companion
+
+LIVES = "import time; time.sleep(600)"
+DIES = "print('no such port'); raise SystemExit(3)"
+
+
+def until(condition: Callable[[], bool], each: Companion) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        each.look()
+
+
+def test_it_comes_back_when_it_is_killed_and_ends_when_asked(tmp_path: Path) -> None:
+    said: list[str] = []
+    made = Companion("the store", [sys.executable, "-c", LIVES], tmp_path / "logs" / "store.log", notice=said.append)
+    made.start()
+    first = made.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: made.pid not in (0, first), made)
+    assert "the store ended (exit code 137): it said nothing. Starting it again in 0.5 s" in said
+    last = made.pid
+    made.stop(30)
+    assert not made.alive
+    with pytest.raises(ProcessLookupError):
+        os.kill(last, 0)
+    made.stop(30)
+    made.look()
+    assert not made.alive, "one that was stopped stays so"
+
+
+def test_one_that_cannot_live_is_left_alone_with_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion, "FIRST_PAUSE_SECONDS", 0.01)
+    said: list[str] = []
+    made = Companion("the store", [sys.executable, "-c", DIES], tmp_path / "store.log", notice=said.append)
+    made.start()
+    until(lambda: made.given_up, made)
+    assert len(said) == companion.MOST_YOUNG_DEATHS + 1
+    assert "(exit code 3): no such port" in said[-1]
+    assert f"it is left alone; see {tmp_path / 'store.log'}" in said[-1]
+    made.stop(1)
