@@ -152,8 +152,8 @@ class App:
 
         Rows older than `retention` (by their own time) go. With `key`, the newest row of each key counts; without, a stream
         decides by itself (an aggregate's rows are updated), and the events of a topic are kept all. `segment` and
-        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up as
-        they come in, such as {"load_kw": "sum"}: sum, min, max or count.
+        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up
+        as they come in, such as {"load_kw": "sum"}: sum, min, max or count.
         """
         line = _caller()
         if not isinstance(source, Stream | Topic):
@@ -262,7 +262,9 @@ def _check_kept(kept: Kept) -> None:
     for what, word in (("segment", kept.segment), ("granularity", kept.granularity)):
         if word and word not in GRANULARITIES:
             raise DeclarationError(
-                f"The table {kept.table} cannot have {what}={word!r}", expected=", ".join(GRANULARITIES), table=kept.table
+                f"The table {kept.table} cannot have {what}={word!r}",
+                expected=", ".join(GRANULARITIES),
+                table=kept.table,
             )
     if odd := sorted(set(kept.rollup.values()) - set(ROLLUPS)):
         raise DeclarationError(

@@ -12,12 +12,11 @@ from typing import Any
 import duckdb
 
 import riverrun as rr
+from contract.rows import Sent
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import TableSpec
 from riverrun.store.contract import Limits, Store
-
-from contract.rows import Sent
 
 # A Druid that was just killed takes a minute to come back.
 MOST_SECONDS = 150.0
@@ -116,10 +115,11 @@ class Kit(ABC):
                 plain.execute(f'create table "{name}" ({columns})')
                 rows = [[row[each.name] for each in spec.columns] for row in self.expected(name)]
                 if rows:
-                    plain.executemany(f'insert into "{name}" values ({", ".join("?" * len(spec.columns))})', rows)
+                    marks = ", ".join("?" * len(spec.columns))
+                    plain.executemany(f'insert into "{name}" values ({marks})', rows)  # noqa: S608
             if "= latest" in sql:
                 sql = sql.replace("= latest", "= (select max(minute) from loads)")
-            found: list[dict[str, Any]] = plain.execute(sql).to_arrow_table().to_pylist()
+            found: list[dict[str, Any]] = plain.sql(sql).to_arrow_table().to_pylist()
             return found
 
 

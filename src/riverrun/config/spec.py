@@ -185,7 +185,9 @@ class StoreSettings:
 class DruidSettings:
     """The Druid that riverrun runs beside Kafka, or one that runs elsewhere."""
 
-    url: str = setting("", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088")
+    url: str = setting(
+        "", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088"
+    )
     username: str = setting("", "User of an attached Druid.")
     password: Secret = setting(Secret(), "Password of that user.")
     kafka_servers: str = setting(
