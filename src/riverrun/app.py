@@ -21,6 +21,7 @@ from riverrun.model.topic import Topic, check_topic_name
 if TYPE_CHECKING:
     from riverrun.kafka.admin.topics import Changes
     from riverrun.kafka.connection import Connection
+    from riverrun.store.client import Rows
 
 E = TypeVar("E", bound=Event)
 # Packages that come with riverrun[spark] and that pipeline files import.
@@ -234,6 +235,17 @@ class App:
 
         topics = list(self.topics.values())
         return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
+
+    def query(self, sql: str, *, rows: int = 10_000, seconds: float = 30.0) -> "Rows":
+        """Ask the store that is served for this app's project (`riverrun serve`, `riverrun run`) a question in
+        riverrun's SQL.
+
+        Gives rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
+        """
+        from riverrun.config import find_project
+        from riverrun.store.client import ask_project
+
+        return ask_project(find_project(self.path.parent if self.path else None), sql, rows=rows, seconds=seconds)
 
 
 def _caller() -> Line:
