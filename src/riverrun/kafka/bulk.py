@@ -26,6 +26,7 @@ IDENTITY = "riverrun-id"
 _BITE = 5_000
 # What the client may have fetched and not handed over yet.
 _QUEUE_KILOBYTES = 32_768
+_ENDS_SECONDS = 0.2
 _GONE = frozenset({ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE, ClientError._LOG_TRUNCATION})
 
 
@@ -220,12 +221,12 @@ def _identity(headers: object) -> bytes | None:
 
 
 class Ends:
-    """Which partitions topics have, and where they end for readers of committed records. Asked at most once a second."""
+    """Which partitions topics have, and where they end for readers of committed records, which is not asked all the time."""
 
     def __init__(self, connection: Connection) -> None:
         self._admin = Admin(connection)
         self._admin.timeout = min(self._admin.timeout, 5.0)
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[Place, int] | None = {}
         self._asked = -1e9
 
     def partitions(self, topics: Collection[str]) -> dict[str, tuple[str, int]]:
@@ -235,10 +236,11 @@ class Ends:
 
     def ends(self, places: Collection[Place]) -> dict[Place, int] | None:
         """The end of each partition; None when the cluster does not answer."""
-        if time.monotonic() - self._asked > 1 or any(place not in self._ends for place in places):
+        known = self._ends is None or all(place in self._ends for place in places)
+        if time.monotonic() - self._asked > _ENDS_SECONDS or not known:
             try:
                 self._ends = self._admin.offsets(places, "latest", committed_only=True)
             except KafkaError:
-                return None
+                self._ends = None
             self._asked = time.monotonic()
         return self._ends

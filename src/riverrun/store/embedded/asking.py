@@ -52,7 +52,11 @@ class Asking:
         self._watch: threading.Thread | None = None
 
     def ask(self, sql: str, tables: Mapping[str, TableSpec], limits: Limits, name: str) -> Answer:
-        text = prepared(sql, tables)
+        """Answer a question in riverrun's SQL."""
+        return self.run(run_text(sql, tables), limits, name)
+
+    def run(self, text: str, limits: Limits, name: str = "") -> Answer:
+        """Answer a question in DuckDB's own SQL."""
         begun = time.monotonic()
         running = _Running(self._database().cursor(), begun + limits.seconds)
         name = self._enter(name, running)
@@ -133,7 +137,7 @@ class Asking:
                 self._changed.wait(_LOOK_SECONDS if self._running else None)
 
 
-def prepared(sql: str, tables: Mapping[str, TableSpec]) -> str:  # noqa: ARG001
+def run_text(sql: str, tables: Mapping[str, TableSpec]) -> str:  # noqa: ARG001
     """The question in DuckDB's own SQL, found to be one that only reads the tables."""
     return sql
 

@@ -61,7 +61,7 @@ class Ingest:
         self._handed = threading.Condition()
         self._pending = Block()
         self._turn = 0
-        self._missing: set[str] = set()
+        self._found: dict[str, tuple[str, int]] | None = None
         self._reader_trouble = self._writer_trouble = ""
         self._threads = [
             threading.Thread(target=self._read, name="store-reader", daemon=True),
@@ -73,13 +73,15 @@ class Ingest:
         """Why nothing may be coming; empty when all is well."""
         return self._writer_trouble or self._reader_trouble
 
-    @property
-    def missing(self) -> set[str]:
-        """Topics that are waited for."""
-        return self._missing
+    def places(self, topic: str) -> list[Place] | None:
+        """The partitions of a topic: none when it is waited for; None when that is not known yet."""
+        if self._found is None:
+            return None
+        return [Place(topic, partition) for partition in range(self._found.get(topic, ("", 0))[1])]
 
     def ends(self, places: list[Place]) -> dict[Place, int] | None:
-        return self._ends.ends(places)
+        """Where partitions end for readers of committed records; None when the cluster does not answer."""
+        return self._ends.ends(places) if places else {}
 
     def start(self) -> None:
         for thread in self._threads:
@@ -132,7 +134,7 @@ class Ingest:
         """Read what the tables need: all partitions of their topics that there are."""
         states = list(self._states.values())
         found = self._ends.partitions({each.spec.topic for each in states})
-        self._missing = {each.spec.topic for each in states} - found.keys()
+        self._found = found
         for state in states:
             topic_id, _ = found.get(state.spec.topic, ("", 0))
             if topic_id and topic_id != state.topic_id:

@@ -191,9 +191,9 @@ class EmbeddedStore(Store):
     def standing(self) -> list[Standing]:
         states = list(self._states.values())
         ingest = self._ingest
-        places = [Place(each.spec.topic, partition) for each in states for partition in each.positions]
-        ends = ingest.ends(places) if ingest is not None and places else {}
-        found = [self._of(each, ends, ingest) for each in states]
+        places = {each.spec.topic: ingest.places(each.spec.topic) if ingest else None for each in states}
+        ends = ingest.ends([each for some in places.values() for each in some or ()]) if ingest is not None else None
+        found = [self._of(each, places[each.spec.topic], ends) for each in states]
         found += [
             Standing(name, 0, "failing", reason)
             for name, (_, reason) in sorted(self._refused.items())
@@ -201,12 +201,11 @@ class EmbeddedStore(Store):
         ]
         return found
 
-    def _of(self, table: TableState, ends: dict[Place, int] | None, ingest: Ingest | None) -> Standing:
+    def _of(self, table: TableState, places: list[Place] | None, ends: dict[Place, int] | None) -> Standing:
         positions = dict(table.positions)
         lag = -1
-        if ends is not None:
-            topic = table.spec.topic
-            lag = sum(max(0, ends.get(Place(topic, each), 0) - offset) for each, offset in positions.items())
+        if places is not None and ends is not None:
+            lag = sum(max(0, ends.get(each, 0) - positions.get(each.partition, 0)) for each in places)
         detail = [table.problem] if table.problem else []
         if table.rejected:
             detail.append(f"{table.rejected:,} record{'s' if table.rejected != 1 else ''} did not fit its columns")
@@ -214,10 +213,10 @@ class EmbeddedStore(Store):
             detail.append(f"{table.repeated:,} sent again and left out")
         if table.gone:
             detail.append(f"{table.gone:,} gone before they were read (retention)")
-        if ingest is not None and table.spec.topic in ingest.missing:
+        if places == []:
             detail.append(f"waits for the topic {table.spec.topic}")
-        if ingest is not None and ingest.trouble:
-            detail.append(ingest.trouble)
+        if self._ingest is not None and self._ingest.trouble:
+            detail.append(self._ingest.trouble)
         state: State = "failing" if table.problem else "following" if lag == 0 else "behind"
         return Standing(
             table.spec.name,

@@ -119,7 +119,7 @@ class Upkeep:
         for state in self._states.values():
             name = literal(f"_rows.{quoted(state.spec.name)}")
             blocks, kept = self._database.execute(
-                "SELECT count(DISTINCT block_id) FILTER (block_id >= 0), "
+                "SELECT count(DISTINCT block_id) FILTER (block_id >= 0) + sum(len(additional_block_ids)), "
                 f"sum(count) FILTER (column_id = 0 AND segment_type <> 'VALIDITY') FROM pragma_storage_info({name})"
             ).fetchone() or (0, 0)
             state.bytes = int(blocks or 0) * 262_144
