@@ -264,7 +264,7 @@ class Bench:
         alone.execute(f"SET TimeZone = 'UTC'; CREATE TABLE readings ({KINDS}); INSERT INTO readings {made}; CHECKPOINT")
         with store._lock:  # noqa: SLF001  -- nobody else writes past the ingest
             database = store._writing()  # noqa: SLF001
-            database.execute(f"BEGIN; INSERT INTO _rows.readings {made}; COMMIT; CHECKPOINT")
+            database.run(f"BEGIN; INSERT INTO _rows.readings {made}; COMMIT; CHECKPOINT")
             store._states["readings"].rows = rows  # noqa: SLF001
 
     # --- how it grows -----------------------------------------------------------------------------------------------------

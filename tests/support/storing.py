@@ -12,6 +12,7 @@ from riverrun.model.state import Place
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.contract import Standing, Store
 from riverrun.store.embedded import schema, state
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState
 
 BEGIN_MS = 1_767_225_600_000  # 2026-01-01
@@ -61,11 +62,12 @@ def block(topic: str, records: Iterable[Given], *, key: bytes | None = None, ide
 def make(database: duckdb.DuckDBPyConnection, *tables: TableSpec) -> dict[str, TableState]:
     """The tables in a database, ready to be written to."""
     database.execute("SET GLOBAL TimeZone = 'UTC'")
-    schema.prepare(database)
+    session = Session(database)
+    schema.prepare(session)
     for table in tables:
-        for statement in schema.changes(database, None, table)[0]:
+        for statement in schema.changes(session, None, table)[0]:
             database.execute(statement)
-    states = state.load(database)
+    states = state.load(session)
     for each in states.values():
         each.turn = 0
     return states

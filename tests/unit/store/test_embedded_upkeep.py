@@ -10,6 +10,7 @@ from riverrun.config.spec import StoreSettings
 from riverrun.errors import StoreUnavailableError
 from riverrun.store.embedded import upkeep
 from riverrun.store.embedded.file import StoreFile
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState, load
 from riverrun.store.embedded.upkeep import Upkeep
 from support.storing import events, loads, make
@@ -36,11 +37,11 @@ def fill(file: StoreFile, state: TableState, rows: int, *, ending: float = 0.0) 
 def test_rows_older_than_the_retention_go(file: StoreFile) -> None:
     states = make(file.database, events(retention_ms=3600_000))
     fill(file, states["events"], 7200)
-    Upkeep(file.database, file, states, 0, print).bound_age()
+    Upkeep(Session(file.database), file, states, 0, print).bound_age()
     found = file.database.execute("SELECT count(*), min(id) FROM events").fetchone()
     assert found is not None
     assert 3500 <= found[0] <= 3600
-    assert states["events"].rows == found[0] == load(file.database)["events"].rows
+    assert states["events"].rows == found[0] == load(Session(file.database))["events"].rows
 
 
 def test_the_oldest_rows_of_append_tables_go_when_the_file_is_too_large(file: StoreFile) -> None:
@@ -48,7 +49,7 @@ def test_the_oldest_rows_of_append_tables_go_when_the_file_is_too_large(file: St
     fill(file, states["events"], 600_000)
     file.database.execute("CHECKPOINT")
     said: list[str] = []
-    work = Upkeep(file.database, file, states, 8_000_000, said.append)
+    work = Upkeep(Session(file.database), file, states, 8_000_000, said.append)
     assert file.size() > 8_000_000
     work.bound_size()
     left = states["events"].rows
@@ -69,7 +70,7 @@ def test_a_full_store_of_updated_tables_says_so_once(file: StoreFile) -> None:
         "INSERT INTO _rows.loads SELECT now(), now(), md5(range::VARCHAR), random() FROM range(200000); CHECKPOINT"
     )
     said: list[str] = []
-    work = Upkeep(file.database, file, states, 1_000_000, said.append)
+    work = Upkeep(Session(file.database), file, states, 1_000_000, said.append)
     work.bound_size()
     work.bound_size()
     assert len(said) == 1
@@ -80,7 +81,7 @@ def test_a_table_that_is_mostly_dead_is_written_anew(file: StoreFile, monkeypatc
     monkeypatch.setattr(upkeep, "_DEAD_LEAST", 1000)
     states = make(file.database, events())
     fill(file, states["events"], 300_000)
-    work = Upkeep(file.database, file, states, 0, print)
+    work = Upkeep(Session(file.database), file, states, 0, print)
     file.database.execute("CHECKPOINT")
     # Every row group keeps some: so spread, DuckDB takes nothing back by itself at once.
     file.database.execute("DELETE FROM _rows.events WHERE id % 10 <> 0")
@@ -98,7 +99,7 @@ def test_a_table_that_is_mostly_dead_is_written_anew(file: StoreFile, monkeypatc
 def test_identities_are_kept_a_while(file: StoreFile, monkeypatch: pytest.MonkeyPatch) -> None:
     states = make(file.database, events())
     file.database.execute("INSERT INTO _seen.events SELECT range, range * 1000 FROM range(1000)")
-    work = Upkeep(file.database, file, states, 0, print)
+    work = Upkeep(Session(file.database), file, states, 0, print)
     work.bound_age()
     assert file.database.execute("SELECT count(*), min(sent) FROM _seen.events").fetchone() == (601, 399_000)
     monkeypatch.setattr(upkeep, "SEEN_ROWS", 100)
@@ -115,7 +116,7 @@ def test_the_last_misfits_are_kept(file: StoreFile, monkeypatch: pytest.MonkeyPa
     file.database.execute(
         "INSERT INTO _riverrun.rejected SELECT 'events', 'events', 0, range, 'no', ''::BLOB FROM range(100)"
     )
-    Upkeep(file.database, file, states, 0, print).bound_age()
+    Upkeep(Session(file.database), file, states, 0, print).bound_age()
     assert file.database.execute('SELECT count(*), min("offset") FROM _riverrun.rejected').fetchone() == (10, 90)
 
 

@@ -9,6 +9,7 @@ from riverrun.kafka.consumer.gone import Gap
 from riverrun.model.state import Place
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.embedded import state
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState
 from riverrun.store.embedded.writing import Writer
 from support.storing import block, column, events, load, loads, make
@@ -33,7 +34,7 @@ def houses(database: duckdb.DuckDBPyConnection) -> dict[str | None, float]:
 
 def saved(database: duckdb.DuckDBPyConnection, states: dict[str, TableState]) -> None:
     """What is in the file is what is known."""
-    for name, found in state.load(database).items():
+    for name, found in state.load(Session(database)).items():
         now = states[name]
         assert (found.positions, found.rows, found.rejected, found.repeated, found.gone, found.newest) == (
             now.positions, now.rows, now.rejected, now.repeated, now.gone, now.newest,
@@ -42,7 +43,7 @@ def saved(database: duckdb.DuckDBPyConnection, states: dict[str, TableState]) ->
 
 def test_rows_and_positions_move_together(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events())
-    writer = Writer(database)
+    writer = Writer(Session(database))
     assert writer.write(block("events", [(0, 5, event(1)), (1, 0, event(2)), (0, 9, event(3))]), 0, states) == {}
     assert ids(database) == [1, 2, 3]
     assert states["events"].positions == {0: 10, 1: 1}
@@ -53,7 +54,7 @@ def test_rows_and_positions_move_together(database: duckdb.DuckDBPyConnection) -
 
 def test_records_that_are_read_again_are_not_written_again(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events())
-    writer = Writer(database)
+    writer = Writer(Session(database))
     writer.write(block("events", [(0, 0, event(1)), (0, 1, event(2))]), 0, states)
     writer.write(block("events", [(0, 0, event(1)), (0, 1, event(2)), (0, 2, event(3))]), 0, states)
     assert ids(database) == [1, 2, 3]
@@ -62,7 +63,7 @@ def test_records_that_are_read_again_are_not_written_again(database: duckdb.Duck
 def test_records_of_an_earlier_turn_are_not_for_a_table_that_misses_some(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events())
     states["events"].turn = 2
-    Writer(database).write(block("events", [(0, 4, event(4))]), 1, states)
+    Writer(Session(database)).write(block("events", [(0, 4, event(4))]), 1, states)
     assert ids(database) == []
     assert states["events"].positions == {}
 
@@ -71,7 +72,7 @@ def test_what_does_not_fit_is_kept_aside_and_counted(database: duckdb.DuckDBPyCo
     states = make(database, events())
     bad = [b"bad", b'{"id":"x"}', b"\xff{", None]
     records = [(0, number, value) for number, value in enumerate([event(1), *bad, event(2)])]
-    assert Writer(database).write(block("events", records), 0, states) == {}
+    assert Writer(Session(database)).write(block("events", records), 0, states) == {}
     assert ids(database) == [1, 2]
     assert states["events"].rejected == 4
     assert states["events"].positions == {0: 6}
@@ -88,7 +89,7 @@ def test_what_does_not_fit_is_kept_aside_and_counted(database: duckdb.DuckDBPyCo
 
 def test_records_that_were_sent_again_are_one_row(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events())
-    writer = Writer(database)
+    writer = Writer(Session(database))
     first = block("events", [(0, 0, event(1)), (0, 1, event(1))], identity=b"one")
     first.extend(block("events", [(0, 2, event(2))], identity=b"two"))
     first.extend(block("events", [(0, 3, event(3)), (0, 4, event(3))]))
@@ -103,7 +104,7 @@ def test_records_that_were_sent_again_are_one_row(database: duckdb.DuckDBPyConne
 
 def test_the_last_record_of_a_key_counts(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, loads())
-    writer = Writer(database)
+    writer = Writer(Session(database))
     records = [(0, 0, load("a", 1)), (0, 1, load("b", 1)), (0, 2, load("a", 2)), (1, 0, load(None, 1))]
     writer.write(block("loads", records), 0, states)
     assert houses(database) == {"a": 2.0, "b": 1.0, None: 1.0}
@@ -118,7 +119,7 @@ def test_the_last_record_of_a_key_counts(database: duckdb.DuckDBPyConnection) ->
 
 def test_a_record_without_a_value_deletes_its_key(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, loads())
-    writer = Writer(database)
+    writer = Writer(Session(database))
     writer.write(block("loads", [(0, 0, load("a", 1)), (0, 1, load('b"', 1)), (0, 2, load("c", 1))]), 0, states)
     dead = block("loads", [(0, 3, None)], key=b'["2026-01-01T00:00:00Z","a"]')
     dead.extend(block("loads", [(0, 4, None)], key=b'["2026-01-01T00:00:00Z","b\\""]'))
@@ -147,7 +148,7 @@ def test_one_key_column_is_its_own_text(
 ) -> None:
     table = TableSpec("t", "topic", (column("k", kind), column("n", "bigint")), ("k",), upserts=True, time="k")
     states = make(database, table)
-    writer = Writer(database)
+    writer = Writer(Session(database))
     writer.write(block("topic", [(0, 0, b'{"k":%s,"n":1}' % value.encode())]), 0, states)
     assert states["t"].rows == 1
     writer.write(block("topic", [(0, 1, None)], key=key), 0, states)
@@ -158,7 +159,7 @@ def test_one_key_column_is_its_own_text(
 def test_without_a_key_there_is_one_row(database: duckdb.DuckDBPyConnection) -> None:
     columns = (column("n", "bigint"), Column("recorded_at", "timestamp", ()))
     states = make(database, TableSpec("total", "topic", columns, upserts=True))
-    writer = Writer(database)
+    writer = Writer(Session(database))
     for offset in range(3):
         writer.write(block("topic", [(0, offset, b'{"n":%d}' % offset)]), 0, states)
         assert database.execute("SELECT n FROM total").fetchall() == [(offset,)]
@@ -169,7 +170,7 @@ def test_without_a_key_there_is_one_row(database: duckdb.DuckDBPyConnection) -> 
 def test_one_topic_may_be_two_tables(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events(), events(name="again", key=("note",), upserts=True))
     states["again"].positions = {0: 1}
-    Writer(database).write(block("events", [(0, 0, event(1)), (0, 1, event(2))]), 0, states)
+    Writer(Session(database)).write(block("events", [(0, 0, event(1)), (0, 1, event(2))]), 0, states)
     assert (states["events"].rows, states["again"].rows) == (2, 1)
 
 
@@ -177,7 +178,7 @@ def test_records_that_are_gone_are_counted(database: duckdb.DuckDBPyConnection) 
     states = make(database, events())
     found = block("events", [(0, 12, event(1))])
     found.gaps.append(Gap(Place("events", 0), 0, 12, 20))
-    Writer(database).write(found, 0, states)
+    Writer(Session(database)).write(found, 0, states)
     assert (states["events"].gone, states["events"].positions) == (12, {0: 13})
     saved(database, states)
 
@@ -187,7 +188,7 @@ def test_a_table_that_fails_does_not_stop_the_others(database: duckdb.DuckDBPyCo
     database.execute("DROP VIEW loads; DROP TABLE _rows.loads")
     both = block("events", [(0, 0, event(1))])
     both.extend(block("loads", [(0, 0, load("a", 1))]))
-    failed = Writer(database).write(both, 0, states)
+    failed = Writer(Session(database)).write(both, 0, states)
     assert list(failed) == ["loads"]
     assert ids(database) == [1]
     assert states["loads"].positions == {}
@@ -202,5 +203,5 @@ def test_columns_of_every_name_and_type_are_written(database: duckdb.DuckDBPyCon
     given = {"text": "x", "boolean": True, "bigint": 1, "double": 1.5, "decimal(10,2)": 2.5, "json": [1]}
     given |= {"timestamp": "2026-01-01T00:00:00Z", "date": "2026-01-01"}
     value = json.dumps({f"the {kind}": each for kind, each in given.items()}).encode()
-    assert Writer(database).write(block("topic", [(0, 0, value)]), 0, states) == {}
+    assert Writer(Session(database)).write(block("topic", [(0, 0, value)]), 0, states) == {}
     assert database.execute("SELECT count(*), count(columns(*)) FROM t").fetchone() == (1,) * (len(kinds) + 2)

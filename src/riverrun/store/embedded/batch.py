@@ -12,12 +12,10 @@ from riverrun.kafka.bulk import Columns
 from riverrun.model.table import TableSpec
 from riverrun.store.embedded import shaping
 
-_NAMES = [
-    each.strip('"')
-    for each in (
-        shaping.PARTITION, shaping.OFFSET, shaping.TIME, shaping.VALUE, shaping.IDENTITY, shaping.DEAD, shaping.ROW,
-    )
-]  # fmt: skip
+_NAMES = [each.strip('"') for each in (shaping.ROW, shaping.TIME, shaping.VALUE, shaping.IDENTITY, shaping.DEAD)]
+# Numbers of the records of a batch, made once.
+_ROWS = pa.array(range(65_536), pa.int64())
+_TIME = pa.timestamp("ms", "UTC")
 
 
 @dataclass(frozen=True)
@@ -32,46 +30,64 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Batch:
-    """The records of one table, ready to be shaped."""
+    """The records of one table, ready to be shaped, and those that never will be."""
 
+    columns: Columns
     records: pa.Table
     misfits: list[Misfit]
-    # Whether any has an identity, or deletes a key.
-    identified: bool
+
+    @property
+    def identified(self) -> bool:
+        """Whether any of them has an identity."""
+        identities = self.records.column(3)
+        return bool(identities.null_count < len(identities))
+
+    def misfit(self, row: int, reason: str) -> Misfit:
+        """A record that is none of the table's, by its number."""
+        columns = self.columns
+        return Misfit(
+            columns.partitions[row], columns.offsets[row], reason, columns.values[row] or columns.keys[row] or b""
+        )
 
 
 def batch_of(table: TableSpec, columns: Columns, positions: Mapping[int, int]) -> Batch:
     """The records that the table does not have yet."""
     columns = _from(columns, positions)
-    values, misfits, dead = columns.values, [], None
-    if None in values:
-        values, misfits, dead = _without_value(table, columns)
-    try:
-        text = pa.array(values, pa.binary()).cast(pa.string())
-    except pa.ArrowInvalid:
-        values, more = _only_text(columns, values)
-        misfits += more
-        text = pa.array(values, pa.binary()).cast(pa.string())
-    except OverflowError:
-        text = pa.chunked_array([pa.array(values[at : at + 1000], pa.binary()) for at in range(0, len(values), 1000)])
-        text = text.cast(pa.string())
     count = len(columns)
+    values, misfits = columns.values, dict[int, str]()
+    dead = pa.repeat(pa.scalar(value=False), count)
+    raw = _binary(values)
+    if raw.null_count:
+        values = _without_value(table, columns, misfits)
+        dead, raw = raw.is_null(), _binary(values)
+    try:
+        text = raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        text = _binary(_only_text(values, misfits)).cast(pa.string())
+    identified = any(columns.identities)
+    timed = identified or any(not each.path for each in table.columns)
     records = pa.table(
         [
-            pa.array(columns.partitions, pa.int32()),
-            pa.array(columns.offsets, pa.int64()),
-            pa.array(columns.times, pa.timestamp("ms", "UTC")),
+            _ROWS.slice(0, count) if count <= len(_ROWS) else pa.array(range(count), pa.int64()),
+            pa.array(columns.times, _TIME) if timed else pa.nulls(count, _TIME),
             text,
-            pa.array(columns.identities, pa.binary()),
-            pa.array(dead, pa.bool_()) if dead else pa.repeat(pa.scalar(False), count),
-            pa.array(range(count), pa.int64()),
+            pa.array(columns.identities, pa.binary()) if identified else pa.nulls(count, pa.binary()),
+            dead,
         ],
         names=_NAMES,
     )
     if misfits:
-        # They are told of below, and are nothing to the SQL.
-        records = records.filter(pc.is_valid(records.column(3)))
-    return Batch(records, misfits, records.column(4).null_count < records.num_rows)
+        # They are told of already, and are nothing to the SQL.
+        records = records.filter(pc.is_valid(text))
+    found = Batch(columns, records, [])
+    found.misfits.extend(found.misfit(row, reason) for row, reason in sorted(misfits.items()))
+    return found
+
+
+def _binary(values: list[bytes | None]) -> pa.ChunkedArray:
+    """In pieces when they are more than one array may hold."""
+    made = pa.array(values, pa.binary())
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
 def _from(columns: Columns, positions: Mapping[int, int]) -> Columns:
@@ -94,20 +110,16 @@ def _from(columns: Columns, positions: Mapping[int, int]) -> Columns:
     )  # fmt: skip
 
 
-def _without_value(table: TableSpec, columns: Columns) -> tuple[list[bytes | None], list[Misfit], list[bool]]:
+def _without_value(table: TableSpec, columns: Columns, misfits: dict[int, str]) -> list[bytes | None]:
     """A record without a value deletes its key, where the table has one: its key is told as if it were a row's."""
-    values, misfits = list(columns.values), list[Misfit]()
-    dead = [value is None for value in values]
-    for number, is_dead in enumerate(dead):
-        if not is_dead:
-            continue
-        key = columns.keys[number]
-        told = _as_row(table, key) if table.upserts else None
-        values[number] = told
-        if told is None:
-            reason = "it has no value, and its key is no key of the table" if table.upserts else "it has no value"
-            misfits.append(Misfit(columns.partitions[number], columns.offsets[number], reason, key or b""))
-    return values, misfits, dead
+    values = list(columns.values)
+    for row, value in enumerate(values):
+        if value is None:
+            values[row] = _as_row(table, columns.keys[row]) if table.upserts else None
+            if values[row] is None:
+                also = ", and its key is no key of the table" if table.upserts else ""
+                misfits[row] = f"it has no value{also}"
+    return values
 
 
 def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
@@ -136,13 +148,12 @@ def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
     return json.dumps(row).encode()
 
 
-def _only_text(columns: Columns, values: list[bytes | None]) -> tuple[list[bytes | None], list[Misfit]]:
-    kept, misfits = list(values), []
-    for number, value in enumerate(values):
+def _only_text(values: list[bytes | None], misfits: dict[int, str]) -> list[bytes | None]:
+    kept = list(values)
+    for row, value in enumerate(values):
         try:
             (value or b"").decode()
         except UnicodeDecodeError as error:
-            kept[number] = None
-            reason = f"it is not UTF-8 at byte {error.start}"
-            misfits.append(Misfit(columns.partitions[number], columns.offsets[number], reason, value or b""))
-    return kept, misfits
+            kept[row] = None
+            misfits[row] = f"it is not UTF-8 at byte {error.start}"
+    return kept

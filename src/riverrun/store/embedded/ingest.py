@@ -15,6 +15,7 @@ from riverrun.kafka.bulk import Block, BulkReader, Ends
 from riverrun.kafka.connection import Connection
 from riverrun.model.state import Place
 from riverrun.store.catalog import Catalog
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import NOT_READ, TableState, save
 from riverrun.store.embedded.writing import Writer
 
@@ -37,7 +38,7 @@ class Ingest:
     def __init__(
         self,
         connection: Connection,
-        database: duckdb.DuckDBPyConnection,
+        database: Session,
         states: dict[str, TableState],
         lock: threading.RLock,
         *,
@@ -108,8 +109,8 @@ class Ingest:
                         looked = time.monotonic()
                     self._hand_over(reader.read(MOST_ROWS, MOST_BYTES, 0.1))
                     self._reader_trouble = reader.trouble
-                except RiverrunError as error:
-                    self._reader_trouble = error.what
+                except Exception as error:  # noqa: BLE001  -- a reader that is gone would be silence
+                    self._reader_trouble = _said(error)
                     self._stopping.wait(_IDLE_SECONDS)
         finally:
             reader.close()
@@ -181,26 +182,38 @@ class Ingest:
                 self._pending = Block()
                 self._handed.notify_all()
             begun = time.monotonic()
-            if not self._follow_catalog(wait=bool(block)):
-                return
-            with self._lock:
-                if block and not self._stopping.is_set():
-                    self._write_block(writer, block, turn)
-                self._keep_up()
+            try:
+                self._one(writer, block, turn)
+            except Exception as error:  # noqa: BLE001  -- nothing of the block may be passed over, whatever it was
+                self._fail(error)
             if block:
                 self._rest(time.monotonic() - begun)
+
+    def _one(self, writer: Writer, block: Block, turn: int) -> None:
+        if not self._follow_catalog(wait=bool(block)):
+            return
+        with self._lock:
+            if block:
+                self._write_block(writer, block, turn)
+            self._keep_up()
+
+    def _fail(self, error: Exception) -> None:
+        """All tables have missed something, for all that is known."""
+        self._notice(f"The store cannot go on: {_said(error)}")
+        for state in list(self._states.values()):
+            state.failed(_said(error))
 
     def _write_block(self, writer: Writer, block: Block, turn: int) -> None:
         for gap in block.gaps:
             self._notice(
                 f"{gap.gone} records of {gap.place} are gone: retention removed them before the store read them"
                 if not gap.made_anew
-                else f"{gap}: it is read from its beginning"
+                else f"{gap}: reading goes on there"
             )
         failed = writer.write(block, turn, self._states)
         for name, error in failed.items():
             state = self._states[name]
-            said = str(error).splitlines()[0]
+            said = _said(error)
             if said != state.problem:
                 self._notice(f"The table {name} cannot go on: {said}")
             state.failed(said)
@@ -236,7 +249,11 @@ class Ingest:
         try:
             self._upkeep()
         except duckdb.Error as error:
-            said = f"Upkeep of the store failed: {str(error).splitlines()[0]}"
+            said = f"Upkeep of the store failed: {_said(error)}"
             if said != self._writer_trouble:
                 self._notice(said)
             self._writer_trouble = said
+
+
+def _said(error: Exception) -> str:
+    return error.what if isinstance(error, RiverrunError) else str(error).split("\n", 1)[0] or type(error).__name__

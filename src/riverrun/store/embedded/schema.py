@@ -9,10 +9,9 @@
 import json
 from collections.abc import Sequence
 
-import duckdb
-
 from riverrun.errors import StoreError, StoreTableError
 from riverrun.model.table import Column, TableSpec, table_from
+from riverrun.store.embedded.session import Session
 
 FORMAT = 1
 _TYPES = {
@@ -61,27 +60,25 @@ def type_of(column: Column) -> str:
     return f"DECIMAL{column.decimal[0], column.decimal[1]}" if column.decimal else _TYPES[column.type]
 
 
-def prepare(database: duckdb.DuckDBPyConnection) -> None:
+def prepare(database: Session) -> None:
     """Make what every store's file has. StoreError for one of a later riverrun."""
-    database.execute(f"BEGIN; {_META} COMMIT")
-    found = database.execute("FROM _riverrun.about").fetchone()
-    if found is None or found[0] != FORMAT:
+    database.run(f"BEGIN; {_META} COMMIT")
+    found = database.run("FROM _riverrun.about")
+    if found != [(FORMAT,)]:
         raise StoreError(
             "The store's file is of another riverrun",
             expected=f"format {FORMAT}",
-            found=f"format {found[0]}" if found else "none",
+            found=f"format {found[0][0]}" if found else "none",
             hint="Use the riverrun that wrote it, or remove the file: the tables are read anew from their topics",
         )
 
 
-def load_tables(database: duckdb.DuckDBPyConnection) -> dict[str, TableSpec]:
-    rows = database.execute("SELECT name, spec FROM _riverrun.tables ORDER BY name").fetchall()
+def load_tables(database: Session) -> dict[str, TableSpec]:
+    rows = database.run("SELECT name, spec FROM _riverrun.tables ORDER BY name")
     return {name: table_from(json.loads(spec)) for name, spec in rows}
 
 
-def changes(
-    database: duckdb.DuckDBPyConnection, before: TableSpec | None, table: TableSpec
-) -> tuple[list[str], list[str]]:
+def changes(database: Session, before: TableSpec | None, table: TableSpec) -> tuple[list[str], list[str]]:
     """The statements that make a table what is declared, and a sentence for each thing that changes for its readers.
 
     StoreTableError when rows that are there do not allow it.
@@ -104,10 +101,10 @@ def changes(
     _refuse(before, table)
     there = {
         name.lower(): kind
-        for name, kind in database.execute(
+        for name, kind in database.run(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = '_rows' AND table_name = ?",
             [table.name],
-        ).fetchall()
+        )
     }
     added = [each for each in table.columns if each.name.lower() not in there]
     for each in table.columns:

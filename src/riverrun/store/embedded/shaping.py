@@ -15,9 +15,7 @@ from riverrun.model.table import Column, TableSpec
 from riverrun.store.embedded.schema import literal, quoted, type_of
 
 # Columns of a batch beside the record's value.
-PARTITION, OFFSET, TIME, VALUE, IDENTITY, DEAD, ROW = (
-    '"~partition"', '"~offset"', '"~time"', '"~value"', '"~identity"', '"~dead"', '"~row"',
-)  # fmt: skip
+ROW, TIME, VALUE, IDENTITY, DEAD = '"~row"', '"~time"', '"~value"', '"~identity"', '"~dead"'
 # What shaping adds.
 FITS = '"~fits"'
 _OBJECT, _JSON = '"~object"', '"~json"'
@@ -27,7 +25,8 @@ _FOUND = 80
 
 @dataclass(frozen=True)
 class Shaping:
-    """The SQL that shapes records: `rows` gives all of a batch, typed, with `FITS`; `misfits` those that do not fit."""
+    """The SQL that shapes records: `rows` gives all of a batch, typed, with `FITS`; `misfits` the number and the reason of
+    those that do not fit."""
 
     rows: str
     misfits: str
@@ -47,7 +46,7 @@ def shaping(table: TableSpec, batch: str) -> Shaping:
     broken = [(parent, _not_object(parent, fields)) for parent in parents]
     bad = " OR ".join([f"NOT {_OBJECT}", *(test for _, test in broken), *(test for *_, test in misfits)])
     identity = f"CASE WHEN {IDENTITY} IS NOT NULL THEN hash({IDENTITY}) END AS {IDENTITY}"
-    kept = f"{PARTITION}, {OFFSET}, {TIME}, {DEAD}, {ROW}, {VALUE}, {identity}"
+    kept = f"{ROW}, {TIME}, {DEAD}, {VALUE}, {identity}"
     source = f"""
         FROM (SELECT *, {typed}
               FROM (SELECT {kept}, {_JSON} IS NOT NULL AS {_OBJECT}{", " if texts else ""}{texts}
@@ -62,8 +61,8 @@ def shaping(table: TableSpec, batch: str) -> Shaping:
         ]
     )
     return Shaping(
-        rows=f"SELECT {shown}, {PARTITION}, {OFFSET}, {TIME}, {IDENTITY}, {DEAD}, {ROW}, NOT ({bad}) AS {FITS} {source}",
-        misfits=f"SELECT {PARTITION}, {OFFSET}, CASE {reasons} END, encode({VALUE}) {source} WHERE {bad}",
+        rows=f"SELECT {shown}, {ROW}, {TIME}, {IDENTITY}, {DEAD}, NOT ({bad}) AS {FITS} {source}",
+        misfits=f"SELECT {ROW}, CASE {reasons} END {source} WHERE {bad}",
     )
 
 

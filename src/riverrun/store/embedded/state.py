@@ -1,16 +1,14 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
 """What is known of each table while the store runs: as it is in the file, and what is wrong with it now."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import duckdb
-
 from riverrun.model.table import TableSpec, table_from
 from riverrun.store.embedded.schema import literal
+from riverrun.store.embedded.session import Session
 
 _COUNTS = "topic_id, positions, rows, rejected, repeated, gone, newest, updated"
 # The turn of a table that no reader reads for: a new one, or one that has missed something.
@@ -66,8 +64,8 @@ class TableState:
         )
 
 
-def load(database: duckdb.DuckDBPyConnection) -> dict[str, TableState]:
-    found = database.execute(f"SELECT spec, {_COUNTS} FROM _riverrun.tables ORDER BY name").fetchall()
+def load(database: Session) -> dict[str, TableState]:
+    found = database.run(f"SELECT spec, {_COUNTS} FROM _riverrun.tables ORDER BY name")
     states = {}
     for spec, topic_id, positions, *counts in found:
         told = {int(partition): offset for partition, offset in json.loads(positions).items()}
@@ -76,13 +74,7 @@ def load(database: duckdb.DuckDBPyConnection) -> dict[str, TableState]:
     return states
 
 
-def save(database: duckdb.DuckDBPyConnection, states: Iterable[TableState]) -> None:
+def save(database: Session, states: Iterable[TableState]) -> None:
     """Write the counts of tables."""
     for each in states:
-        database.execute(each.saving())
-
-
-def roll_back(database: duckdb.DuckDBPyConnection) -> None:
-    """End a transaction that failed; what failed may have ended it already."""
-    with contextlib.suppress(duckdb.Error):
-        database.execute("ROLLBACK")
+        database.run(each.saving())

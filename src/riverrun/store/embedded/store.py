@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import duckdb
-
 from riverrun.config.spec import StoreSettings
 from riverrun.errors import StoreError, StoreTableError
 from riverrun.kafka.connection import Connection
@@ -19,6 +17,7 @@ from riverrun.store.embedded.asking import Asking
 from riverrun.store.embedded.batch import Misfit
 from riverrun.store.embedded.file import StoreFile
 from riverrun.store.embedded.ingest import Ingest
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.snapshot import write_snapshot
 from riverrun.store.embedded.state import TableState
 from riverrun.store.embedded.upkeep import Upkeep
@@ -55,15 +54,15 @@ class EmbeddedStore(Store):
         self._refused: dict[str, tuple[TableSpec, str]] = {}
         self._asking = Asking(lambda: self._file.database)
         self._ingest: Ingest | None = None
-        self._database: duckdb.DuckDBPyConnection | None = None
+        self._database: Session | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self._file.open()
-        schema.prepare(self._file.database)
-        self._states |= state.load(self._file.database)
-        self._database = self._file.database.cursor()
+        self._database = Session(self._file.database.cursor())
+        schema.prepare(self._database)
+        self._states |= state.load(self._database)
         upkeep = Upkeep(self._database, self._file, self._states, self._max_bytes, self._notice)
         self._ingest = Ingest(
             self._connection,
@@ -106,7 +105,10 @@ class EmbeddedStore(Store):
                 more, told = schema.changes(database, known.spec if known else None, table)
                 statements += more
                 said += told
-            self._execute(database, statements)
+            if statements:
+                with database.transaction():
+                    for statement in statements:
+                        database.run(statement)
             for table in tables:
                 known = self._states.get(table.name)
                 if known is None:
@@ -124,20 +126,11 @@ class EmbeddedStore(Store):
                 raise StoreError(
                     f"The store has no table {table}", found=", ".join(self._states) or "no tables", table=table
                 )
-            self._execute(self._writing(), schema.removal(table))
+            database = self._writing()
+            with database.transaction():
+                for statement in schema.removal(table):
+                    database.run(statement)
             del self._states[table]
-
-    def _execute(self, database: duckdb.DuckDBPyConnection, statements: Sequence[str]) -> None:
-        if not statements:
-            return
-        database.execute("BEGIN")
-        try:
-            for statement in statements:
-                database.execute(statement)
-            database.execute("COMMIT")
-        except BaseException:
-            state.roll_back(database)
-            raise
 
     def _declare(self, catalog: Catalog) -> None:
         """Have the tables as the catalog has them now. Called by the writer, before it writes what came after."""
@@ -156,10 +149,8 @@ class EmbeddedStore(Store):
                 if known is not None:
                     known.refuse(str(error))
 
-    def _writing(self) -> duckdb.DuckDBPyConnection:
-        if self._database is None:
-            return self._file.database  # which says that the store is not open
-        return self._database
+    def _writing(self) -> Session:
+        return self._database or Session(self._file.database)  # which says that the store is not open
 
     # --- questions ----------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,10 @@ is taken back by writing the table anew, when most of it is dead.
 import time
 from collections.abc import Callable, Mapping
 
-import duckdb
-
 from riverrun.store.embedded.file import StoreFile
 from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
-from riverrun.store.embedded.state import TableState, roll_back, save
+from riverrun.store.embedded.session import Session
+from riverrun.store.embedded.state import TableState, save
 
 # How far back records that are sent again are known: by the record's own time, and in number.
 SEEN_MS = 600_000
@@ -32,7 +31,7 @@ class Upkeep:
 
     def __init__(
         self,
-        database: duckdb.DuckDBPyConnection,
+        database: Session,
         file: StoreFile,
         states: Mapping[str, TableState],
         max_bytes: int,
@@ -62,18 +61,18 @@ class Upkeep:
                 before = f"to_timestamp({(time.time() - spec.retention_ms / 1000)!r})"
                 self._delete(state, f"{quoted(spec.time)} < {before}")
             self._forget_identities(spec.name)
-        self._database.execute(
+        self._database.run(
             "DELETE FROM _riverrun.rejected WHERE rowid < (SELECT min(rowid) FROM "
             f"(SELECT rowid FROM _riverrun.rejected ORDER BY rowid DESC LIMIT {MISFITS}))"
         )
 
     def _forget_identities(self, table: str) -> None:
         seen = seen_of(table)
-        self._database.execute(f"DELETE FROM {seen} WHERE sent < (SELECT max(sent) - {SEEN_MS} FROM {seen})")
-        found = self._database.execute(f"SELECT count(*) FROM {seen}").fetchone()
-        if found and found[0] > SEEN_ROWS * 1.1:
-            self._database.execute(
-                f"DELETE FROM {seen} WHERE sent < (SELECT quantile_disc(sent, {1 - SEEN_ROWS / found[0]!r}) FROM {seen})"
+        self._database.run(f"DELETE FROM {seen} WHERE sent < (SELECT max(sent) - {SEEN_MS} FROM {seen})")
+        count = self._database.count(f"SELECT count(*) FROM {seen}")
+        if count > SEEN_ROWS * 1.1:
+            self._database.run(
+                f"DELETE FROM {seen} WHERE sent < (SELECT quantile_disc(sent, {1 - SEEN_ROWS / count!r}) FROM {seen})"
             )
 
     def bound_size(self) -> None:
@@ -81,7 +80,7 @@ class Upkeep:
         if self._max_bytes <= 0 or self._used() <= self._max_bytes:
             self._full = False
             return
-        self._database.execute("CHECKPOINT")
+        self._database.run("CHECKPOINT")
         while (used := self._used()) > self._max_bytes:
             largest = max(
                 (each for each in self._states.values() if not each.spec.upserts and each.rows),
@@ -104,24 +103,24 @@ class Upkeep:
                 f"rowid IN (SELECT rowid FROM {rows} ORDER BY {time_column} NULLS FIRST LIMIT {most})",
             )
             self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {largest.spec.name} went")
-            self._database.execute("CHECKPOINT")
+            self._database.run("CHECKPOINT")
 
     def _used(self) -> int:
         """Bytes in use: free blocks are in the file, but will be written before it grows."""
-        block, total, free = self._database.execute(
+        block, total, free = self._database.row(
             "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size() "
             "WHERE database_name = current_database()"
-        ).fetchone() or (0, 0, 0)
+        )
         return int(block) * (int(total) - int(free))
 
     def bound_dead(self) -> None:
         """Measure the tables; write those anew that are mostly dead rows."""
         for state in self._states.values():
             name = literal(f"_rows.{quoted(state.spec.name)}")
-            blocks, kept = self._database.execute(
+            blocks, kept = self._database.row(
                 "SELECT count(DISTINCT block_id) FILTER (block_id >= 0) + sum(len(additional_block_ids)), "
                 f"sum(count) FILTER (column_id = 0 AND segment_type <> 'VALIDITY') FROM pragma_storage_info({name})"
-            ).fetchone() or (0, 0)
+            )
             state.bytes = int(blocks or 0) * 262_144
             dead = int(kept or 0) - state.rows
             if dead > _DEAD_LEAST and dead > DEAD_PART * int(kept):
@@ -133,31 +132,21 @@ class Upkeep:
         anew = f"_rows.{quoted(f'{name} anew')}"
         columns = ", ".join(quoted(each.name) for each in state.spec.columns)
         view = f"CREATE OR REPLACE VIEW main.{quoted(name)} AS SELECT {columns} FROM {rows}"
-        statements = [
-            "BEGIN", f"CREATE TABLE {anew} AS SELECT * FROM {rows} ORDER BY {quoted(state.spec.time)}", f"DROP TABLE {rows}",
-            f"ALTER TABLE {anew} RENAME TO {quoted(name)}", view, "COMMIT", "CHECKPOINT",
-        ]  # fmt: skip
-        try:
-            for statement in statements:
-                self._database.execute(statement)
-        except BaseException:
-            roll_back(self._database)
-            raise
+        with self._database.transaction():
+            self._database.run(f"CREATE TABLE {anew} AS SELECT * FROM {rows} ORDER BY {quoted(state.spec.time)}")
+            self._database.run(f"DROP TABLE {rows}")
+            self._database.run(f"ALTER TABLE {anew} RENAME TO {quoted(name)}")
+            self._database.run(view)
+        self._database.run("CHECKPOINT")
 
     def _delete(self, state: TableState, condition: str) -> int:
-        database = self._database
-        database.execute("BEGIN")
+        before = state.rows
         try:
-            found = database.execute(f"DELETE FROM {rows_of(state.spec.name)} WHERE {condition}").fetchone()
-            gone = int(found[0]) if found else 0
-            state.rows -= gone
-            try:
-                save(database, [state])
-                database.execute("COMMIT")
-            except BaseException:
-                state.rows += gone
-                raise
+            with self._database.transaction():
+                gone = self._database.count(f"DELETE FROM {rows_of(state.spec.name)} WHERE {condition}")
+                state.rows -= gone
+                save(self._database, [state])
         except BaseException:
-            roll_back(database)
+            state.rows = before
             raise
         return gone

@@ -3,17 +3,18 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-import duckdb
+import pyarrow as pa
 
 from riverrun.kafka.bulk import Block
 from riverrun.model.table import TableSpec
 from riverrun.store.embedded import shaping
-from riverrun.store.embedded.batch import Batch, batch_of
+from riverrun.store.embedded.batch import Batch, Misfit, batch_of
 from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
+from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.shaping import DEAD, FITS, IDENTITY, ROW, TIME
-from riverrun.store.embedded.state import TableState, roll_back, save
+from riverrun.store.embedded.state import TableState, load, save
 
 _BATCH, _SHAPED = "batch", "shaped"
 # Kinds of key columns whose least and greatest value in a batch say which part of the table to look at.
@@ -23,7 +24,7 @@ _RANGED = ("timestamp", "date", "bigint")
 class Writer:
     """Writes with a connection of its own. One thread at a time."""
 
-    def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, database: Session) -> None:
         self._database = database
         self._shapings: dict[str, tuple[TableSpec, shaping.Shaping]] = {}
 
@@ -47,28 +48,22 @@ class Writer:
             return {}
         try:
             self._write(block, concerned)
-        except duckdb.Error as error:
+        except Exception as error:  # noqa: BLE001  -- whatever it was, none of these records may be passed over
             if len(concerned) == 1:
                 return {concerned[0].spec.name: error}
             failed: dict[str, Exception] = {}
             for state in concerned:
                 try:
                     self._write(block, [state])
-                except duckdb.Error as own:
+                except Exception as own:  # noqa: BLE001
                     failed[state.spec.name] = own
             return failed
         return {}
 
     def _write(self, block: Block, states: list[TableState]) -> None:
-        database = self._database
-        database.execute("BEGIN")
-        try:
+        with self._database.transaction():
             after = [self._table(block, state) for state in states]
-            save(database, after)
-            database.execute("COMMIT")
-        except BaseException:
-            roll_back(database)
-            raise
+            save(self._database, after)
         for state, moved in zip(states, after, strict=True):
             state.positions = moved.positions
             state.rows, state.rejected, state.repeated = moved.rows, moved.rejected, moved.repeated
@@ -78,6 +73,9 @@ class Writer:
     def _table(self, block: Block, state: TableState) -> TableState:
         """What the table's state is after this block; its rows are written."""
         spec = state.spec
+        if state.failures:
+            # What failed may have been the answer to a commit that was done: the file knows.
+            state = load(self._database)[spec.name]
         after = replace(state, positions=dict(state.positions))
         for gap in block.gaps:
             before = after.positions.get(gap.place.partition, 0)
@@ -94,40 +92,36 @@ class Writer:
 
     def _rows(self, spec: TableSpec, batch: Batch, after: TableState) -> None:
         database, sql = self._database, self._shaping(spec)
-        database.register(_BATCH, batch.records)
-        try:
-            database.execute(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
-            time_column = quoted(spec.time)
-            found = database.execute(
-                f"SELECT count(*) FILTER (NOT {FITS}), epoch(max({time_column}) FILTER ({FITS} AND NOT {DEAD})) "
+        with database.table(_BATCH, batch.records):
+            database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
+            bad, newest = database.row(
+                f"SELECT count(*) FILTER (NOT {FITS}), epoch(max({quoted(spec.time)}) FILTER ({FITS} AND NOT {DEAD})) "
                 f"FROM {_SHAPED}"
-            ).fetchone()
-            bad, newest = found or (0, None)
+            )
+            misfits = list(batch.misfits)
             if bad:
-                database.execute(
-                    f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * "
-                    f"FROM ({sql.misfits})"
-                )
-            for misfit in batch.misfits:
-                database.execute(
-                    "INSERT INTO _riverrun.rejected VALUES (?, ?, ?, ?, ?, ?)",
-                    [spec.name, spec.topic, misfit.partition, misfit.offset, misfit.reason, misfit.bytes],
-                )
-            if spec.upserts:
-                after.rows += self._upsert(spec, with_misfits=bad > 0)
-            else:
-                if batch.identified:
-                    after.repeated += self._drop_repeated(spec)
-                after.rows += self._append(spec)
-        finally:
-            database.unregister(_BATCH)
-        after.rejected += bad + len(batch.misfits)
+                misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
+        self._keep_misfits(spec, misfits)
+        if spec.upserts:
+            after.rows += self._upsert(spec, with_misfits=bad > 0)
+        else:
+            if batch.identified:
+                after.repeated += self._drop_repeated(spec)
+            after.rows += self._append(spec)
+        after.rejected += len(misfits)
         after.newest = max(after.newest, newest or 0.0)
         after.updated = time.time()
 
+    def _keep_misfits(self, spec: TableSpec, misfits: list[Misfit]) -> None:
+        if misfits:
+            with self._database.table("misfits", pa.Table.from_pylist([asdict(each) for each in misfits])):
+                self._database.run(
+                    f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
+                )
+
     def _append(self, spec: TableSpec, condition: str = FITS) -> int:
         names = ", ".join(quoted(each.name) for each in spec.columns)
-        return self._count(
+        return self._database.count(
             f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {_SHAPED} WHERE {condition}"
         )
 
@@ -138,12 +132,14 @@ class Writer:
         fits = f"WHERE {FITS}" if with_misfits else ""
         last = f"{ROW} IN (SELECT max({ROW}) FROM {_SHAPED} {fits} {by_key})"
         names = ", ".join(quoted(each.name) for each in spec.columns)
-        self._database.execute(
-            f"CREATE OR REPLACE TEMP TABLE latest AS SELECT {names}, {DEAD} FROM {_SHAPED} WHERE {last}"
-        )
+        self._database.run(f"CREATE OR REPLACE TEMP TABLE latest AS SELECT {names}, {DEAD} FROM {_SHAPED} WHERE {last}")
         same = " AND ".join(f"kept.{key} IS NOT DISTINCT FROM latest.{key}" for key in keys) or "true"
-        removed = self._count(f"DELETE FROM {rows_of(spec.name)} AS kept USING latest WHERE {same}{self._bounds(spec)}")
-        added = self._count(f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM latest WHERE NOT {DEAD}")
+        removed = self._database.count(
+            f"DELETE FROM {rows_of(spec.name)} AS kept USING latest WHERE {same}{self._bounds(spec)}"
+        )
+        added = self._database.count(
+            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM latest WHERE NOT {DEAD}"
+        )
         return added - removed
 
     def _bounds(self, spec: TableSpec) -> str:
@@ -152,7 +148,7 @@ class Writer:
         if not ranged:
             return ""
         asked = ", ".join(f"min({each})::VARCHAR, max({each})::VARCHAR, count(*) - count({each})" for each in ranged)
-        found = list(self._database.execute(f"SELECT {asked} FROM latest").fetchone() or ())
+        found = list(self._database.row(f"SELECT {asked} FROM latest"))
         parts = []
         for each in ranged:
             least, most, missing = found[:3]
@@ -164,11 +160,11 @@ class Writer:
     def _drop_repeated(self, spec: TableSpec) -> int:
         """Forget records that are in the table by their identity, and remember those that are not."""
         first = f"SELECT min({ROW}) FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} GROUP BY {IDENTITY}"
-        dropped = self._count(
+        dropped = self._database.count(
             f"DELETE FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} AND "
             f"({ROW} NOT IN ({first}) OR {IDENTITY} IN (SELECT identity FROM {seen_of(spec.name)}))"
         )
-        self._database.execute(
+        self._database.run(
             f"INSERT INTO {seen_of(spec.name)} SELECT {IDENTITY}, epoch_ms({TIME}) FROM {_SHAPED} "
             f"WHERE {IDENTITY} IS NOT NULL AND {FITS}"
         )
@@ -179,10 +175,6 @@ class Writer:
         if known is None or known[0] != spec:
             known = self._shapings[spec.name] = (spec, shaping.shaping(spec, _BATCH))
         return known[1]
-
-    def _count(self, statement: str) -> int:
-        found = self._database.execute(statement).fetchone()
-        return int(found[0]) if found else 0
 
 
 def _moved(state: TableState, block: Block) -> dict[int, int]:
