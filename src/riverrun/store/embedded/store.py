@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import duckdb
+
 from riverrun.config.spec import StoreSettings
 from riverrun.errors import StoreError, StoreTableError
 from riverrun.kafka.connection import Connection
@@ -84,9 +86,10 @@ class EmbeddedStore(Store):
         self._asking.close()
         database, self._database = self._database, None
         if database is not None:
-            with self._lock:
+            with self._lock, contextlib.suppress(duckdb.Error):
+                # Only what was passed since the last row; without it that is passed again.
                 state.save(database, self._states.values())
-                database.close()
+            database.close()
         self._file.close()
 
     # --- tables -------------------------------------------------------------------------------------------------------

@@ -91,23 +91,28 @@ class Writer:
         return after
 
     def _rows(self, spec: TableSpec, batch: Batch, after: TableState) -> None:
+        """Write the rows of a batch, and what they change of the table's counts."""
         database, sql = self._database, self._shaping(spec)
+        misfits, whole = list(batch.misfits), batch.records.num_rows
         with database.table(_BATCH, batch.records):
-            database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
-            bad, newest = database.row(
-                f"SELECT count(*) FILTER (NOT {FITS}), epoch(max({quoted(spec.time)}) FILTER ({FITS} AND NOT {DEAD})) "
-                f"FROM {_SHAPED}"
-            )
-            misfits = list(batch.misfits)
-            if bad:
+            if spec.upserts or batch.identified:
+                database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
+                newest, fit = database.row(
+                    f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
+                )
+            else:
+                # Straight into the table: most records are of this kind, and a table in between costs a fifth.
+                fit = self._append(spec, f"({sql.rows})")
+                after.rows += fit
+                (newest,) = database.row(f"SELECT epoch(max({quoted(spec.time)})) FROM {rows_of(spec.name)}")
+            if fit < whole:
                 misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
-        self._keep_misfits(spec, misfits)
         if spec.upserts:
-            after.rows += self._upsert(spec, with_misfits=bad > 0)
-        else:
-            if batch.identified:
-                after.repeated += self._drop_repeated(spec)
-            after.rows += self._append(spec)
+            after.rows += self._upsert(spec, with_misfits=fit < whole)
+        elif batch.identified:
+            after.repeated += self._drop_repeated(spec)
+            after.rows += self._append(spec, _SHAPED)
+        self._keep_misfits(spec, misfits)
         after.rejected += len(misfits)
         after.newest = max(after.newest, newest or 0.0)
         after.updated = time.time()
@@ -119,10 +124,10 @@ class Writer:
                     f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
                 )
 
-    def _append(self, spec: TableSpec, condition: str = FITS) -> int:
+    def _append(self, spec: TableSpec, source: str) -> int:
         names = ", ".join(quoted(each.name) for each in spec.columns)
         return self._database.count(
-            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {_SHAPED} WHERE {condition}"
+            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {source} WHERE {FITS}"
         )
 
     def _upsert(self, spec: TableSpec, *, with_misfits: bool) -> int:
