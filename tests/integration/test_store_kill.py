@@ -76,16 +76,15 @@ def test_rows_are_the_topics_after_any_kill(
     sender = Load(kafka.bootstrap_servers, topic, updates)
     sender.start()
     for _ in range(KILLS):
-        process = start(kafka.bootstrap_servers, folder, topic, updates, log)
-        try:
-            assert process.stdout is not None
-            # From before it is open to well into its work.
-            if chance.random() < 0.8:
-                assert process.stdout.readline() == b"open\n", log.read_text()
-            time.sleep(chance.uniform(0, 0.8))
-        finally:
-            process.kill()
-            process.wait()
+        with start(kafka.bootstrap_servers, folder, topic, updates, log) as process:
+            try:
+                assert process.stdout is not None
+                # From before it is open to well into its work.
+                if chance.random() < 0.8:
+                    assert process.stdout.readline() == b"open\n", log.read_text()
+                time.sleep(chance.uniform(0, 0.8))
+            finally:
+                process.kill()
     sender.over.set()
     sender.join()
     with EmbeddedStore(folder, kafka.connection, StoreSettings(memory_mb=256)) as store:

@@ -61,7 +61,8 @@ def block(topic: str, records: Iterable[Given], *, key: bytes | None = None, ide
 
 def make(database: duckdb.DuckDBPyConnection, *tables: TableSpec) -> dict[str, TableState]:
     """The tables in a database, ready to be written to."""
-    database.execute("SET GLOBAL TimeZone = 'UTC'")
+    if database.execute("SELECT current_setting('TimeZone')").fetchall() != [("UTC",)]:
+        database.execute("SET GLOBAL TimeZone = 'UTC'")
     session = Session(database)
     schema.prepare(session)
     for table in tables:

@@ -90,6 +90,7 @@ def test_paths_may_change(database: duckdb.DuckDBPyConnection) -> None:
         events(columns=(column("a", "text"), column("A", "text"))),
         events(columns=(column("a", "json"), column("b", "text", "a", "b"))),
         events(columns=()),
+        events(columns=(column("~value", "text"),)),
         events(name="_hidden"),
     ],
 )

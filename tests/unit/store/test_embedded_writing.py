@@ -146,7 +146,8 @@ def test_a_record_without_a_value_deletes_its_key(database: duckdb.DuckDBPyConne
 def test_one_key_column_is_its_own_text(
     database: duckdb.DuckDBPyConnection, kind: str, value: str, key: bytes | None
 ) -> None:
-    table = TableSpec("t", "topic", (column("k", kind), column("n", "bigint")), ("k",), upserts=True, time="k")
+    columns = (column("k", kind), column("n", "bigint"), Column("recorded_at", "timestamp", ()))
+    table = TableSpec("t", "topic", columns, ("k",), upserts=True)
     states = make(database, table)
     writer = Writer(Session(database))
     writer.write(block("topic", [(0, 0, b'{"k":%s,"n":1}' % value.encode())]), 0, states)

@@ -188,10 +188,12 @@ def _check_names(table: TableSpec) -> None:
     twice = sorted({each.name for each in table.columns if lower.count(each.name.lower()) > 1})
     leaves = [each.path for each in table.columns if each.path]
     inside = [path for path in leaves if any(other != path and other[: len(path)] == path for other in leaves)]
-    if not table.columns or twice or inside or table.name.startswith("_"):
+    ours = [each.name for each in table.columns if each.name.startswith("~")]
+    if not table.columns or twice or inside or ours or table.name.startswith("_"):
         raise StoreTableError(
             f"The table {table.name} cannot be kept",
-            expected="columns with names that differ by more than capitals, none inside another, and a name without _ first",
-            found=", ".join(twice) or ", ".join(".".join(each) for each in inside) or table.name,
+            expected="a name that does not begin with _, and columns of which none is inside another, with names that differ "
+            "by more than capitals and do not begin with ~",
+            found=", ".join(twice or ours) or ", ".join(".".join(each) for each in inside) or table.name,
             table=table.name,
         )

@@ -1,5 +1,6 @@
 """The embedded store: what `store.contract` promises, on DuckDB in this process."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -169,15 +170,12 @@ class EmbeddedStore(Store):
 
     def rejected(self, table: str = "", most: int = 100) -> list[tuple[str, Misfit]]:
         """The last records that were no rows of their table, newest first, and why."""
-        cursor = self._file.database.cursor()
-        try:
-            found = cursor.execute(
+        with contextlib.closing(Session(self._file.database.cursor())) as session:
+            found = session.run(
                 'SELECT "table", partition, "offset", reason, bytes FROM _riverrun.rejected '
                 "WHERE ? IN ('', \"table\") ORDER BY rowid DESC LIMIT ?",
                 [table, most],
-            ).fetchall()
-        finally:
-            cursor.close()
+            )
         return [(name, Misfit(*rest)) for name, *rest in found]
 
     # --- where it stands ----------------------------------------------------------------------------------------------
