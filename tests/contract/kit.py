@@ -1,5 +1,6 @@
 """A store under test, whichever it is: make tables, send records, wait until they are there, ask."""
 
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -110,6 +111,9 @@ class Kit(ABC):
         """What a plain DuckDB answers over those rows."""
         with duckdb.connect() as plain:
             plain.execute("set timezone = 'UTC'")
+            # riverrun's SQL: NULL is the smallest value, and `at` is a name like any other.
+            plain.execute("set default_null_order = 'nulls_first_on_asc_last_on_desc'")
+            sql = re.sub(r"\bat\b", '"at"', sql)
             for name, spec in self.specs.items():
                 columns = ", ".join(f'"{each.name}" {_type(each.type)}' for each in spec.columns)
                 plain.execute(f'create table "{name}" ({columns})')

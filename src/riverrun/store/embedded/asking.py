@@ -21,6 +21,7 @@ from riverrun.errors import (
 )
 from riverrun.model.table import TableSpec
 from riverrun.store.contract import Answer, Limits
+from riverrun.store.sql import prepare
 
 _LOOK_SECONDS = 0.02
 _STOP_SECONDS = 10.0
@@ -137,9 +138,9 @@ class Asking:
                 self._changed.wait(_LOOK_SECONDS if self._running else None)
 
 
-def run_text(sql: str, tables: Mapping[str, TableSpec]) -> str:  # noqa: ARG001
+def run_text(sql: str, tables: Mapping[str, TableSpec]) -> str:
     """The question in DuckDB's own SQL, found to be one that only reads the tables."""
-    return sql
+    return prepare(sql, tables, "duckdb").sql
 
 
 def _run(cursor: duckdb.DuckDBPyConnection, sql: str, most: int) -> tuple[pa.Table, list[str]]:
