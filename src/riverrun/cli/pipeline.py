@@ -192,9 +192,9 @@ def run(
 ) -> None:
     """Run all streams of a pipeline file until Ctrl-C; at the speed batch, until they are done.
 
-    Starts Kafka if the project has none, and stops it at the end if it was started here; the store too, so that results can be
-    asked for with `riverrun query`. Makes the topics, runs the streams, shows a live table, and starts a stream again when
-    something around it failed.
+    Starts Kafka if the project has none, and stops it at the end if it was started here; the store too, so that results can
+    be asked for with `riverrun query`. Makes the topics, runs the streams, shows a live table, and starts a stream again
+    when something around it failed.
     """
     from riverrun.streams.session import require_pyspark, stop_session
 

@@ -11,8 +11,9 @@ from riverrun.cli.context import loaded
 from riverrun.cli.output import plural, print_rows, say
 
 if TYPE_CHECKING:
+    from riverrun.config import Loaded
     from riverrun.store.client import StoreClient
-    from riverrun.store.contract import Answer, Limits
+    from riverrun.store.contract import Answer, Limits, Store
 
 _FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
 
@@ -41,11 +42,10 @@ def query(
 ) -> None:
     """Ask the store a question in SQL; `-` reads it from stdin. See docs/query.md for the language.
 
-    The store belongs to the process that serves it, `riverrun serve` or `riverrun run`; this command asks that process.
+    The store belongs to the process that serves it, `riverrun serve` or `riverrun run`; this command asks that process. When
+    none runs, the tables of the embedded store are read as they were left.
     """
-    from riverrun.config.serve_state import require_serving
     from riverrun.errors import UsageError
-    from riverrun.store.client import StoreClient
     from riverrun.store.contract import Limits
     from riverrun.store.formats import BINARY
 
@@ -57,14 +57,28 @@ def query(
     store = settings.settings.store
     question = sys.stdin.read() if sql == "-" else sql
     limits = Limits(limit or store.query_rows, timeout or float(store.query_seconds))
-    with StoreClient(require_serving(settings.project).address) as client:
+    with _store(settings) as client:
         if watch is not None:
             _watch(client, question, limits, kind, watch)
         else:
             _write(_ask(client, question, limits), kind, output)
 
 
-def _ask(client: "StoreClient", question: str, limits: "Limits") -> "Answer":
+def _store(settings: "Loaded") -> "StoreClient | Store":
+    """The store that is served; else the embedded one as it was left. Used in a `with`."""
+    from riverrun.config.run_state import is_locked
+    from riverrun.config.serve_state import find_serving, lock_path, require_serving
+    from riverrun.store.client import StoreClient
+    from riverrun.store.opening import store_at_rest
+
+    if find_serving(settings.project) is None and not is_locked(lock_path(settings.project)):
+        at_rest = store_at_rest(settings.settings, settings.project)
+        if at_rest is not None:
+            return at_rest
+    return StoreClient(require_serving(settings.project).address)
+
+
+def _ask(client: "StoreClient | Store", question: str, limits: "Limits") -> "Answer":
     """Ask by a name of our own, so that Ctrl-C ends the question too."""
     import uuid
 
@@ -124,7 +138,7 @@ def _tell_more(answer: "Answer") -> None:
         say(f"There are more rows: these are the first {answer.rows.num_rows}. Say --limit for more.")
 
 
-def _watch(client: "StoreClient", question: str, limits: "Limits", kind: str, seconds: float) -> None:
+def _watch(client: "StoreClient | Store", question: str, limits: "Limits", kind: str, seconds: float) -> None:
     before = None
     while True:
         answer = _ask(client, question, limits)

@@ -75,7 +75,9 @@ def store_beside(
         yield None
         return
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        notice(f'results are not kept as tables: {missing[0]} is not installed; pip install "riverrun[store]" brings it')
+        notice(
+            f'results are not kept as tables: {missing[0]} is not installed; pip install "riverrun[store]" brings it'
+        )
         yield None
         return
     if find_serving(settings.project) is not None:

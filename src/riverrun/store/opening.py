@@ -1,6 +1,8 @@
 """The store that the settings name, for an app: not open yet. Stores are imported when they are used."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from riverrun.config import Project, Settings
 from riverrun.config.run_state import running_state
@@ -23,7 +25,7 @@ def open_store(
         if kind == "embedded":
             from riverrun.store.embedded.store import EmbeddedStore
 
-            folder = project.data / "store" / app_name
+            folder = store_folder(project) / app_name
             catalog = Catalog(connection, app_name)
             embedded: Store = EmbeddedStore(folder, connection, settings.store, catalog=catalog, notice=notice)
             return embedded
@@ -41,6 +43,33 @@ def open_store(
     raise StoreUnavailableError(
         "This project has no store: store.kind is none", hint="Set store.kind to embedded or druid", kind=kind
     )
+
+
+def store_at_rest(settings: Settings, project: Project) -> Store | None:
+    """The embedded store of a project whose serving process is not running, as it was left; None when there is none.
+
+    StoreUnavailableError when there are those of several apps, and nothing says which.
+    """
+    if settings.store.kind != "embedded" or find_spec("duckdb") is None:
+        return None
+    found = sorted(each.parent for each in store_folder(project).glob("*/tables.duckdb"))
+    if not found:
+        return None
+    if len(found) > 1:
+        raise StoreUnavailableError(
+            f"No process serves the store of the project {project.root}, and it has those of several apps",
+            found=", ".join(each.name for each in found),
+            hint="Start one with `riverrun serve --name APP`",
+            project=str(project.root),
+        )
+    from riverrun.store.embedded.store import EmbeddedStore
+
+    return EmbeddedStore(found[0], Connection(settings.kafka), settings.store, follow=False)
+
+
+def store_folder(project: Project) -> Path:
+    """Where the embedded stores of a project are, one folder an app."""
+    return project.data / "store"
 
 
 def _running_druid(project: Project) -> str:

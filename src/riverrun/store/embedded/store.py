@@ -34,7 +34,8 @@ class EmbeddedStore(Store):
     """One file of tables in `folder`, which this process owns while it is open.
 
     With a `catalog`, the tables are what it says, as soon as it says so; a declaration that is refused makes that table
-    `failing`, and the others go on. `notice` is told in a sentence what an operator should know.
+    `failing`, and the others go on. `notice` is told in a sentence what an operator should know. Without `follow` it reads no
+    topic.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class EmbeddedStore(Store):
         *,
         catalog: Catalog | None = None,
         notice: Callable[[str], None] = _say_nothing,
+        follow: bool = True,
     ) -> None:
+        self._follow = follow
         self._connection = connection
         self._catalog = catalog
         self._notice = notice
@@ -66,6 +69,8 @@ class EmbeddedStore(Store):
         self._database = Session(self._file.database.cursor())
         schema.prepare(self._database)
         self._states |= state.load(self._database)
+        if not self._follow:
+            return
         upkeep = Upkeep(self._database, self._file, self._states, self._max_bytes, self._notice)
         self._ingest = Ingest(
             self._connection,
