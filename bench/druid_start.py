@@ -31,38 +31,39 @@ def main() -> None:
     cpu: dict[str, list[float]] = {}
     stops: dict[str, list[float]] = {}
 
-    def contender(name: str, *, archive: bool) -> Callable[[], float]:
+    def contender(name: str, *, quick: bool) -> Callable[[], float]:
         def run() -> float:
-            seconds, used, stopped = start(runtime, archive=archive)
+            seconds, used, stopped = start(runtime, quick=quick)
             cpu.setdefault(name, []).append(used)
             stops.setdefault(name, []).append(stopped)
             return seconds
 
         return run
 
-    names = {"with the class archive": True, "without": False}
-    figures = alternate({name: contender(name, archive=archive) for name, archive in names.items()}, repeats)
+    names = {"as riverrun up --druid": False, "druid.quick_start": True}
+    figures = alternate({name: contender(name, quick=quick) for name, quick in names.items()}, repeats)
     first = next(iter(names))
     report("Start to the first SQL answer", figures, "seconds", against=first)
     report("CPU of all six until then", cpu, "seconds", against=first)
     report("Stop", stops, "seconds", against=first)
-    idle(runtime)
+    for name, quick in names.items():
+        idle(name, runtime, quick=quick)
 
 
 def make_archive(runtime: DruidRuntime) -> None:
-    with tempfile.TemporaryDirectory() as folder, local(folder, runtime) as druid:
+    with tempfile.TemporaryDirectory() as folder, local(folder, runtime, quick=True) as druid:
         if druid._archive is not None and not druid._archive.wait(300):  # noqa: SLF001
             print("no class archive could be made", file=sys.stderr)
 
 
-def local(folder: str, runtime: DruidRuntime, *, archive: bool = True) -> LocalDruid:
+def local(folder: str, runtime: DruidRuntime, *, quick: bool) -> LocalDruid:
     port = random.randrange(12000, 28000, 10)
-    return LocalDruid(Path(folder), DruidSettings(), runtime=runtime, first_port=port, archive=archive)
+    return LocalDruid(Path(folder), DruidSettings(quick_start=quick), runtime=runtime, first_port=port)
 
 
-def start(runtime: DruidRuntime, *, archive: bool) -> tuple[float, float, float]:
+def start(runtime: DruidRuntime, *, quick: bool) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as folder:
-        druid = local(folder, runtime, archive=archive)
+        druid = local(folder, runtime, quick=quick)
         begun = time.perf_counter()
         with druid:
             seconds = time.perf_counter() - begun
@@ -76,13 +77,13 @@ def cpu_seconds(druid: LocalDruid) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def idle(runtime: DruidRuntime) -> None:
-    with tempfile.TemporaryDirectory() as folder, local(folder, runtime) as druid:
+def idle(name: str, runtime: DruidRuntime, *, quick: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder, local(folder, runtime, quick=quick) as druid:
         time.sleep(IDLE_SECONDS)
         before, begun = cpu_seconds(druid), time.perf_counter()
         time.sleep(IDLE_SECONDS)
         share = (cpu_seconds(druid) - before) / (time.perf_counter() - begun)
-        print(f"\nIdle: {100 * share:.1f} % of one core")
+        print(f"\nIdle, {name}: {100 * share:.1f} % of one core")
         for node in druid.nodes:
             memory = psutil.Process(node.pid).memory_full_info()
             print(f"  {node.name:<18} {memory.rss >> 20:>5} MiB resident, {memory.pss >> 20:>5} MiB its share")

@@ -117,6 +117,9 @@ class Node(Server):
         """All ports it listens on."""
         return (self.port,)
 
+    def environment(self) -> dict[str, str]:
+        return environment()
+
     # --- what it is ---
 
     @property
@@ -166,7 +169,7 @@ class Node(Server):
                 self.command(options),
                 cwd=self.work_folder,
                 output=self.output,
-                environ=environment(),
+                environ=self.environment(),
                 keep_fd=lock,
                 orphan_delay_seconds=self.orphan_delay_seconds,
             )

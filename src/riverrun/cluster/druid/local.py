@@ -40,7 +40,7 @@ class LocalDruid(Server):
 
     `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
     used again, on the same ports when they are free. `notice` is told, in a sentence, what a user may want to know;
-    `progressed` is called when a server has begun to answer. `archive` False does without the class-data archive.
+    `progressed` is called when a server has begun to answer.
     """
 
     def __init__(
@@ -52,7 +52,6 @@ class LocalDruid(Server):
         first_port: int = FIRST_PORT,
         notice: Callable[[str], None] = lambda _: None,
         progressed: Callable[[], None] = lambda: None,
-        archive: bool = True,
     ) -> None:
         self.settings = settings or DruidSettings()
         self.plan = DruidPlan.of(self.settings)
@@ -63,7 +62,6 @@ class LocalDruid(Server):
         self._first_port = first_port
         self._notice = notice
         self._progressed = progressed
-        self._use_archive = archive
         self._archive: ClassArchive | None = None
         self._claims = Claims()
         self._tries_left = PORT_TRIES
@@ -124,7 +122,7 @@ class LocalDruid(Server):
         folder = druid_folder(self.home)
         make_folder(folder)
         druid = self._runtime = self._runtime or DruidRuntime.prepare(Settings(druid=self.settings))
-        if self._use_archive:
+        if self.settings.quick_start:
             name, log = f"druid-{druid.version}", self.home.logs / "class-archive.out"
             flags = (*QUICK_START, "-Xmx256m")
             self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.names))

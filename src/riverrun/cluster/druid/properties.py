@@ -139,7 +139,7 @@ def zookeeper_properties(port: int) -> dict[str, str]:
     """ZooKeeper's zoo.cfg."""
     return {
         "tickTime": "2000",
-        "dataDir": ZOOKEEPER,
+        "dataDir": f"./{ZOOKEEPER}",
         "clientPort": str(port),
         "clientPortAddress": HOST,
         "admin.enableServer": "false",

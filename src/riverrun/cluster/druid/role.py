@@ -21,6 +21,7 @@ QUIET = {
     "com.sun.jersey": "warn",
     "com.google.inject": "warn",
 }
+FIRST_HEAP_MB = 16
 # What Druid reaches into Java for; as its own start scripts say it.
 OPENED = (
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -91,6 +92,10 @@ class DruidNode(Node):
         write_private(self._configuration, format_properties(self.properties()))
         write_logging(self.home.run / LOGGING, QUIET)
 
+    def environment(self) -> dict[str, str]:
+        # The C library would give each of many threads that seldom work a part of memory of its own.
+        return {"MALLOC_ARENA_MAX": "2"} | super().environment()
+
     def properties(self) -> dict[str, str]:
         """What is in its configuration file."""
         raise NotImplementedError
@@ -120,7 +125,8 @@ class ZooKeeper(DruidNode):
     def command(self, options: Sequence[str]) -> list[str]:
         return self.runtime.command(
             "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-            [f"../../run/{self._configuration.name}"],
+            # The dot tells ZooKeeper that a relative path is meant.
+            [f"./../../run/{self._configuration.name}"],
             options=[
                 *small_java(self.heap_mb),
                 *options,
@@ -187,7 +193,8 @@ class DruidRole(DruidNode):
 
 
 def small_java(heap_mb: int) -> list[str]:
-    return [f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
+    """A heap that grows when it must: Java would begin with all of it, and most of it is used only under load."""
+    return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
 
 
 def druid_folder(home: Home) -> Path:
