@@ -313,20 +313,24 @@ class _Starting:
 
 @contextmanager
 def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
-    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block."""
-    from riverrun.cli.up import start_in_background
-    from riverrun.cluster.control import find_running, stop_runner
+    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where that
+    is the project's store and not attached."""
+    from riverrun.cli.up import require_own_kafka, start_in_background, wants_druid
+    from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster
 
     kafka = settings.settings.kafka
-    if settings.attached or find_running(settings.project, kafka, lambda _: None) is not None:
+    druid = settings.settings.druid if wants_druid(settings) else None
+    if settings.attached and druid is not None:
+        require_own_kafka(settings)
+    if settings.attached or find_running(settings.project, kafka, lambda _: None, druid=druid) is not None:
         yield require_cluster(loaded_again(settings), settings.project)
         return
     start_in_background(settings, {})
     try:
         yield require_cluster(loaded_again(settings), settings.project)
     finally:
-        stop_runner(settings.project, kafka.stop_timeout_seconds + 10)
+        stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
 def loaded_again(settings: "Loaded") -> Any:

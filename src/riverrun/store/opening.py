@@ -10,8 +10,6 @@ from riverrun.errors import StoreUnavailableError
 from riverrun.kafka.connection import Connection
 from riverrun.store.contract import Store
 
-ROUTER = "druid-router"
-
 
 def open_store(
     settings: Settings, project: Project, connection: Connection, app_name: str, notice: Callable[[str], None]
@@ -75,11 +73,10 @@ def store_folder(project: Project) -> Path:
 def _running_druid(project: Project) -> str:
     """The router of the Druid that runs for the project."""
     state = running_state(project)
-    found = next((each for each in state.servers if each.name == ROUTER), None) if state is not None else None
-    if found is None or not found.address:
+    if state is None or not state.druid_url:
         raise StoreUnavailableError(
             f"No Druid runs for the project {project.root}",
             hint="Start one with `riverrun up --druid`, or name one in druid.url",
             project=str(project.root),
         )
-    return found.address if "://" in found.address else f"http://{found.address}"
+    return state.druid_url
