@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from contract.kit import Kit
-from riverrun.config.spec import StoreSettings
+from riverrun.cluster.druid import LocalDruid
+from riverrun.config.spec import DruidSettings, StoreSettings
 from riverrun.kafka.connection import Connection
 from riverrun.store.contract import Store
 from riverrun.testing.pytest_plugin import KafkaUnderTest
@@ -29,11 +30,34 @@ class EmbeddedKit(Kit):
         self.reopen()
 
 
-@pytest.fixture(scope="module", params=["embedded"])
+class DruidKit(Kit):
+    name = "druid"
+    exact_decimals = False
+
+    def __init__(self, connection: Connection, druid: LocalDruid) -> None:
+        self._druid = druid
+        super().__init__(connection)
+
+    def make(self) -> Store:
+        from riverrun.store.druid.store import DruidStore
+
+        return DruidStore(self.app, DruidSettings(), self.connection, url=self._druid.url)
+
+    def crash(self) -> None:
+        """Kill the role that ingests, and start it again as the runner would."""
+        self._druid.indexer.kill()
+        self._druid.indexer.restart()
+
+
+@pytest.fixture(scope="module", params=["embedded", "druid"])
 def kit(
     request: pytest.FixtureRequest, kafka: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Kit]:
-    made = EmbeddedKit(kafka.connection, tmp_path_factory.mktemp("store"))
+    made: Kit
+    if request.param == "embedded":
+        made = EmbeddedKit(kafka.connection, tmp_path_factory.mktemp("store"))
+    else:
+        made = DruidKit(kafka.connection, request.getfixturevalue("druid"))
     try:
         yield made
     finally:

@@ -313,8 +313,8 @@ class _Starting:
 
 @contextmanager
 def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
-    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where that
-    is the project's store and not attached."""
+    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
+    that is the project's store and not attached."""
     from riverrun.cli.up import require_own_kafka, start_in_background, wants_druid
     from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster

@@ -34,8 +34,8 @@ class EmbeddedStore(Store):
     """One file of tables in `folder`, which this process owns while it is open.
 
     With a `catalog`, the tables are what it says, as soon as it says so; a declaration that is refused makes that table
-    `failing`, and the others go on. `notice` is told in a sentence what an operator should know. Without `follow` it reads no
-    topic.
+    `failing`, and the others go on. `notice` is told in a sentence what an operator should know. Without `follow` it
+    reads no topic.
     """
 
     def __init__(
