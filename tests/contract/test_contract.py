@@ -8,6 +8,9 @@ from contract.rows import EVENTS, LOADS, events, loads, retyped, with_column
 from riverrun.errors import QueryError, QueryRefusedError, QueryTimeoutError, StoreTableError
 from riverrun.store.contract import Limits
 
+# The first test of each store starts it, and a Druid takes its time.
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
+
 
 @pytest.fixture(scope="module")
 def filled(kit: Kit) -> Kit:
