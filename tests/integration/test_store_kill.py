@@ -37,6 +37,7 @@ class Load(threading.Thread):
         self.servers, self.topic, self.updates = servers, topic, updates
         self.over = threading.Event()
         self.sent = 0
+        self.left = -1
         self.last: dict[tuple[str, int], int] = {}
 
     def run(self) -> None:
@@ -46,13 +47,21 @@ class Load(threading.Thread):
             for _ in range(200):
                 number, house, minute = self.sent, f"house-{chance.randrange(HOUSES)}", chance.randrange(50)
                 value = {"id": number, "at": "2026-01-01T00:00:00.000000Z", "note": house}
-                producer.produce(self.topic, json.dumps(value), key=house)
-                producer.produce(self.updates, load(house, number, minute), key=f"{house}-{minute}")
+                self._send(producer, self.topic, json.dumps(value).encode(), house)
+                self._send(producer, self.updates, load(house, number, minute), f"{house}-{minute}")
                 self.last[house, minute] = number
                 self.sent += 1
             producer.poll(0)
             time.sleep(max(0.0, begun + self.sent / RATE - time.monotonic()))
-        assert producer.flush(60) == 0
+        self.left = producer.flush(60)
+
+    def _send(self, producer: Producer, topic: str, value: bytes, key: str) -> None:
+        while True:
+            try:
+                producer.produce(topic, value, key=key)
+                return
+            except BufferError:
+                producer.poll(0.1)
 
 
 def start(servers: str, folder: Path, topic: str, updates: str, log: Path) -> "subprocess.Popen[bytes]":
@@ -87,6 +96,7 @@ def test_rows_are_the_topics_after_any_kill(
                 process.kill()
     sender.over.set()
     sender.join()
+    assert sender.left == 0
     with EmbeddedStore(folder, kafka.connection, StoreSettings(memory_mb=256)) as store:
         # The first of them may have been killed before it had made its tables.
         store.apply([storing.events(topic), storing.loads(updates)])

@@ -14,10 +14,14 @@ from riverrun.store.embedded import EmbeddedStore
 from support.storing import events, loads
 
 
+def say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def main() -> None:
     servers, folder, topic, updates = sys.argv[1:]
     connection = Connection(KafkaSettings(bootstrap_servers=servers))
-    with EmbeddedStore(Path(folder), connection, StoreSettings(memory_mb=256)) as store:
+    with EmbeddedStore(Path(folder), connection, StoreSettings(memory_mb=256), notice=say) as store:
         store.apply([events(topic), loads(updates)])
         print("open", flush=True)
         while True:

@@ -36,10 +36,10 @@ def loads(topic: str = "loads", **parts: Any) -> TableSpec:
         column("house", "text"),
         column("load", "double"),
     )
-    given = {
+    given: dict[str, Any] = {
         "name": "loads", "topic": topic, "columns": columns, "key": ("minute", "house"), "upserts": True, "time": "minute",
     }  # fmt: skip
-    return TableSpec(**given | parts)
+    return TableSpec(**(given | parts))
 
 
 def load(house: str | None, kw: float, minute: int = 0) -> bytes:

@@ -4,10 +4,8 @@ No group: the reader is told where to begin, and whoever reads keeps its positio
 """
 
 import time
-from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
 
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka import KafkaError as ClientError
@@ -22,8 +20,9 @@ from riverrun.model.state import Place
 
 # The header by which records that real time sends again are told (streams/compiler.py).
 IDENTITY = "riverrun-id"
-# One bite at the client's queue; between two of them the bytes are counted.
-_BITE = 5_000
+# One bite at the client's queue; between two of them the bytes are counted. So few that they are gone before Python's garbage
+# collector looks for cycles among them (every 700 new objects): that took 0.8 of 1.9 µs a record.
+_BITE = 500
 # What the client may have fetched and not handed over yet.
 _QUEUE_KILOBYTES = 32_768
 _ENDS_SECONDS = 0.2
@@ -63,6 +62,16 @@ class Block:
     gaps: list[Gap] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+
+    def add(self, topic: str, columns: Columns, reached: Mapping[Place, int]) -> None:
+        """More records of a topic."""
+        if topic in self.topics:
+            self.topics[topic].extend(columns)
+        else:
+            self.topics[topic] = columns
+        self.reached |= reached
+        self.rows += len(columns)
+        self.bytes += sum(map(len, filter(None, columns.values)))
 
     def extend(self, other: "Block") -> None:
         for topic, columns in other.topics.items():
@@ -138,29 +147,29 @@ class BulkReader:
         return block
 
     def _take(self, messages: list[Message], block: Block) -> None:
-        by_topic: dict[str | None, list[Message]] = defaultdict(list)
-        for message in messages:
-            if message.error() is None:
-                by_topic[message.topic()].append(message)
-            elif by_topic:
-                # Events of a partition come in order with its records: an end before, a loss after them.
-                self._keep(by_topic, block)
-                by_topic = defaultdict(list)
-                self._event(message, block)
-            else:
-                self._event(message, block)
-        self._keep(by_topic, block)
+        """Sort out what came. Here and in `_columns` is all the work there is for every record: mind each of them."""
+        if any([message.error() for message in messages]):  # noqa: C419  -- a list is faster than a generator
+            # Events of a partition come in order with its records: an end after them, a loss between them.
+            begun = 0
+            for number, message in enumerate(messages):
+                if message.error() is not None:
+                    self._keep(messages[begun:number], block)
+                    self._event(message, block)
+                    begun = number + 1
+            messages = messages[begun:]
+        self._keep(messages, block)
 
-    def _keep(self, by_topic: Mapping[str | None, list[Message]], block: Block) -> None:
-        for topic, messages in by_topic.items():
+    def _keep(self, messages: list[Message], block: Block) -> None:
+        topics = [message.topic() for message in messages]
+        for topic in dict.fromkeys(topics):
             assert topic is not None  # noqa: S101  -- a record is of a topic
-            columns = _columns(messages)
-            ends = dict(zip(zip(repeat(topic), columns.partitions), columns.offsets, strict=False))
-            reached = {Place(*place): offset + 1 for place, offset in ends.items()}
+            own = [each for each, of in zip(messages, topics, strict=True) if of == topic]
+            columns = _columns(own if len(own) < len(messages) else messages)
+            # In order within each partition: what stays is the last.
+            ends = dict(zip(columns.partitions, columns.offsets, strict=True))
+            reached = {Place(topic, partition): offset + 1 for partition, offset in ends.items()}
             self._next |= reached
-            block.extend(
-                Block({topic: columns}, reached, rows=len(columns), bytes=sum(map(len, filter(None, columns.values))))
-            )
+            block.add(topic, columns, reached)
             self.trouble = ""
 
     def _event(self, message: Message, block: Block) -> None:
@@ -207,8 +216,8 @@ def _columns(messages: list[Message]) -> Columns:
         [message.partition() for message in messages],  # type: ignore[misc]
         [message.offset() for message in messages],  # type: ignore[misc]
         [message.timestamp()[1] for message in messages],
-        [message.key() for message in messages],  # type: ignore[misc]
-        [message.value() for message in messages],  # type: ignore[misc]
+        [message.key() for message in messages],
+        [message.value() for message in messages],
         [_identity(head) if head else None for head in heads],
     )
 

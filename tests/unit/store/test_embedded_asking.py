@@ -123,7 +123,7 @@ def test_closing_ends_what_runs(asking: Asking) -> None:
 
 
 def test_many_at_once(asking: Asking) -> None:
-    sums: list[int] = []
+    sums: list[list[int]] = []
 
     def run() -> None:
         sums.extend(ask(asking, "SELECT sum(id) AS s FROM events").rows["s"].to_pylist() for _ in range(5))

@@ -131,11 +131,10 @@ def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
         elif not table.key:
             parts = []
         else:
-            # As they are written: numbers must not become floats on the way.
-            parts = json.loads(text or "", parse_float=str, parse_int=str)
+            parts = _parts(text or "")
     except ValueError:
         return None
-    if not isinstance(parts, list) or len(parts) != len(table.key):
+    if len(parts) != len(table.key):
         return None
     row: dict[str, Any] = {}
     for name, part in zip(table.key, parts, strict=True):
@@ -146,6 +145,12 @@ def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
         if column and column.path:
             inside[column.path[-1]] = part
     return json.dumps(row).encode()
+
+
+def _parts(text: str) -> list[Any]:
+    """A JSON array's values as they are written: numbers must not become floats on the way."""
+    found = json.loads(text, parse_float=str, parse_int=str)
+    return found if isinstance(found, list) else []
 
 
 def _only_text(values: list[bytes | None], misfits: dict[int, str]) -> list[bytes | None]:

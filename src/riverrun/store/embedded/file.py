@@ -52,7 +52,7 @@ class StoreFile:
         self._take_lock()
         spill = self.folder / _SPILL
         spill.mkdir(exist_ok=True)
-        config = {
+        config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{self.memory_mb}MiB",
             "temp_directory": str(spill),
             "max_temp_directory_size": f"{self.memory_mb * _SPILL_FACTOR}MiB",

@@ -192,8 +192,8 @@ def _check_names(table: TableSpec) -> None:
     if not table.columns or twice or inside or ours or table.name.startswith("_"):
         raise StoreTableError(
             f"The table {table.name} cannot be kept",
-            expected="a name that does not begin with _, and columns of which none is inside another, with names that differ "
-            "by more than capitals and do not begin with ~",
+            expected="a name that does not begin with _, and columns of which none is inside another, with names that "
+            "differ by more than capitals and do not begin with ~",
             found=", ".join(twice or ours) or ", ".join(".".join(each) for each in inside) or table.name,
             table=table.name,
         )

@@ -5,6 +5,17 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+
+
+class Source:
+    """Arrow rows that SQL knows by one name, while they are other rows each time: statements over it stay prepared."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
 
 
 class Session:
@@ -12,6 +23,8 @@ class Session:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
+        self._sources: dict[str, Source] = {}
+        self._prepared: dict[str, str] = {}
 
     def run(self, sql: str, values: Sequence[Any] | None = None) -> list[Any]:
         """All rows of a statement's result."""
@@ -26,6 +39,23 @@ class Session:
         """How many rows a statement has changed."""
         return int(self.row(sql)[0])
 
+    def prepared(self, sql: str) -> list[Any]:
+        """Run a statement that will be run again: planning a large one takes longer than running it for a few rows."""
+        name = self._prepared.get(sql)
+        if name is None:
+            name = f"statement_{len(self._prepared)}"
+            self.run(f"PREPARE {name} AS {sql}")
+            self._prepared[sql] = name
+        return self.run(f"EXECUTE {name}")
+
+    def rows(self, name: str, rows: pa.Table) -> None:
+        """Have these rows under a name, in place of those before. They must have the same columns each time."""
+        if name in self._sources:
+            self._sources[name].rows = rows
+        else:
+            self._sources[name] = Source(rows)
+            self.connection.register(name, self._sources[name])
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All that is run inside, or nothing of it."""
@@ -38,15 +68,6 @@ class Session:
             with suppress(duckdb.Error):
                 self.run("ROLLBACK")
             raise
-
-    @contextmanager
-    def table(self, name: str, rows: Any) -> Iterator[None]:
-        """Arrow rows as a table of this connection."""
-        self.connection.register(name, rows)
-        try:
-            yield
-        finally:
-            self.connection.unregister(name)
 
     def close(self) -> None:
         self.connection.close()

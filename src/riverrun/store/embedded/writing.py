@@ -94,24 +94,24 @@ class Writer:
         """Write the rows of a batch, and what they change of the table's counts."""
         database, sql = self._database, self._shaping(spec)
         misfits, whole = list(batch.misfits), batch.records.num_rows
-        with database.table(_BATCH, batch.records):
-            if spec.upserts or batch.identified:
-                database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
-                newest, fit = database.row(
-                    f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
-                )
-            else:
-                # Straight into the table: most records are of this kind, and a table in between costs a fifth.
-                fit = self._append(spec, f"({sql.rows})")
-                after.rows += fit
-                (newest,) = database.row(f"SELECT epoch(max({quoted(spec.time)})) FROM {rows_of(spec.name)}")
-            if fit < whole:
-                misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
+        database.rows(_BATCH, batch.records)
+        if spec.upserts or batch.identified:
+            database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
+            newest, fit = database.row(
+                f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
+            )
+        else:
+            # Straight into the table: most records are of this kind, and a table in between costs a fifth.
+            fit = int(database.prepared(self._appending(spec, f"({sql.rows})"))[0][0])
+            after.rows += fit
+            ((newest,),) = database.prepared(f"SELECT epoch(max({quoted(spec.time)})) FROM {rows_of(spec.name)}")
+        if fit < whole:
+            misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
         if spec.upserts:
             after.rows += self._upsert(spec, with_misfits=fit < whole)
         elif batch.identified:
             after.repeated += self._drop_repeated(spec)
-            after.rows += self._append(spec, _SHAPED)
+            after.rows += database.count(self._appending(spec, _SHAPED))
         self._keep_misfits(spec, misfits)
         after.rejected += len(misfits)
         after.newest = max(after.newest, newest or 0.0)
@@ -119,16 +119,14 @@ class Writer:
 
     def _keep_misfits(self, spec: TableSpec, misfits: list[Misfit]) -> None:
         if misfits:
-            with self._database.table("misfits", pa.Table.from_pylist([asdict(each) for each in misfits])):
-                self._database.run(
-                    f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
-                )
+            self._database.rows("misfits", pa.Table.from_pylist([asdict(each) for each in misfits]))
+            self._database.run(
+                f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
+            )
 
-    def _append(self, spec: TableSpec, source: str) -> int:
+    def _appending(self, spec: TableSpec, source: str) -> str:
         names = ", ".join(quoted(each.name) for each in spec.columns)
-        return self._database.count(
-            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {source} WHERE {FITS}"
-        )
+        return f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {source} WHERE {FITS}"
 
     def _upsert(self, spec: TableSpec, *, with_misfits: bool) -> int:
         """The last record of each key is its row, or deletes it. How many rows more there are then."""
