@@ -45,7 +45,8 @@ CONTEXT: dict[str, Any] = {
     "sqlStringifyArrays": False,
     "enableTimeBoundaryPlanning": True,
 }
-_ALL_ROWS = 2**31 - 1
+# Names in the subqueries that we put around a question.
+_ROWS = "__rows"
 _AGGREGATES = frozenset(
     {"COUNT", "SUM", "AVG", "MIN", "MAX", "ANY_VALUE", "LATEST_BY", "EARLIEST_BY", "APPROX_QUANTILE_DS", "STRING_AGG",
      "APPROX_COUNT_DISTINCT_DS_HLL"}
@@ -64,27 +65,24 @@ class Translated:
 def translated(bound: Bound, datasource: Callable[[TableSpec], str | Kept]) -> Translated:
     from riverrun.store.sql.prepare import written
 
+    # Newest values of tables can be asked first. What is made of them then is another question: without the subquery Druid
+    # skips segments, and does not have to join.
+    asked = [at for at, each in enumerate(bound.latest) if each.table is not None]
+    before = bound.tree.copy() if asked else bound.tree
     translator = _Translator(bound.reads, datasource)
-    tree = translator.visit(bound.tree)
-    if tree.find(exp.Interval) is not None or any(kind == "interval" for _, kind in bound.outputs):
-        raise cannot("length of time as a value", "Use date_diff('second', a, b) or extract(epoch from b - a)")
-    newest: dict[int, exp.Expr] = {}
-    for node in tree.find_all(exp.Subquery):
-        if "latest" in node.meta and bound.latest[node.meta["latest"]].table is not None:
-            newest.setdefault(node.meta["latest"], node)
-    order = sorted(newest)
+    tree = translator.whole(bound.tree, bound.outputs)
 
     def given(values: Sequence[Any]) -> str:
-        copied = tree.copy()
-        for node in list(copied.find_all(exp.Subquery)):
-            if node.meta.get("latest") in newest:
-                value = values[order.index(node.meta["latest"])]
-                node.replace(literal(value, bound.latest[node.meta["latest"]].kind))
-        return written(copied, "druid")
+        filled = before.copy()
+        for node in list(filled.find_all(exp.Subquery)):
+            at = node.meta.get("latest", -1)
+            if at in asked:
+                node.replace(literal(values[asked.index(at)], bound.latest[at].kind))
+        return written(_Translator(bound.reads, datasource).whole(filled, bound.outputs), "druid")
 
-    asked = [(written(newest[each].this, "druid"), bound.latest[each].kind) for each in order]
-    context = CONTEXT | translator.context
-    return Translated(written(tree, "druid"), context, asked, given if asked else None)
+    newest = [_Translator(bound.reads, datasource).visit(bound.latest[at].node.this.copy()) for at in asked]
+    latest = [(written(each, "druid"), bound.latest[at].kind) for each, at in zip(newest, asked, strict=True)]
+    return Translated(written(tree, "druid"), CONTEXT | translator.context, latest, given if asked else None)
 
 
 def literal(value: Any, kind: str) -> exp.Expr:
@@ -137,6 +135,7 @@ class _Translator:
             **dict.fromkeys((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE), self._comparison),
             exp.Between: self._between,
             exp.In: self._in,
+            exp.Exists: lambda _: self._no("EXISTS", "Use IN (select …)"),
             exp.ILike: self._ilike,
             exp.RegexpLike: lambda node: call("REGEXP_LIKE", node.this, node.expression),
             exp.Add: self._moved,
@@ -155,6 +154,13 @@ class _Translator:
             ),
             exp.Window: self._window,
         }
+
+    def whole(self, tree: exp.Expr, outputs: Sequence[tuple[str, str]]) -> exp.Expr:
+        """A whole question."""
+        made = self.visit(tree)
+        if made.find(exp.Interval) is not None or any(kind == "interval" for _, kind in outputs):
+            raise cannot("length of time as a value", "Use date_diff('second', a, b) or extract(epoch from b - a)")
+        return made
 
     def visit(self, node: exp.Expr) -> exp.Expr:
         """A node with all that is in it, translated. Its type stays what it was."""
@@ -221,20 +227,28 @@ class _Translator:
         ]
         if len(exact) > 1:
             self.context["useGroupingSetForExactDistinct"] = True
+        group = node.args.get("group")
+        if group is not None and group.find(exp.GroupingSets, exp.Rollup, exp.Cube) is not None:
+            # Pushed down, a limit cuts the rows that the totals are made of.
+            self.context["applyLimitPushDown"] = False
         if node.args.get("order") is not None and self._needs_sorting(node):
-            return self._sorted(node)
+            return _wrapped(node, [], None)
         return node
 
     def _needs_sorting(self, node: exp.Select) -> bool:
-        """Whether Druid would have to sort a plain scan, which it does by time only."""
+        """Whether Druid would have to sort a plain scan, which it does by time only, or what a window has made."""
+        if any(windows(each) for each in node.expressions):
+            return True
         if node.args.get("group") or node.args.get("having") or node.args.get("distinct") or not node.args.get("from_"):
             return False
-        if any(aggregates(each) or windows(each) for each in node.expressions):
+        if any(aggregates(each) for each in node.expressions):
             return False
         outputs = {each.alias: each.this for each in node.expressions}
         read = self._only_read(node)
         if (read is not None and read.spec.upserts) or self._reads_groups(node):
-            return False
+            # Groups are sorted by anything; but a subquery in WHERE or SELECT is a join in Druid: its rows are no groups.
+            parts = [node.args.get("where"), *node.expressions]
+            return any(each is not None and each.find(exp.Query) is not None for each in parts)
         keys = [each.this for each in node.args["order"].expressions]
         first = outputs.get(keys[0].name, keys[0]) if isinstance(keys[0], exp.Column) and not keys[0].table else keys[0]
         by_time = read is not None and isinstance(first, exp.Column) and first.name == read.spec.time
@@ -255,11 +269,6 @@ class _Translator:
             return source.name in self._grouped
         return isinstance(source, exp.Subquery) and "read" not in source.meta and _is_grouped(source.this)
 
-    def _sorted(self, node: exp.Select) -> exp.Expr:
-        """The rows first, all of them, and the order around them: that is a sort Druid has."""
-        inner_limit = exp.Limit(expression=exp.Literal.number(str(_ALL_ROWS)))
-        return _wrapped(node, [], None, inner_limit)
-
     def _qualified(self, node: exp.Select) -> exp.Expr:
         """QUALIFY as a WHERE around: what it looks at becomes columns of the rows inside."""
         holder = exp.Where(this=node.args["qualify"].this)
@@ -268,12 +277,17 @@ class _Translator:
         looked = [each for each in holder.walk(prune=_is_looked_at) if _is_looked_at(each)]
         for each in looked:
             extra.append(each.copy())
-            each.replace(column(f"__w{len(extra)}", "__rows"))
-        return _wrapped(node, extra, holder, None)
+            each.replace(column(f"__w{len(extra)}", _ROWS))
+        return _wrapped(node, extra, holder)
 
     def _union(self, node: exp.Union) -> exp.Expr:
-        # The older planner has UNION ALL at the very top only, and no UNION.
-        self.context["plannerStrategy"] = "DECOUPLED"
+        """UNION ALL of whole questions, one after the other, is all the native engine has."""
+        if node.args.get("distinct"):
+            raise cannot("UNION", "Use UNION ALL")
+        if node.parent is not None and not isinstance(node.parent, exp.Union):
+            raise cannot("UNION ALL inside a question", "It has it between whole questions")
+        if node.args.get("order") or node.args.get("limit") or node.args.get("offset"):
+            raise cannot("ORDER BY or LIMIT of a UNION ALL", "Leave it out: the rows come question by question")
         return node
 
     def _ordered(self, node: exp.Ordered) -> exp.Expr:
@@ -339,8 +353,10 @@ class _Translator:
     def _cast(self, node: exp.Cast) -> exp.Expr:
         value, kind = node.this, kind_of(node)
         given = kind_of(value)
-        if kind in ("timestamp", "date") and isinstance(value, exp.Literal) and value.is_string:
+        if isinstance(value, exp.Literal) and value.is_string and kind in ("timestamp", "date"):
             return _as_time(value, kind)
+        if isinstance(value, exp.Literal) and value.is_string and kind in ("bigint", "double"):
+            return _as_number(node, kind)
         if kind == "boolean" and given not in ("boolean", ""):
             if not kinds.is_number(given):
                 raise cannot(f"cast from {given} to boolean")
@@ -375,6 +391,15 @@ class _Translator:
         given = node.expressions
         if name in ("date_part", "date_trunc", "date_diff", "datediff", "date_sub"):
             given = [given[0], *(_as_time(each, "timestamp") for each in given[1:])]
+        if name in ("coalesce", "ifnull"):
+            given = [each for each in given if not isinstance(each, exp.Null)] or [exp.Null()]
+        if (
+            function.use == "scalar"
+            and isinstance(given[0] if given else None, exp.Literal)
+            and function.result == "text"
+        ):
+            # A text that is written out is of a fixed length in Druid, and what is made of it is filled up with blanks.
+            given = [cast(given[0], exp.DType.VARCHAR, "text"), *given[1:]]
         if name in ("date_part", "epoch") and given[-1].meta.get("millis"):
             return exp.Div(this=given[-1], expression=raw("1000.0", "double"))
         if name in PART_FUNCTIONS:
@@ -422,7 +447,7 @@ def _around(node: exp.Expr, wrap: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
 
 
 def _is_grouped(node: exp.Expr) -> bool:
-    found = [node.args.get(name) for name in ("group", "having", "distinct", "limit")]
+    found = [node.args.get(name) for name in ("group", "having", "distinct")]
     return any(found) or any(aggregates(each) for each in node.args.get("expressions") or [])
 
 
@@ -430,33 +455,53 @@ def _is_looked_at(node: exp.Expr) -> bool:
     return isinstance(node, exp.Window | exp.Column) or node.meta.get("use") == "aggregate"
 
 
-def _wrapped(
-    node: exp.Select, extra: list[exp.Expr], where: exp.Where | None, inner_limit: exp.Limit | None
-) -> exp.Select:
-    """SELECT … FROM (the question without its order and limit) WHERE … ORDER BY … LIMIT."""
+def _numbered(node: exp.Select, extra: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """What tells the rows of a question apart. Where it has a window, the row's number in that same window, and the window's
+    partition: a second window would have to be sorted anew, and that is the sort that the broker dies of."""
+    given = [*(each.this for each in node.expressions), *extra]
+    found = next((each for one in given for each in one.find_all(exp.Window)), None)
+    if found is None:
+        return [exp.Window(this=call("ROW_NUMBER"), over="OVER")]
+    parts = {key: _copied(value) for key, value in found.args.items() if key in ("partition_by", "order", "over")}
+    return [
+        *(each.copy() for each in found.args.get("partition_by") or []),
+        exp.Window(this=call("ROW_NUMBER"), **parts),
+    ]
+
+
+def _wrapped(node: exp.Select, extra: list[exp.Expr], where: exp.Where | None) -> exp.Select:
+    """SELECT … FROM (the question without its order and limit) WHERE … GROUP BY … ORDER BY … LIMIT.
+
+    A group-by sorts by anything and looks at anything. Each row is a group of its own, by its number. Druid's other way of
+    sorting takes 200 MB of the broker's heap for any question (LazilyDecoratedRowsAndColumns), and the broker dies of it.
+    """
     added = [exp.Alias(this=each, alias=quoted(f"__w{at}")) for at, each in enumerate(extra, 1)]
     names = {each.alias for each in node.expressions}
+    keys = [each.alias for each in node.expressions]
     order = node.args.get("order")
     if order is not None:
         for each in order.expressions:
             key = each.this
-            if isinstance(key, exp.Column) and not key.table and key.name in names:
-                each.set("this", column(key.name, "__rows"))
-                continue
-            added.append(exp.Alias(this=key.copy(), alias=quoted(f"__o{len(added) + 1}")))
-            each.set("this", column(added[-1].alias, "__rows"))
-    outputs = [
-        with_kind(exp.Alias(this=column(each.alias, "__rows"), alias=quoted(each.alias)), kind_of(each))
-        for each in node.expressions
-    ]
+            if not (isinstance(key, exp.Column) and not key.table and key.name in names):
+                keys.append(f"__o{len(keys)}")
+                added.append(exp.Alias(this=key.copy(), alias=quoted(keys[-1])))
+            each.set("this", column(keys[-1] if key.name not in names or key.table else key.name, _ROWS))
+    for each in _numbered(node, extra):
+        keys.append(f"__n{len(keys)}")
+        added.append(exp.Alias(this=each, alias=quoted(keys[-1])))
+    outputs = [with_kind(exp.Alias(this=column(each.alias, _ROWS), alias=quoted(each.alias)), kind_of(each))
+               for each in node.expressions]  # fmt: skip
     outer = exp.Select(expressions=outputs)
     for name in ("with_", "order", "limit", "offset"):
         outer.set(name, node.args.get(name))
         node.set(name, None)
     node.set("expressions", [*node.expressions, *added])
-    node.set("limit", inner_limit)
     outer.set("where", where)
-    outer.set("from_", exp.From(this=exp.Subquery(this=node, alias=exp.TableAlias(this=quoted("__rows")))))
+    outer.set("group", exp.Group(expressions=[column(each, _ROWS) for each in keys]))
+    # Always true. An aggregate that Druid's planner cannot take apart keeps it from seeing that each row is its own group.
+    always = exp.GT(this=call("ANY_VALUE", column(keys[-1], _ROWS)), expression=number(0))
+    outer.set("having", exp.Having(this=always))
+    outer.set("from_", exp.From(this=exp.Subquery(this=node, alias=exp.TableAlias(this=quoted(_ROWS)))))
     return outer
 
 
@@ -464,6 +509,16 @@ def _as_millis(node: exp.Expr, other: exp.Expr) -> exp.Expr:
     """An interval beside the difference of two times, which is in milliseconds here."""
     seconds = seconds_of(node.name) if isinstance(node, exp.Interval) and other.meta.get("millis") else None
     return node if seconds is None else number(round(seconds * 1000))
+
+
+def _as_number(node: exp.Expr, kind: str) -> exp.Expr:
+    """A number that is written as text; Druid's planner trips over one that is none."""
+    try:
+        return number(int(node.this.name) if kind == "bigint" else float(node.this.name))
+    except ValueError:
+        if isinstance(node, exp.TryCast):
+            return cast(exp.Null(), TYPES[kind], kind)
+        raise QueryError(f"{node.this.name!r} is not a {kind}") from None
 
 
 def _as_time(node: exp.Expr, other: str) -> exp.Expr:
