@@ -110,7 +110,9 @@ def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDr
             assert b'riverrun_stream_records_dead_total{app="city",stream="high"} 1.0' in answer.read()
         rows = project.run("consume", "high", "--limit", "50")
         assert len(rows.out.splitlines()) == 50
-        wait_for(lambda: asked(project, "select count(*) as n from high") == [{"n": 50}], 120, "not all is in the table")
+        wait_for(
+            lambda: asked(project, "select count(*) as n from high") == [{"n": 50}], 120, "not all is in the table"
+        )
         assert asked(project, "select minute, n from per_minute where minute = latest") == [
             {"minute": "2026-01-01T00:00:00Z", "n": 200}
         ]
