@@ -103,7 +103,7 @@ def supervisor_spec(declared: Declared, reading: Reading) -> dict[str, Any]:
                     "queryGranularity": query_granularity(table).upper(),
                     "rollup": bool(table.rollup),
                 },
-                "transformSpec": {"transforms": _transforms(table)},
+                "transformSpec": {"transforms": _transforms(table, declared.version)},
             },
             "ioConfig": {
                 "topic": table.topic,
@@ -215,22 +215,24 @@ def _metric(table: TableSpec, name: str, how: str) -> dict[str, Any]:
     return {"type": f"{kind}{_METRICS[how]}", "name": name, "fieldName": name}
 
 
-def _transforms(table: TableSpec) -> list[dict[str, Any]]:
+def _transforms(table: TableSpec, version: VersionSource) -> list[dict[str, Any]]:
     found = [
         _expression(each.name, f"timestamp_parse({_quoted(each.name)})" if each.path else _quoted(_RECORDED))
         for each in table.columns
         if each.type == "timestamp" and each.name != table.time
     ]
     if not table.upserts and not table.rollup:
-        found.append(_expression(IDENTITY, _identity()))
+        found.append(_expression(IDENTITY, _identity(version)))
     return found
 
 
-def _identity() -> str:
-    """The header's hexadecimal number as a long: text would be kept in memory, one for each row."""
+def _identity(version: VersionSource) -> str:
+    """The lower 63 bits of the header's number: text would be kept in memory, one for each row. A record without the header is
+    itself: its place, below zero."""
     padded = f"lpad({_quoted(_HEADER_PREFIX + _IDENTITY_HEADER)}, 16, '0')"
-    high, low = f"parse_long(substring({padded}, 0, 8), 16)", f"parse_long(substring({padded}, 8, 8), 16)"
-    return f"{high} * 4294967296 + {low}"
+    high = f"bitwiseAnd(parse_long(substring({padded}, 0, 8), 16), 2147483647)"
+    said = f"{high} * 4294967296 + parse_long(substring({padded}, 8, 8), 16)"
+    return f"nvl({said}, -1 - cast({_quoted(VERSION)}, 'LONG'))" if version == "offset" else said
 
 
 def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:

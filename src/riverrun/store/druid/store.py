@@ -28,6 +28,7 @@ from riverrun.store.druid.answers import as_arrow
 from riverrun.store.druid.changes import Change, changes, differs, retired_by
 from riverrun.store.druid.client import DruidClient
 from riverrun.store.druid.spec import (
+    IDENTITY,
     INTERCEPTOR,
     Declared,
     Reading,
@@ -50,9 +51,10 @@ _CONTEXT = {
 }
 # How often the catalog is looked at.
 _FOLLOW_SECONDS = 1.0
+# How long it is believed that no record of a table was sent twice.
+_TWINS_SECONDS = 1.0
 _REMOVE_SECONDS = 60.0
 _STANDING_SECONDS = 10.0
-_ALL_TIMES = "-146136543-09-08T08:23:32.096Z/146140482-04-24T15:36:27.903Z"
 _KILLABLE = "1000-01-01/3000-01-01"
 
 
@@ -80,6 +82,7 @@ class DruidStore(Store):
         self._running: dict[str, str] = {}
         self._cancelled: set[str] = set()
         self._known: dict[str, frozenset[str]] = {}
+        self._twins: dict[str, tuple[bool, float]] = {}
         self._watches: dict[str, Watch] = {}
         self._tables: dict[str, TableSpec] = {}
         self._stop = threading.Event()
@@ -217,6 +220,7 @@ class DruidStore(Store):
         self._wait(gone, f"Segments of {table} are still there")
         self._client.kill(datasource, _KILLABLE)
         self._known.pop(datasource, None)
+        self._twins.pop(datasource, None)
         self._watches.pop(table, None)
         self._refresh()
 
@@ -355,7 +359,19 @@ class DruidStore(Store):
 
     def _relation(self, table: TableSpec) -> str:
         datasource = datasource_of(self.app, table.name)
-        return relation(table, datasource, self._columns(table, datasource))
+        known = self._columns(table, datasource)
+        return relation(table, datasource, known, twins=self._has_twins(table, datasource, known))
+
+    def _has_twins(self, table: TableSpec, datasource: str, known: frozenset[str]) -> bool:
+        """Whether a table has rows that could be there twice: those with an identity of their writer's."""
+        if table.upserts or table.rollup or IDENTITY not in known:
+            return False
+        found, asked = self._twins.get(datasource, (False, 0.0))
+        if not found and time.monotonic() - asked > _TWINS_SECONDS:
+            query = f'SELECT 1 FROM {quoted(datasource)} WHERE "{IDENTITY}" >= 0 LIMIT 1'  # noqa: S608
+            found = bool(self._client.sql(query, seconds=_STANDING_SECONDS).rows)
+            self._twins[datasource] = (found, time.monotonic())
+        return found
 
     def _columns(self, table: TableSpec, datasource: str) -> frozenset[str]:
         """The columns that Druid knows of a table: one it has not had a row of is not there. Asked until all are."""
