@@ -2,8 +2,8 @@
 
     python bench/druid.py [--events 500000] [--repeats 3] [--rate 1000] [--seconds 20] [--versions 100000,1000000]
 
-Start: from nothing running to the first answer of SQL. Ingest: rows a second between the first tenth and the last row that SQL
-sees, the topic being full before. Freshness: how old a record is when SQL shows it, asked all the time. Upserts: what a
+Start: from nothing running to the first answer of SQL. Ingest: rows a second between the first tenth and the last row that
+SQL sees, the topic being full before. Freshness: how old a record is when SQL shows it, asked all the time. Upserts: what a
 question costs over all versions of a key, grouped to the newest, beside the same question over the rows as they are.
 """
 
@@ -213,11 +213,14 @@ def main() -> None:
             bench = Bench(druid, kafka)
             if "ingest" in only:
                 topic = bench.topic("full", given.events)
-                contenders = {each: (lambda each=each: bench.ingest(each, topic, given.events)) for each in ("hand", "ours")}
+                contenders = {
+                    each: (lambda each=each: bench.ingest(each, topic, given.events)) for each in ("hand", "ours")
+                }
                 report("ingest", alternate(contenders, given.repeats), "rows/s", against="hand")
             if "freshness" in only:
                 contenders = {
-                    each: (lambda each=each: bench.freshness(each, given.rate, given.seconds)) for each in ("hand", "ours")
+                    each: (lambda each=each: bench.freshness(each, given.rate, given.seconds))
+                    for each in ("hand", "ours")
                 }
                 report("freshness, p99", alternate(contenders, given.repeats), "ms", against="hand")
             if "upserts" in only:

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from support.cluster import wait_for
 
 from riverrun.cluster.druid.local import LocalDruid
 from riverrun.cluster.server import Deadline
@@ -29,11 +28,16 @@ from riverrun.model.table import RECORD_TIME, Column, TableSpec
 from riverrun.store.contract import Limits, Standing
 from riverrun.store.druid import DruidStore
 from riverrun.testing.pytest_plugin import KafkaUnderTest
+from support.cluster import wait_for
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
-AT, HOUSE, LOAD = Column("at", "timestamp", ("at",)), Column("house", "text", ("house",)), Column("load", "double", ("load",))
+AT, HOUSE, LOAD = (
+    Column("at", "timestamp", ("at",)),
+    Column("house", "text", ("house",)),
+    Column("load", "double", ("load",)),
+)
 NUMBER = Column("number", "bigint", ("number",))
 SETTLED_SECONDS = 240.0
 
@@ -97,7 +101,7 @@ def rows_of(store: DruidStore, sql: str) -> list[dict[str, Any]]:
     return found
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def test_every_type_is_kept_and_every_record_is_a_row_once(store: DruidStore, kafka: KafkaUnderTest) -> None:
@@ -130,7 +134,9 @@ def test_every_type_is_kept_and_every_record_is_a_row_once(store: DruidStore, ka
     assert first["minute"] == datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
     assert str(first["day"]) == "2026-01-02"
     assert json.loads(first["tags"]) == full["tags"]
-    assert {name: value for name, value in found[2].items() if value is not None} == {"at": datetime(2026, 1, 2, tzinfo=UTC)}
+    assert {name: value for name, value in found[2].items() if value is not None} == {
+        "at": datetime(2026, 1, 2, tzinfo=UTC)
+    }
 
 
 def test_of_a_key_the_record_with_the_highest_offset_counts(store: DruidStore, kafka: KafkaUnderTest) -> None:
@@ -174,7 +180,9 @@ def test_a_record_that_was_sent_again_is_one_row(store: DruidStore, kafka: Kafka
 
 
 def test_rows_that_are_equal_are_rolled_up_where_that_is_asked_for(store: DruidStore, kafka: KafkaUnderTest) -> None:
-    declared = table("rolled", AT, HOUSE, LOAD, NUMBER, rollup={"load": "sum", "number": "count"}, query_granularity="hour")
+    declared = table(
+        "rolled", AT, HOUSE, LOAD, NUMBER, rollup={"load": "sum", "number": "count"}, query_granularity="hour"
+    )
     make_topic(kafka, declared)
     store.apply([declared])
     send(kafka, declared.topic, [("a", reading(at, "a" if at % 2 else "b", 1.0)) for at in range(100)])
@@ -183,7 +191,7 @@ def test_rows_that_are_equal_are_rolled_up_where_that_is_asked_for(store: DruidS
     assert found == [{"house": "a", "load": 50.0, "number": 50}, {"house": "b", "load": 50.0, "number": 50}]
 
 
-# --- change -----------------------------------------------------------------------------------------------------------------
+# --- change -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_column_appears_and_no_record_is_lost(store: DruidStore, kafka: KafkaUnderTest) -> None:
@@ -263,7 +271,7 @@ def test_a_removed_table_is_gone_and_reads_its_topic_again(store: DruidStore, ka
     assert rows_of(store, "SELECT COUNT(DISTINCT load) AS n FROM removed") == [{"n": 20}]
 
 
-# --- failures ---------------------------------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------------------
 
 
 def test_records_that_cannot_be_read_are_counted_and_shown(store: DruidStore, kafka: KafkaUnderTest) -> None:
@@ -273,7 +281,9 @@ def test_records_that_cannot_be_read_are_counted_and_shown(store: DruidStore, ka
     bad: list[tuple[str, Any]] = [("a", b"not JSON"), ("a", {"house": "no time"}), ("a", {"at": "yesterday"})]
     send(kafka, declared.topic, [*bad, ("a", reading(1))])
     settled(store, "broken", 1)
-    wait_for(lambda: "3 records could not be read" in standing(store, "broken").detail, 60, "bad records are not counted")
+    wait_for(
+        lambda: "3 records could not be read" in standing(store, "broken").detail, 60, "bad records are not counted"
+    )
     assert standing(store, "broken").state == "following"
 
 
@@ -301,7 +311,7 @@ def test_a_druid_that_is_not_there_is_said(kafka: KafkaUnderTest) -> None:
     store.close()
 
 
-# --- questions --------------------------------------------------------------------------------------------------------------
+# --- questions --------------------------------------------------------------------------------------------------------
 
 
 def test_a_question_is_bounded_and_can_be_cancelled(store: DruidStore, kafka: KafkaUnderTest) -> None:
@@ -336,7 +346,7 @@ def test_a_question_is_bounded_and_can_be_cancelled(store: DruidStore, kafka: Ka
     assert store.cancel("slow") is False
 
 
-# --- kills ------------------------------------------------------------------------------------------------------------------
+# --- kills ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_million_records_with_the_indexer_killed_and_the_broker_restarted(
@@ -364,7 +374,9 @@ def test_a_million_records_with_the_indexer_killed_and_the_broker_restarted(
     broker.restart()
     kafka.local.ready(Deadline(90))
     settled(store, "million", many)
-    found = rows_of(store, "SELECT COUNT(*) AS n, SUM(number) AS s, COUNT(DISTINCT number) AS d, SUM(load) AS l FROM million")
+    found = rows_of(
+        store, "SELECT COUNT(*) AS n, SUM(number) AS s, COUNT(DISTINCT number) AS d, SUM(load) AS l FROM million"
+    )
     assert found == [{"n": many, "s": many * (many - 1) // 2, "d": many, "l": float(many)}]
     settled(store, "newest", 3)
     assert rows_of(store, "SELECT house, number FROM newest ORDER BY house") == [

@@ -147,7 +147,7 @@ def test_a_roll_up_makes_metrics_and_needs_no_identity() -> None:
 
 def test_text_cannot_be_summed() -> None:
     table = TableSpec("sums", "s", ALL.columns, time="at", rollup={"house": "sum"})
-    with pytest.raises(StoreTableError, match="cannot roll up sums.house by sum"):
+    with pytest.raises(StoreTableError, match=r"cannot roll up sums\.house by sum"):
         spec_of(table)
 
 
@@ -179,6 +179,8 @@ def test_a_spec_says_which_table_it_is_for() -> None:
     assert declared_in(made) == declared
 
 
-@pytest.mark.parametrize("spec", [{}, {"context": None}, {"context": {"riverrun": "{"}}, {"context": {"riverrun": "{}"}}])
+@pytest.mark.parametrize(
+    "spec", [{}, {"context": None}, {"context": {"riverrun": "{"}}, {"context": {"riverrun": "{}"}}]
+)
 def test_a_spec_of_somebody_else_is_not_taken_for_ours(spec: dict[str, Any]) -> None:
     assert declared_in(spec) is None

@@ -1,7 +1,7 @@
 """A record's offset for Druid 33, whose Kafka input format has a record's time and headers, and not its place in the topic.
 
-Kafka's consumer lets a class look at what it has read. Ours, which Druid loads beside its Kafka extension, adds a header with
-the record's place as one number. This is it, as Java:
+Kafka's consumer lets a class look at what it has read. Ours, which Druid loads beside its Kafka extension, adds a header
+with the record's place as one number. This is it, as Java:
 
     package riverrun;
 
@@ -19,8 +19,8 @@ the record's place as one number. This is it, as Java:
         public void configure(Map settings) {}
     }
 
-A user's machine has no Java compiler, and 40 instructions need none: they are put together here. Druid 38 has offsets by itself
-(`offsetColumnName`); with it this file goes.
+A user's machine has no Java compiler, and 40 instructions need none: they are put together here. Newer Druids have a
+record's offset by themselves (`offsetColumnName`); with one of these this file goes.
 """
 
 import os

@@ -1,7 +1,9 @@
 """What Druid's SQL answers, as Arrow with the types that every store gives."""
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from riverrun.store.druid.client import Result
@@ -10,16 +12,39 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WHOLE = {"TINYINT", "SMALLINT", "INTEGER", "BIGINT"}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _BROKEN = {"FLOAT", "REAL", "DOUBLE", "DECIMAL"}
 
 
-def as_arrow(result: Result) -> "pa.Table":
-    """A column for each name, in order; two of one name stay two."""
+def as_arrow(result: Result, kinds: Sequence[str] = ()) -> "pa.Table":
+    """A column for each name, in order; two of one name stay two. `kinds` are the types in the words of `Column.type`, where
+    more is known than Druid says: a boolean may be 0 or 1, a date text, a decimal a double."""
     import pyarrow as pa
 
     values = list(zip(*result.rows, strict=True)) if result.rows else [()] * len(result.names)
-    columns = [_column(kind, list(each)) for kind, each in zip(result.types, values, strict=True)]
+    known = [*kinds, *[""] * (len(result.names) - len(kinds))]
+    columns = [
+        _known_column(word, kind, list(each)) for word, kind, each in zip(known, result.types, values, strict=True)
+    ]
     return pa.Table.from_arrays(columns, names=result.names)
+
+
+def _known_column(word: str, kind: str, values: list[Any]) -> "pa.Array":
+    import pyarrow as pa
+
+    if word == "boolean":
+        return _column("BOOLEAN", values)
+    if word == "date" and kind not in _WHOLE:
+        return _column("DATE", values)
+    if word == "timestamp" and kind in _WHOLE:
+        return pa.array(values, pa.int64()).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    if word == "double":
+        return _column("DOUBLE", values)
+    if decimal := _DECIMAL.fullmatch(word):
+        places = Decimal(1).scaleb(-int(decimal[2]))
+        exact = [each if each is None else Decimal(str(each)).quantize(places) for each in values]
+        return pa.array(exact, pa.decimal128(int(decimal[1]), int(decimal[2])))
+    return _column(kind, values)
 
 
 def _column(kind: str, values: list[Any]) -> "pa.Array":
@@ -42,5 +67,4 @@ def _column(kind: str, values: list[Any]) -> "pa.Array":
 
 
 def _texts(values: list[Any]) -> list[str | None]:
-    said: Callable[[Any], str] = lambda each: each if isinstance(each, str) else json.dumps(each)  # noqa: E731
-    return [each if each is None else said(each) for each in values]
+    return [each if each is None or isinstance(each, str) else json.dumps(each) for each in values]

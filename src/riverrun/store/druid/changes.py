@@ -63,7 +63,7 @@ def retired_by(old: TableSpec, new: TableSpec, before: Mapping[str, str]) -> dic
 
 
 def differs(ours: Any, theirs: Any, place: str = "") -> str:
-    """The first place where what Druid has is not what we gave it; empty when it is. Druid adds defaults: these may be there."""
+    """The first place where what Druid has is not what we gave it; empty when it is. What Druid adds may be there."""
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return place or "all of it" if ours else ""
@@ -76,7 +76,9 @@ def differs(ours: Any, theirs: Any, place: str = "") -> str:
             return ""
         if not isinstance(theirs, list) or len(ours) != len(theirs):
             return place
-        return next((found for at, each in enumerate(ours) if (found := differs(each, theirs[at], f"{place}[{at}]"))), "")
+        return next(
+            (found for at, each in enumerate(ours) if (found := differs(each, theirs[at], f"{place}[{at}]"))), ""
+        )
     return "" if _same(ours, theirs) else place
 
 
@@ -87,7 +89,6 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        # {"type": "none"}, {"type": "period", "period": "PT1H"}
         return _plain(value.get("period") or value.get("type") or "")
     if isinstance(value, str):
         return _WORDS.get(value.upper(), value.upper())
@@ -96,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 _WORDS = {
     "SECOND": "PT1S", "MINUTE": "PT1M", "FIVE_MINUTE": "PT5M", "FIFTEEN_MINUTE": "PT15M", "HOUR": "PT1H", "SIX_HOUR": "PT6H",
-    "DAY": "P1D", "WEEK": "P1W", "MONTH": "P1M", "YEAR": "P1Y", "PT3600S": "PT3600S",
+    "DAY": "P1D", "WEEK": "P1W", "MONTH": "P1M", "YEAR": "P1Y",
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
-"""Druid's HTTP API, as far as riverrun needs it: supervisors and tasks (overlord), rules and segments (coordinator), SQL (broker).
+"""Druid's HTTP API, as far as riverrun needs it: supervisors, tasks, rules, segments, SQL.
 
-All of it is asked of one address, a router. Whatever goes wrong becomes one of riverrun's errors, with Druid's own words.
+All of it is asked of one address, a router, which passes it on to overlord, coordinator or broker. Whatever goes wrong
+becomes one of riverrun's errors, with Druid's own words.
 """
 
 import ipaddress
@@ -245,7 +246,11 @@ class DruidClient:
         said = explained(response)
         if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return self._login(response, doing)
-        if response.status_code in (httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT):
+        if response.status_code in (
+            httpx.codes.BAD_GATEWAY,
+            httpx.codes.SERVICE_UNAVAILABLE,
+            httpx.codes.GATEWAY_TIMEOUT,
+        ):
             return StoreUnavailableError(
                 f"Druid at {self.url} is not ready ({doing})",
                 found=said,
@@ -253,9 +258,7 @@ class DruidClient:
                 url=self.url,
                 status=response.status_code,
             )
-        return StoreError(
-            f"Druid at {self.url} refused {doing}", found=said, url=self.url, status=response.status_code
-        )
+        return StoreError(f"Druid at {self.url} refused {doing}", found=said, url=self.url, status=response.status_code)
 
     def _login(self, response: httpx.Response, doing: str) -> StoreError:
         known = response.status_code == httpx.codes.FORBIDDEN

@@ -1,7 +1,7 @@
 """The supervisor spec of a table: how Druid reads the table's topic into typed columns.
 
-What Druid 33 cannot hold as it is: a boolean is 0 or 1, a time that is not the row's own is milliseconds, a date is ISO text, a
-decimal a double, JSON its text. The row's own time is `__time`, in milliseconds.
+What Druid 33 cannot hold as it is: a boolean is 0 or 1, a time that is not the row's own is milliseconds, a date is ISO
+text, a decimal a double, JSON its text. The row's own time is `__time`, in milliseconds.
 
 Hidden columns: `__version`, by which the newest record of a key is told where a table upserts, and `__id`, which two copies
 of one record share.
@@ -15,8 +15,8 @@ from typing import Any, Literal
 from riverrun.errors import StoreTableError
 from riverrun.model.table import Column, TableSpec, table_from
 
-# Where a row's version comes from. offset: its place in the topic, which a consumer interceptor of riverrun's, or a Druid that can,
-# puts beside the record: strict. time: the record's own time in milliseconds; records of one key in one millisecond are equal.
+# Where a row's version comes from. offset: its place in the topic, which cluster/druid/offset_header.py puts beside the
+# record: strict. time: the record's own, in milliseconds; records of a key in one millisecond are equal.
 VersionSource = Literal["offset", "time"]
 
 VERSION, IDENTITY = "__version", "__id"
@@ -190,7 +190,9 @@ def _time_column(table: TableSpec) -> Column:
 
 def _dimensions(table: TableSpec) -> list[dict[str, Any]]:
     named = [*table.key, *(each.name for each in table.columns if each.name not in table.key)]
-    kept = [column for each in named if (column := table.column(each)) and each != table.time and each not in table.rollup]
+    kept = [
+        column for each in named if (column := table.column(each)) and each != table.time and each not in table.rollup
+    ]
     found = [{"type": druid_type(each), "name": each.name} for each in kept]
     if table.upserts:
         found.append({"type": "long", "name": VERSION})
@@ -227,8 +229,8 @@ def _transforms(table: TableSpec, version: VersionSource) -> list[dict[str, Any]
 
 
 def _identity(version: VersionSource) -> str:
-    """The lower 63 bits of the header's number: text would be kept in memory, one for each row. A record without the header is
-    itself: its place, below zero."""
+    """The lower 63 bits of the header's number: text would be kept in memory, one for each row. A record without the
+    header is itself: its place, below zero."""
     padded = f"lpad({_quoted(_HEADER_PREFIX + _IDENTITY_HEADER)}, 16, '0')"
     high = f"bitwiseAnd(parse_long(substring({padded}, 0, 8), 16), 2147483647)"
     said = f"{high} * 4294967296 + parse_long(substring({padded}, 8, 8), 16)"

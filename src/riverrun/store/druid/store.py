@@ -143,7 +143,7 @@ class DruidStore(Store):
                 planned.append((change, new))
             if problems:
                 raise StoreTableError(
-                    f"{len(problems)} change{'s' if len(problems) > 1 else ''} of tables cannot be made, and nothing was changed",
+                    f"{len(problems)} change{'s' if len(problems) > 1 else ''} cannot be made, and nothing was changed",
                     hint="Store it by another name, or `riverrun tables remove` it and let Druid read its topic again",
                     lines=problems,
                     tables=", ".join(sorted({each.table.name for change, each in planned if change.problems})),
@@ -205,7 +205,7 @@ class DruidStore(Store):
             raise StoreTableError(
                 f"Druid has no table {table} of {self.app}", hint="`riverrun tables` lists them", table=table
             )
-        # In this order: offsets are forgotten while there is a supervisor to forget them, and no task may publish after that.
+        # In this order: offsets are forgotten while there is a supervisor to do it, and no task may publish after that.
         self._client.reset(datasource)
         self._client.terminate(datasource)
         self._client.stop_tasks(datasource)
@@ -309,7 +309,7 @@ class DruidStore(Store):
     def _sizes(self) -> dict[str, int]:
         like = _literal(datasource_of(self.app, ""))
         query = (
-            "SELECT datasource, SUM(\"size\") FROM sys.segments WHERE is_published = 1 "  # noqa: S608
+            'SELECT datasource, SUM("size") FROM sys.segments WHERE is_published = 1 '  # noqa: S608
             f"AND SUBSTRING(datasource, 1, {len(datasource_of(self.app, ''))}) = '{like}' GROUP BY 1"
         )
         with contextlib.suppress(StoreError):

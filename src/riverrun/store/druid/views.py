@@ -16,19 +16,31 @@ _SQL_TYPES = {"string": "VARCHAR", "long": "BIGINT", "double": "DOUBLE"}
 _NEWEST = f'MILLIS_TO_TIMESTAMP("{VERSION}")'
 
 
-def relation(table: TableSpec, datasource: str, known: Container[str] | None = None, *, twins: bool = False) -> str:
-    """The rows of a table, as SQL to stand in a FROM. `known` are the columns Druid has seen so far (None: all of them): it does
-    not know a column, or a table, before the first row has it. `twins`: rows with an identity may be there twice."""
+def relation(
+    table: TableSpec, datasource: str, known: Container[str] | None = None, *, twins: bool = False, raw: bool = False
+) -> str:
+    """The rows of a table, as SQL to stand in a FROM. `known` are the columns Druid has seen so far (None: all of them): it
+    does not know a column, or a table, before the first row has it. `twins`: a record may be there twice. `raw`: columns
+    as Druid stores them, for a question that is written for that; the row's time is `__time` then."""
+
+    def show(column: Column, value: str) -> str:
+        return _as_stored(table, column, value) if raw else _shown(table, column, value)
+
     if known is not None and "__time" not in known:
-        nothing = ", ".join(_shown(table, each, f"CAST(NULL AS {_kind(table, each)})") for each in table.columns)
+        nothing = ", ".join(show(each, f"CAST(NULL AS {_kind(table, each)})") for each in table.columns)
         return f"SELECT {nothing} FROM (VALUES (0)) AS nothing(x) WHERE x = 1"  # noqa: S608
     source = quoted(datasource)
     if table.upserts:
-        return _newest_of(table, source, table.key, f"LATEST_BY({{}}, {_NEWEST}{{}})", known)
-    if twins:
-        return _newest_of(table, source, (), "ANY_VALUE({}{})", known, by=(quoted(IDENTITY),))
-    listed = ", ".join(_shown(table, each, _stored(table, each, known)) for each in table.columns)
-    return f"SELECT {listed} FROM {source}"  # noqa: S608
+        columns = _newest_of(table, table.key, f"LATEST_BY({{}}, {_NEWEST}{{}})", known)
+        groups = [_place(table, each) for each in table.key if known is None or each == table.time or each in known]
+    elif twins:
+        columns, groups = _newest_of(table, (), "ANY_VALUE({}{})", known), [quoted(IDENTITY)]
+    else:
+        columns, groups = [_stored(table, each, known) for each in table.columns], []
+    listed = ", ".join(show(each, value) for each, value in zip(table.columns, columns, strict=True))
+    # Upserted without a key there is one row, or none while there are no records.
+    tail = f" GROUP BY {', '.join(groups)}" if groups else " HAVING COUNT(*) > 0" if table.upserts else ""
+    return f"SELECT {listed} FROM {source}{tail}"  # noqa: S608
 
 
 def ties(table: TableSpec, datasource: str) -> str:
@@ -55,25 +67,15 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _newest_of(
-    table: TableSpec,
-    source: str,
-    key: tuple[str, ...],
-    pick: str,
-    known: Container[str] | None,
-    by: tuple[str, ...] = (),
-) -> str:
-    shown = []
+def _newest_of(table: TableSpec, key: tuple[str, ...], pick: str, known: Container[str] | None) -> list[str]:
+    """Each column's value of a group's rows. One that Druid has not seen yet is a constant, and needs no picking."""
+    found = []
     for each in table.columns:
         stored = _stored(table, each, known)
-        # A column that Druid has not seen yet is a constant, and needs no picking.
-        fresh = stored.startswith("CAST(NULL")
         size = f", {TEXT_BYTES}" if _kind(table, each) == "VARCHAR" else ""
-        shown.append(_shown(table, each, stored if fresh or each.name in key else pick.format(stored, size)))
-    groups = ", ".join([*(_place(table, each) for each in key), *by])
-    # Without a key there is one row, or none while there are no records.
-    tail = f"GROUP BY {groups}" if groups else "HAVING COUNT(*) > 0"
-    return f"SELECT {', '.join(shown)} FROM {source} {tail}"  # noqa: S608
+        same = each.name in key or stored.startswith("CAST(NULL")
+        found.append(stored if same else pick.format(stored, size))
+    return found
 
 
 def _place(table: TableSpec, name: str) -> str:
@@ -97,3 +99,7 @@ def _shown(table: TableSpec, column: Column, value: str) -> str:
     elif column.type == "boolean":
         value = f"({value} = 1)"
     return f"{value} AS {quoted(column.name)}"
+
+
+def _as_stored(table: TableSpec, column: Column, value: str) -> str:
+    return f"{value} AS {_place(table, column.name)}"

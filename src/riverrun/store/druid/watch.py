@@ -81,7 +81,10 @@ class Watch:
 
     def _tasks_missing(self, seen: Seen) -> Seen:
         """Why no task reads."""
-        waiting = [*self.client.tasks(self.datasource, state="pending"), *self.client.tasks(self.datasource, state="waiting")]
+        waiting = [
+            *self.client.tasks(self.datasource, state="pending"),
+            *self.client.tasks(self.datasource, state="waiting"),
+        ]
         oldest = min((_unix(each.get("createdTime")) for each in waiting), default=0.0)
         if oldest and time.time() - oldest > PENDING_SECONDS:
             return Seen(
@@ -93,7 +96,9 @@ class Watch:
         ended = self.client.tasks(self.datasource, state="complete", most=3)
         failed = [each for each in ended if each.get("statusCode") == "FAILED"]
         if failed and seen.state == "failing":
-            return Seen("failing", f"{seen.detail}; its last task: {explain([failed[0].get('errorMsg')])}", seen.positions)
+            return Seen(
+                "failing", f"{seen.detail}; its last task: {explain([failed[0].get('errorMsg')])}", seen.positions
+            )
         if seen.state == "behind" and ended:
             return Seen("settling", "its next task is starting", seen.positions)
         return seen
@@ -146,16 +151,16 @@ def told(payload: Mapping[str, Any] | None, high: Mapping[int, int], *, now: flo
     if payload is None:
         return Seen("failing", "its supervisor is gone from Druid: somebody terminated it; apply the table again")
     tasks = [*(payload.get("activeTasks") or []), *(payload.get("publishingTasks") or [])]
-    positions = _offsets(tasks) or _offsets(tasks, "startingOffsets")
+    have = _offsets(tasks)
+    positions = have or _offsets(tasks, "startingOffsets")
     errors = [each.get("message") or each.get("exceptionClass") for each in payload.get("recentErrors") or []]
     state, detailed = str(payload.get("state") or ""), str(payload.get("detailedState") or "")
     if payload.get("suspended"):
         return Seen("failing", "it is suspended: somebody asked Druid for that; resume it there", positions)
     if "UNHEALTHY" in state or detailed in ("UNABLE_TO_CONNECT_TO_STREAM", "LOST_CONTACT_WITH_STREAM"):
         return Seen("failing", explain(errors, detailed), positions)
-    active = _offsets(payload.get("activeTasks"))
-    lost = sum(at - active.get(part, 0) for part, at in high.items() if active.get(part, 0) < at)
-    if not active:
+    lost = sum(at - have.get(part, 0) for part, at in high.items() if have.get(part, 0) < at)
+    if not have:
         return Seen("settling" if high else "behind", "its task is starting", positions)
     if lost > 0:
         detail = f"after a failure {lost} records are read again; figures are too low until then"
@@ -204,6 +209,6 @@ def _of_report(report: Mapping[str, Any]) -> tuple[int, str]:
 
 def _unix(text: Any) -> float:
     try:
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00")).timestamp()
+        return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return 0.0
