@@ -1,4 +1,4 @@
-"""The class that gives Druid a record's offset: its bytes. That it works is shown by tests/integration/test_druid_store.py."""
+"""The class that gives Druid a record's offset: its bytes. test_druid_store.py shows that it works."""
 
 import struct
 import zipfile

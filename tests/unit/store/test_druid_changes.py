@@ -58,6 +58,7 @@ def test_defaults_that_druid_adds_are_no_difference() -> None:
     ours = {"a": {"segmentGranularity": "HOUR", "list": [{"x": 1}]}, "empty": []}
     theirs = {"a": {"segmentGranularity": {"type": "period", "period": "PT1H"}, "list": [{"x": 1, "y": None}], "z": 0}}
     assert differs(ours, theirs) == ""
+    assert differs({"timeout": "PT30M", "offset": "P1D"}, {"timeout": "PT1800S", "offset": "PT86400S"}) == ""
 
 
 @pytest.mark.parametrize(

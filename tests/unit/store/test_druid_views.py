@@ -1,5 +1,7 @@
 """A table as Druid is asked for it, and its answers as Arrow."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -78,7 +80,7 @@ def test_values_have_the_types_of_every_store(kind: str, value: object, arrow: p
 
 
 def test_times_are_utc_and_not_numbers_are_numbers() -> None:
-    rows = [["2026-01-02T03:04:05.678Z", "2026-01-02", "NaN"], [None, None, "Infinity"]]
+    rows: list[list[Any]] = [["2026-01-02T03:04:05.678Z", "2026-01-02", "NaN"], [None, None, "Infinity"]]
     table = as_arrow(Result(["t", "d", "n"], ["TIMESTAMP", "DATE", "DOUBLE"], rows))
     assert table.schema.types == [pa.timestamp("us", "UTC"), pa.date32(), pa.float64()]
     assert table.column(0)[0].as_py().isoformat() == "2026-01-02T03:04:05.678000+00:00"

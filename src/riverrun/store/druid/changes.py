@@ -1,5 +1,6 @@
 """What may change of a table that Druid has, and what may not."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,17 +85,22 @@ def differs(ours: Any, theirs: Any, place: str = "") -> str:
 
 def _same(ours: Any, theirs: Any) -> bool:
     """Whether two values are one; Druid writes a granularity or a period in other words than it takes."""
-    return ours == theirs or _plain(ours) == _plain(theirs)
+    return bool(ours == theirs or _plain(ours) == _plain(theirs))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return _plain(value.get("period") or value.get("type") or "")
     if isinstance(value, str):
-        return _WORDS.get(value.upper(), value.upper())
+        word = _WORDS.get(value.upper(), value.upper())
+        found = _PERIOD.fullmatch(word)
+        # Months and years have no length of their own.
+        return sum(int(number or 0) * size for number, size in zip(found.groups(), _SIZES, strict=True)) if found else word
     return value
 
 
+_PERIOD = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_SIZES = (604_800, 86_400, 3600, 60, 1)
 _WORDS = {
     "SECOND": "PT1S", "MINUTE": "PT1M", "FIVE_MINUTE": "PT5M", "FIFTEEN_MINUTE": "PT15M", "HOUR": "PT1H", "SIX_HOUR": "PT6H",
     "DAY": "P1D", "WEEK": "P1W", "MONTH": "P1M", "YEAR": "P1Y",

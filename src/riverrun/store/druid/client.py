@@ -114,7 +114,8 @@ class DruidClient:
 
     def history(self, name: str) -> list[dict[str, Any]]:
         """All specs a supervisor ever had, newest first; none when there never was one of that name."""
-        return list(self._maybe(f"{_OVERLORD}/supervisor/{_path(name)}/history") or [])
+        found: Any = self._maybe(f"{_OVERLORD}/supervisor/{_path(name)}/history")
+        return list(found or [])
 
     def stop_tasks(self, datasource: str) -> None:
         """End all tasks of a table at once; what they have not published is dropped."""
@@ -197,9 +198,10 @@ class DruidClient:
     def _get(self, path: str, **options: str) -> Any:
         return self._do("GET", path, options=options)
 
-    def _maybe(self, path: str, method: str = "GET", **options: str) -> Any:
+    def _maybe(self, path: str, method: str = "GET", **options: str) -> dict[str, Any] | None:
         """The answer; None when Druid has no such thing."""
-        return self._do(method, path, options=options, missing=True)
+        found: dict[str, Any] | None = self._do(method, path, options=options, missing=True)
+        return found
 
     def _do(
         self,

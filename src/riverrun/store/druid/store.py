@@ -160,6 +160,7 @@ class DruidStore(Store):
         table, datasource = new.table, datasource_of(self.app, new.table.name)
         spec = supervisor_spec(new, self._reading())
         said: list[str] = []
+        suspended = False
         if supervisor is None:
             self._create(datasource, spec)
             said.append(f"{table.name}: made; Druid reads the topic {table.topic}")
@@ -174,7 +175,7 @@ class DruidStore(Store):
                 ]
             if suspended:
                 said.append(f"{table.name}: is suspended in Druid, and reads nothing until somebody resumes it there")
-        if said and not (supervisor and suspended and len(said) == 1):
+        if said:
             self._keep(table, datasource)
             self._known.pop(datasource, None)
         return said
@@ -292,19 +293,19 @@ class DruidStore(Store):
         if "__time" not in known:
             return 0, 0.0
         source = quoted(datasource)
-        ask = lambda sql: self._client.sql(sql, seconds=_STANDING_SECONDS, context=_CONTEXT).rows  # noqa: E731
-        newest = ask(f"SELECT TIMESTAMP_TO_MILLIS(MAX(__time)) FROM {source}")[0][0]  # noqa: S608
-        if table.upserts:
-            rows = ask(count_of_keys(table, datasource))[0][0]
-        else:
-            rows = ask(f"SELECT COUNT(*) FROM ({self._relation(table)})")[0][0]  # noqa: S608
-        return int(rows), float(newest or 0) / 1000 if rows else 0.0
+        newest = self._number(f"SELECT TIMESTAMP_TO_MILLIS(MAX(__time)) FROM {source}")  # noqa: S608
+        every = f"SELECT COUNT(*) FROM ({self._relation(table)})"  # noqa: S608
+        rows = self._number(count_of_keys(table, datasource) if table.upserts else every)
+        return rows, newest / 1000 if rows else 0.0
+
+    def _number(self, sql: str) -> int:
+        rows = self._client.sql(sql, seconds=_STANDING_SECONDS, context=_CONTEXT).rows
+        return int(rows[0][0] or 0) if rows else 0
 
     def _ties(self, declared: Declared, datasource: str) -> int:
         if not declared.table.upserts or declared.version == "offset":
             return 0
-        found = self._client.sql(ties(declared.table, datasource), seconds=_STANDING_SECONDS, context=_CONTEXT)
-        return int(found.rows[0][0])
+        return self._number(ties(declared.table, datasource))
 
     def _sizes(self) -> dict[str, int]:
         like = _literal(datasource_of(self.app, ""))

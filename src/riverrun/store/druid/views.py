@@ -73,8 +73,13 @@ def _newest_of(table: TableSpec, key: tuple[str, ...], pick: str, known: Contain
     for each in table.columns:
         stored = _stored(table, each, known)
         size = f", {TEXT_BYTES}" if _kind(table, each) == "VARCHAR" else ""
-        same = each.name in key or stored.startswith("CAST(NULL")
-        found.append(stored if same else pick.format(stored, size))
+        if each.name in key or stored.startswith("CAST(NULL"):
+            found.append(stored)
+        elif each.name == table.time:
+            # Druid makes text of a newest TIMESTAMP.
+            found.append(f"MILLIS_TO_TIMESTAMP({pick.format(f'TIMESTAMP_TO_MILLIS({stored})', '')})")
+        else:
+            found.append(pick.format(stored, size))
     return found
 
 
@@ -98,6 +103,8 @@ def _shown(table: TableSpec, column: Column, value: str) -> str:
         value = f"MILLIS_TO_TIMESTAMP({value})"
     elif column.type == "boolean":
         value = f"({value} = 1)"
+    elif column.type == "date":
+        value = f"CAST({value} AS DATE)"
     return f"{value} AS {quoted(column.name)}"
 
 

@@ -60,6 +60,7 @@ class Watch:
     high: dict[int, int] = field(default_factory=dict)
     updated: float = 0.0
     _reports: dict[str, tuple[int, str]] = field(default_factory=dict)
+    _admin: Admin | None = None
 
     def look(self) -> tuple[Seen, int]:
         """State and positions, and the lag in records: -1 when Kafka does not say."""
@@ -105,11 +106,11 @@ class Watch:
 
     def _lag(self, positions: Mapping[int, int]) -> int:
         try:
-            state = Admin(self.connection).topics([self.topic], config=False).get(self.topic)
+            admin = self._admin = self._admin or Admin(self.connection)
+            state = admin.topics([self.topic], config=False).get(self.topic)
             if state is None:
                 return -1
             places = [Place(self.topic, each.partition) for each in state.partitions]
-            admin = Admin(self.connection)
             ends = admin.offsets(places, "latest", committed_only=True)
             begins = admin.offsets(places, "earliest")
             left = {
