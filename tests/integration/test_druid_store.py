@@ -48,10 +48,14 @@ def druid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDruid]:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def store(druid: LocalDruid, kafka: KafkaUnderTest) -> Iterator[DruidStore]:
     with DruidStore("meters", DruidSettings(), kafka.connection, url=druid.url) as opened:
         yield opened
+        # A table holds one of Druid's task slots for as long as it is there.
+        for name in opened.tables:
+            opened._client.terminate(f"meters.{name}")
+            opened._client.stop_tasks(f"meters.{name}")
 
 
 def table(name: str, *columns: Column, **more: Any) -> TableSpec:

@@ -33,6 +33,7 @@ def common(ports: Mapping[str, int], extensions: str) -> dict[str, str]:
         "druid.startup.logging.logProperties": "false",
         "druid.zk.service.host": f"{HOST}:{ports[ZOOKEEPER]}",
         "druid.zk.service.sessionTimeoutMs": str(SESSION_MS),
+        "druid.zk.service.connectionTimeoutMs": str(SESSION_MS * 4 // 5),
         "druid.zk.paths.base": "/druid",
         "druid.metadata.storage.type": "derby",
         "druid.metadata.storage.connector.connectURI": f"jdbc:derby://{HOST}:{ports[DERBY]}/metadata.db;create=true",

@@ -16,7 +16,11 @@ from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
 from riverrun.cluster.properties import format_properties
 
 LOGGING = "log4j2-druid.properties"
-QUIET: dict[str, str] = {}
+QUIET = {
+    # A line for each of its web resources, at each start.
+    "com.sun.jersey": "warn",
+    "com.google.inject": "warn",
+}
 # What Druid reaches into Java for; as its own start scripts say it.
 OPENED = (
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -31,6 +35,8 @@ OPENED = (
 DRUID_JAVA = (
     "-Xss512k",
     "-Duser.timezone=UTC",
+    # Jersey and Derby log by Java's own logger.
+    "-Djava.util.logging.manager=org.apache.logging.log4j.jul.LogManager",
     "-Djava.io.tmpdir=tmp",
     # Derby's own log; the coordinator's tells what matters.
     "-Dderby.stream.error.file=/dev/null",

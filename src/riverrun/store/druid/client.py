@@ -119,7 +119,10 @@ class DruidClient:
 
     def stop_tasks(self, datasource: str) -> None:
         """End all tasks of a table at once; what they have not published is dropped."""
-        self._do("POST", f"{_OVERLORD}/datasources/{_path(datasource)}/shutdownAllTasks")
+        # One by one: Druid 33's own call for all of them answers 404, its path being that of another resource.
+        for state in ("waiting", "pending", "running"):
+            for each in self.tasks(datasource, state=state):
+                self._maybe(f"{_OVERLORD}/task/{_path(str(each['id']))}/shutdown", "POST")
 
     def tasks(self, datasource: str, *, state: str, most: int = 50) -> list[dict[str, Any]]:
         """The tasks of a table in one state (pending, waiting, running, complete)."""
