@@ -101,8 +101,7 @@ class DruidClient:
 
     def parse_errors(self, name: str) -> list[dict[str, Any]]:
         """The last records that running tasks could not read: {input, details, timeOfExceptionMillis, …}."""
-        found = self._maybe(f"{_OVERLORD}/supervisor/{_path(name)}/parseErrors") or {}
-        return [each for group in found.values() for errors in group.values() for each in _listed(errors)]
+        return _listed(self._maybe(f"{_OVERLORD}/supervisor/{_path(name)}/parseErrors"))
 
     def terminate(self, name: str) -> bool:
         """End a supervisor and its tasks; what they have read and not published is dropped. False when there is none."""
@@ -337,7 +336,7 @@ def _too_long(seconds: float) -> QueryTimeoutError:
 
 
 def _listed(errors: Any) -> list[dict[str, Any]]:
-    """Tasks give a list, or a list for each phase."""
+    """All errors of a list, or of lists by task and phase."""
     if isinstance(errors, list):
         return [each for each in errors if isinstance(each, dict)]
     return [each for listed in (errors or {}).values() for each in _listed(listed)] if isinstance(errors, dict) else []

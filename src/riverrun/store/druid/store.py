@@ -230,7 +230,7 @@ class DruidStore(Store):
 
     def _segments(self, datasource: str) -> int:
         query = f"SELECT COUNT(*) FROM sys.segments WHERE datasource = '{_literal(datasource)}'"  # noqa: S608
-        return int(self._client.sql(query, seconds=_STANDING_SECONDS).rows[0][0])
+        return self._number(query)
 
     def _wait(self, condition: Callable[[], bool], complaint: str) -> None:
         deadline = time.monotonic() + _REMOVE_SECONDS
@@ -300,6 +300,7 @@ class DruidStore(Store):
 
     def _number(self, sql: str) -> int:
         rows = self._client.sql(sql, seconds=_STANDING_SECONDS, context=_CONTEXT).rows
+        # Of a system table without such rows Druid gives no count, instead of 0.
         return int(rows[0][0] or 0) if rows else 0
 
     def _ties(self, declared: Declared, datasource: str) -> int:
