@@ -39,7 +39,7 @@ AT, HOUSE, LOAD = (
     Column("load", "double", ("load",)),
 )
 NUMBER = Column("number", "bigint", ("number",))
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 240.0
 
 
 @pytest.fixture(scope="module")
