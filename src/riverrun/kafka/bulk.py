@@ -20,8 +20,8 @@ from riverrun.model.state import Place
 
 # The header by which records that real time sends again are told (streams/compiler.py).
 IDENTITY = "riverrun-id"
-# One bite at the client's queue; between two of them the bytes are counted. So few that they are gone before Python's garbage
-# collector looks for cycles among them (every 700 new objects): that took 0.8 of 1.9 µs a record.
+# One bite at the client's queue; between two of them the bytes are counted. So few that they are gone before Python's
+# garbage collector looks for cycles among them (every 700 new objects): that took 0.8 of 1.9 µs a record.
 _BITE = 500
 # What the client may have fetched and not handed over yet.
 _QUEUE_KILOBYTES = 32_768
