@@ -5,11 +5,11 @@ knows the app's tables. Rows are read from Kafka by Druid alone; this process ma
 """
 
 import contextlib
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from riverrun.config.spec import DruidSettings
 from riverrun.errors import (
@@ -41,6 +41,8 @@ from riverrun.store.druid.spec import (
 )
 from riverrun.store.druid.views import count_of_keys, quoted, relation, ties
 from riverrun.store.druid.watch import Watch
+from riverrun.store.sql import Latest, prepare
+from riverrun.store.sql.druid_tables import Kept
 
 # Exact answers, in UTC: Druid is fast and approximate by default.
 _CONTEXT = {
@@ -322,12 +324,16 @@ class DruidStore(Store):
 
     def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008  -- frozen
         begun = time.monotonic()
+        prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._kept)
         name = name or secrets.token_hex(8)
         query_id = f"riverrun-{secrets.token_hex(8)}"
         self._running[name] = query_id
-        context = {**_CONTEXT, "sqlOuterLimit": limits.rows + 1}
+        context = {**_CONTEXT, **prepared.context, "sqlOuterLimit": limits.rows + 1}
         try:
-            result = self._client.sql(self._prepared(sql), seconds=limits.seconds, name=query_id, context=context)
+            # Newest values first, and then the question with them in it: Druid skips segments by a time that it is told.
+            newest = [self._newest(each, limits.seconds) for each in prepared.latest]
+            text = prepared.given(newest)
+            result = self._client.sql(text, seconds=limits.seconds, name=query_id, context=context)
         except RiverrunError as error:
             if query_id in self._cancelled:
                 raise QueryCancelledError("The question was cancelled", name=name) from error
@@ -335,7 +341,7 @@ class DruidStore(Store):
         finally:
             self._running.pop(name, None)
             self._cancelled.discard(query_id)
-        rows = as_arrow(result)
+        rows = as_arrow(result, [each.type for each in prepared.columns])
         more = rows.num_rows > limits.rows
         return Answer(rows.slice(0, limits.rows) if more else rows, more, time.monotonic() - begun)
 
@@ -352,12 +358,15 @@ class DruidStore(Store):
             time.sleep(0.02)
         return True
 
-    def _prepared(self, sql: str) -> str:
-        """The question with each table it may name put before it."""
-        tables = self._tables or self.tables
-        named = [each for each in tables.values() if re.search(rf"\b{re.escape(each.name)}\b", sql)]
-        views = ", ".join(f"{quoted(each.name)} AS ({self._relation(each)})" for each in named)
-        return f"WITH {views} {sql}" if views else sql
+    def _newest(self, latest: Latest, seconds: float) -> Any:
+        result = self._client.sql(latest.sql, seconds=seconds, context=_CONTEXT)
+        found = as_arrow(result, [latest.type])
+        return found.column(0)[0].as_py() if found.num_rows else None
+
+    def _kept(self, table: TableSpec) -> Kept:
+        datasource = datasource_of(self.app, table.name)
+        known = self._columns(table, datasource)
+        return Kept(datasource, known, self._has_twins(table, datasource, known))
 
     def _relation(self, table: TableSpec) -> str:
         datasource = datasource_of(self.app, table.name)
