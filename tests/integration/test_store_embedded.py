@@ -190,6 +190,13 @@ def test_a_new_column_appears_while_it_runs_and_a_changed_type_is_refused(
     # Taken back, it goes on where it was: nothing is lost.
     publish(kafka.connection, app, [more, beside])
     assert caught_up(store, events=3)["events"].state == "following"
+    # Or removed, and so made anew as it is declared.
+    publish(kafka.connection, app, [wrong, beside])
+    send(kafka, other, [event(2)])
+    assert caught_up(store, beside=2)["events"].state == "failing"
+    store.remove("events")
+    caught_up(store, events=3)
+    assert rows(store, "SELECT id FROM events ORDER BY id") == [("1",), ("2",), ("3",)]
 
 
 def test_apply_is_all_or_nothing(kafka: KafkaUnderTest, kafka_topic: Callable[..., str], opened: Open) -> None:

@@ -64,6 +64,22 @@ def test_the_oldest_rows_of_append_tables_go_when_the_file_is_too_large(file: St
     assert file.size() <= before * 1.1
 
 
+def test_rows_that_a_question_still_sees_do_not_make_more_go(file: StoreFile) -> None:
+    states = make(file.database, events())
+    fill(file, states["events"], 600_000)
+    file.database.execute("CHECKPOINT")
+    work = Upkeep(Session(file.database), file, states, 8_000_000, print)
+    question = file.database.cursor()
+    question.execute("BEGIN TRANSACTION READ ONLY")
+    assert question.execute("SELECT count(*) FROM events").fetchall() == [(600_000,)]
+    for _ in range(5):
+        work.bound_size()
+    assert states["events"].rows >= 400_000
+    question.execute("COMMIT")
+    work.bound_size()
+    assert work._used() <= 8_000_000
+
+
 def test_a_full_store_of_updated_tables_says_so_once(file: StoreFile) -> None:
     states = make(file.database, loads())
     file.database.execute(

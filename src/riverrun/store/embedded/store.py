@@ -140,6 +140,8 @@ class EmbeddedStore(Store):
                 for statement in schema.removal(table):
                     database.run(statement)
             del self._states[table]
+            # Declared as it is now, it may be made anew.
+            self._refused.pop(table, None)
 
     def _declare(self, catalog: Catalog) -> None:
         """Have the tables as the catalog has them now. Called by the writer, before it writes what came after."""

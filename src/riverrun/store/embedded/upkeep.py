@@ -8,6 +8,8 @@ is taken back by writing the table anew, when most of it is dead.
 import time
 from collections.abc import Callable, Mapping
 
+import duckdb
+
 from riverrun.store.embedded.file import StoreFile
 from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
 from riverrun.store.embedded.session import Session
@@ -76,34 +78,45 @@ class Upkeep:
             )
 
     def bound_size(self) -> None:
-        """While the file is larger than it may be, the oldest rows of the append table that has most go."""
+        """While the file is larger than it may be, the oldest rows of the append table that has most go.
+
+        While a question still sees rows that went, there is no checkpoint and no free space: no more go until there is.
+        """
         if self._max_bytes <= 0 or self._used() <= self._max_bytes:
             self._full = False
             return
-        self._database.run("CHECKPOINT")
-        while (used := self._used()) > self._max_bytes:
+        while self._checkpoint() and (used := self._used()) > self._max_bytes:
             largest = max(
                 (each for each in self._states.values() if not each.spec.upserts and each.rows),
                 key=lambda each: each.rows,
                 default=None,
             )
             if largest is None:
-                if not self._full:
-                    self._notice(
-                        f"The store takes {used:,} bytes, more than store.max_size allows, and has only tables that are "
-                        "updated by key, of which nothing goes by itself: give them a retention, or the store more room"
-                    )
-                self._full = True
+                self._say_full(used)
                 return
-            time_column = quoted(largest.spec.time)
-            rows = rows_of(largest.spec.name)
-            most = max(1, int(largest.rows * _BITE))
-            gone = self._delete(
-                largest,
-                f"rowid IN (SELECT rowid FROM {rows} ORDER BY {time_column} NULLS FIRST LIMIT {most})",
-            )
-            self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {largest.spec.name} went")
+            self._take_oldest(largest)
+
+    def _checkpoint(self) -> bool:
+        """Write into the file what is beside it. Not while a question needs what it would take away."""
+        try:
             self._database.run("CHECKPOINT")
+        except duckdb.TransactionException:
+            return False
+        return True
+
+    def _take_oldest(self, state: TableState) -> None:
+        rows, most = rows_of(state.spec.name), max(1, int(state.rows * _BITE))
+        oldest = f"SELECT rowid FROM {rows} ORDER BY {quoted(state.spec.time)} NULLS FIRST LIMIT {most}"
+        gone = self._delete(state, f"rowid IN ({oldest})")
+        self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {state.spec.name} went")
+
+    def _say_full(self, used: int) -> None:
+        if not self._full:
+            self._notice(
+                f"The store takes {used:,} bytes, more than store.max_size allows, and has only tables that are updated by "
+                "key, of which nothing goes by itself: give them a retention, or the store more room"
+            )
+        self._full = True
 
     def _used(self) -> int:
         """Bytes in use: free blocks are in the file, but will be written before it grows."""
@@ -137,7 +150,7 @@ class Upkeep:
             self._database.run(f"DROP TABLE {rows}")
             self._database.run(f"ALTER TABLE {anew} RENAME TO {quoted(name)}")
             self._database.run(view)
-        self._database.run("CHECKPOINT")
+        self._checkpoint()
 
     def _delete(self, state: TableState, condition: str) -> int:
         before = state.rows
