@@ -85,7 +85,7 @@ def test_its_files_are_in_its_own_folders(druid: LocalDruid) -> None:
     assert (folder / "zookeeper").is_dir()
 
 
-@pytest.mark.parametrize("name", ["druid-router", "druid-broker", "druid-indexer"])
+@pytest.mark.parametrize("name", ["druid-indexer"])
 def test_a_killed_role_is_started_again_by_hand(druid: LocalDruid, name: str) -> None:
     node = next(each for each in druid.nodes if each.name == name)
     before = node.pid

@@ -21,6 +21,7 @@ TAIL_LINES = 12
 TAIL_BYTES = 64 * 1024
 FULL_MB = 8
 
+_BIND = re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use")
 _STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more")
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} (\w+) +")
 
@@ -102,15 +103,16 @@ def explain(
     }
     for pattern, make in _CAUSES:
         if found := pattern.search(death.text):
-            return make(death, found, about)
+            return make(death, _line_of(death.text, found), about)
     # A full disk has no room for a log that says so.
     if _free_mb(folder) < FULL_MB:
         return _disk_full(death, about=about)
     return _by_code(death, about)
 
 
-def _port_taken(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
-    port = int(found["port"] or 0) if "port" in found.groupdict() else 0
+def _port_taken(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+    named = _BIND.search(found)
+    port = int(named["port"]) if named else 0
     holders = [(each, holder_of(each)) for each in ([port] if port else death.ports)]
     port, holder = next(((each, by) for each, by in holders if by), (port, None))
     return PortTakenError(
@@ -129,7 +131,7 @@ def _free_mb(folder: Path) -> int:
         return FULL_MB
 
 
-def _disk_full(death: Death, _: re.Match[str] | None = None, about: dict[str, Any] | None = None) -> ClusterError:
+def _disk_full(death: Death, _: str = "", about: dict[str, Any] | None = None) -> ClusterError:
     return DiskFullError(
         f"{death.ended}: the disk of {death.folder} is full",
         hint="Free some space, or put the project on another disk",
@@ -138,7 +140,7 @@ def _disk_full(death: Death, _: re.Match[str] | None = None, about: dict[str, An
     )
 
 
-def _not_permitted(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _not_permitted(death: Death, _: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
         f"{death.ended}: a file in {death.folder} may not be read or written",
         hint="Give the folder and all in it to the user who runs riverrun",
@@ -147,17 +149,17 @@ def _not_permitted(death: Death, _: re.Match[str], about: dict[str, Any]) -> Clu
     )
 
 
-def _foreign_data(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _foreign_data(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
         f"{death.ended}: its data in {death.folder} cannot be used",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint="Put the right data back, or delete all of it with `riverrun down --delete-data`",
         path=death.folder,
         **about,
     )
 
 
-def _in_use(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _in_use(death: Death, _: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
         f"{death.ended}: another {death.product.name} process uses {death.folder}",
         hint="Stop that process",
@@ -166,57 +168,57 @@ def _in_use(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterErr
     )
 
 
-def _no_memory(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _no_memory(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: its heap of {death.heap_mb} MiB is too small",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint=f"Give it more with {death.product.more_memory}",
         heap_mb=death.heap_mb,
         **about,
     )
 
 
-def _no_machine_memory(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _no_machine_memory(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: this machine cannot give it a heap of {death.heap_mb} MiB",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint=f"Give it less with {death.product.less_memory}, or end other programs",
         heap_mb=death.heap_mb,
         **about,
     )
 
 
-def _bad_option(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _bad_option(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: Java refuses an option",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint=f"Check {death.product.java_options} JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
         **about,
     )
 
 
-def _wrong_java(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _wrong_java(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: this Java is not one that {death.product.name} runs on",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint="Set java.home to a Java 17 or newer; `riverrun doctor` shows which one is used",
         **about,
     )
 
 
-def _bad_property(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _bad_property(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: {death.product.name} refuses its configuration",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint=f"Check {death.product.properties} in riverrun.toml",
         **about,
     )
 
 
-def _missing_class(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
+def _missing_class(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
         f"{death.ended}: a jar is missing or broken",
-        found=_shorten(found[0]),
+        found=_shorten(found),
         hint="Fetch the jars again with `riverrun fetch`",
         **about,
     )
@@ -231,20 +233,26 @@ def _by_code(death: Death, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(death.ended, hint=hint, **about)
 
 
-def _line_with(*words: str) -> re.Pattern[str]:
-    """A pattern for the whole line that has one of these."""
-    return re.compile(rf"[^\n]*(?:{'|'.join(words)})[^\n]*")
+def _any(*words: str) -> re.Pattern[str]:
+    return re.compile("|".join(words))
+
+
+def _line_of(text: str, found: re.Match[str]) -> str:
+    """The whole line of what was found. Not by the pattern: a server logs its class path, a line of 20 kB, and a pattern
+    that begins with anything takes minutes for it."""
+    end = text.find("\n", found.end())
+    return text[text.rfind("\n", 0, found.start()) + 1 : end if end >= 0 else len(text)]
 
 
 # First match wins: the narrow ones stand above the wide ones.
-_CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[str, Any]], ClusterError]]] = (
-    (re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use"), _port_taken),
-    (_line_with("Address already in use", r"java\.net\.BindException"), _port_taken),
-    (_line_with("No space left on device", "Disk quota exceeded"), _disk_full),
-    (_line_with("Failed to acquire lock on file", "ERROR XSDB6", "Another instance of Derby"), _in_use),
-    (_line_with("OutOfMemoryError", "Too small maximum heap", "Not enough direct memory"), _no_memory),
+_CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, str, dict[str, Any]], ClusterError]]] = (
+    (_BIND, _port_taken),
+    (_any("Address already in use", r"java\.net\.BindException"), _port_taken),
+    (_any("No space left on device", "Disk quota exceeded"), _disk_full),
+    (_any("Failed to acquire lock on file", "ERROR XSDB6", "Another instance of Derby"), _in_use),
+    (_any("OutOfMemoryError", "Too small maximum heap", "Not enough direct memory"), _no_memory),
     (
-        _line_with(
+        _any(
             "Could not reserve enough space",
             "Cannot allocate memory",
             "exceeds the maximum representable size",
@@ -253,7 +261,7 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[st
         _no_machine_memory,
     ),
     (
-        _line_with(
+        _any(
             "Unrecognized VM option",
             "Unrecognized option",
             "Invalid (?:maximum |initial )?heap size",
@@ -263,9 +271,9 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[st
         ),
         _bad_option,
     ),
-    (_line_with("UnsupportedClassVersionError"), _wrong_java),
+    (_any("UnsupportedClassVersionError"), _wrong_java),
     (
-        _line_with(
+        _any(
             "InconsistentClusterIdException",
             "InconsistentMetaPropertiesException",
             r"Invalid cluster\.id",
@@ -286,19 +294,19 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[st
         ),
         _foreign_data,
     ),
-    (_line_with("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
+    (_any("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
     (
-        _line_with(
+        _any(
             r"\w*ConfigException",
             r"IllegalArgumentException: requirement failed",
             "Problem parsing object at prefix",
-            r"Unable to provision[^\n]*",
+            "Unable to provision",
             "Unknown provider",
         ),
         _bad_property,
     ),
     (
-        _line_with("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
+        _any("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
         _missing_class,
     ),
 )

@@ -154,3 +154,11 @@ def test_reading_goes_on_when_the_log_was_rolled(tmp_path: Path) -> None:
     assert read_from(path, 3) == "rt"
     assert read_from(path, 5000) == "short"
     assert read_from(tmp_path / "none", 0) == ""
+
+
+def test_a_very_long_line_is_no_hindrance(tmp_path: Path) -> None:
+    """ZooKeeper logs its class path. The test's own time limit is what this is about."""
+    paths = ":".join(f"/cache/maven/org/example/some-name-{number}.jar" for number in range(1000))
+    error = died(tmp_path, f"{STAMP} INFO  environment:java.class.path={paths} (ZooKeeper)\n", code=137)
+    assert "was ended by signal 9" in error.what
+    assert all(len(line) < 500 for line in error.lines)
