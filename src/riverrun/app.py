@@ -21,6 +21,7 @@ from riverrun.model.topic import Topic, check_topic_name
 if TYPE_CHECKING:
     from riverrun.kafka.admin.topics import Changes
     from riverrun.kafka.connection import Connection
+    from riverrun.store.client import Rows
 
 E = TypeVar("E", bound=Event)
 # Packages that come with riverrun[spark] and that pipeline files import.
@@ -235,6 +236,17 @@ class App:
         topics = list(self.topics.values())
         return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
 
+    def query(self, sql: str, *, rows: int = 10_000, seconds: float = 30.0) -> "Rows":
+        """Ask the store that is served for this app's project (`riverrun serve`, `riverrun run`) a question in
+        riverrun's SQL.
+
+        Gives rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
+        """
+        from riverrun.config import find_project
+        from riverrun.store.client import ask_project
+
+        return ask_project(find_project(self.path.parent if self.path else None), sql, rows=rows, seconds=seconds)
+
 
 def _caller() -> Line:
     """The line of the file that called the App's method."""
@@ -262,7 +274,9 @@ def _check_kept(kept: Kept) -> None:
     for what, word in (("segment", kept.segment), ("granularity", kept.granularity)):
         if word and word not in GRANULARITIES:
             raise DeclarationError(
-                f"The table {kept.table} cannot have {what}={word!r}", expected=", ".join(GRANULARITIES), table=kept.table
+                f"The table {kept.table} cannot have {what}={word!r}",
+                expected=", ".join(GRANULARITIES),
+                table=kept.table,
             )
     if odd := sorted(set(kept.rollup.values()) - set(ROLLUPS)):
         raise DeclarationError(

@@ -11,7 +11,7 @@ SOURCE = Path(riverrun.__file__).parent
 LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "store", "app", "streams", "testing", "cli")
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "streams"},
+    "msgspec": {"model", "kafka", "store", "streams"},
     "httpx": {"artifacts", "store"},
     "duckdb": {"store"},
     "starlette": {"store"},
@@ -25,6 +25,8 @@ VENDORS = {
     "py4j": {"streams"},
     "sqlglot": {"store", "streams"},
     "pyarrow": {"store", "streams"},
+    "polars": {"store"},
+    "pandas": {"store", "streams", "testing"},
     "prometheus_client": {"streams"},
 }
 
