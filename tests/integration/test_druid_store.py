@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import httpx
@@ -132,7 +133,7 @@ def test_every_type_is_kept_and_every_record_is_a_row_once(store: DruidStore, ka
     assert len(found) == 3
     first = found[0]
     assert first["house"] == full["house"]
-    assert (first["big"], first["price"], first["load"]) == (2**63 - 1, 19.99, 0.1)
+    assert (first["big"], first["price"], first["load"]) == (2**63 - 1, Decimal("19.99"), 0.1)
     assert (first["open"], found[1]["open"]) == (True, False)
     assert first["seen"] == datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     assert first["minute"] == datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

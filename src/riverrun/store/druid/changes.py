@@ -95,7 +95,9 @@ def _plain(value: Any) -> Any:
         word = _WORDS.get(value.upper(), value.upper())
         found = _PERIOD.fullmatch(word)
         # Months and years have no length of their own.
-        return sum(int(number or 0) * size for number, size in zip(found.groups(), _SIZES, strict=True)) if found else word
+        return (
+            sum(int(number or 0) * size for number, size in zip(found.groups(), _SIZES, strict=True)) if found else word
+        )
     return value
 
 
