@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from measure import alternate, machine, report
+from measure import alternate, machine, report, timed
 from riverrun.cluster.druid.local import LocalDruid
 from riverrun.cluster.runner import LocalKafka
 from riverrun.config import DruidSettings, KafkaSettings
@@ -194,9 +194,16 @@ class Bench:
         }
         print(f"\n{versions:,} versions of {keys:,} keys  (ms; {machine()})")
         for what, sql in questions.items():
-            taken = [self.store.ask(sql, Limits(seconds=120)).seconds * 1000 for _ in range(7)]
+            taken = [timed(lambda sql=sql: self.asked(sql)) * 1000 for _ in range(7)]
             print(f"  {what:<36}{statistics.median(taken):>9.0f}   {min(taken):.0f}…{max(taken):.0f}")
         self.end(f"bench.{table.name}")
+
+    def asked(self, sql: str) -> None:
+        """A table by its own name is asked of the store, by Druid's name of Druid."""
+        if '"bench.' in sql:
+            self.client.sql(sql, seconds=120)
+        else:
+            self.store.ask(sql, Limits(seconds=120))
 
 
 def wait(condition: Callable[[], bool], seconds: float = 600) -> None:

@@ -149,7 +149,8 @@ def test_an_expression(expression: str, written: str) -> None:
     [
         ("avg(load_kw)", 'AVG("house_load"."load_kw")'),
         ("median(load_kw)", 'APPROX_QUANTILE_DS("house_load"."load_kw", 0.5, 1024)'),
-        ("arg_max(house_id, minute)", 'LATEST_BY("house_load"."house_id", "house_load"."minute", 1024)'),
+        ("arg_max(house_id, minute)",
+         'LATEST_BY("house_load"."house_id", CASE WHEN NOT "house_load"."house_id" IS NULL THEN "house_load"."minute" END, 1024)'),
         ("count_if(load_kw > 1) filter (where house_id = 'a')",
          """COALESCE(SUM(CASE WHEN "house_load"."load_kw" > 1 THEN 1 ELSE 0 END) FILTER(WHERE "house_load"."house_id" = 'a'), 0)"""),
         ("sum(load_kw) over (partition by house_id order by minute rows between 2 preceding and current row)",

@@ -97,6 +97,7 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("select houseid, HOUSEID from readings order by 1 limit 1", [("h0", "h0")]),
     ("select sum(count), max(count) from readings", [(9007199254740993, 9007199254740993)]),
     ("select sum(kwh), avg(kwh) from readings", [(Decimal("3.75"), 1.875)]),
+    ("select median(kwh), quantile_cont(count, 0.5), arg_max(kwh, at) from readings", [(1.875, 4503599627370496.0, Decimal("2.50"))]),
     ("select 1 / 0, 1 % 0, 7 // 2, 7 / 2, kwh / count from readings where houseId = 'h1'", [(None, None, 3, 3.5, None)]),
     ("select extra->>'$.a.b[1]', extra->>'c', json_extract_string(extra, '$.c') from readings where houseId = 'h0'", [("2", "x", "x")]),
     ("select day, day + interval '1 day', day - date '2025-12-31' from readings where houseId = 'h0'",

@@ -9,7 +9,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from riverrun.config.spec import DruidSettings
 from riverrun.errors import (
@@ -27,6 +26,7 @@ from riverrun.store.contract import Answer, Limits, Standing, Store
 from riverrun.store.druid.answers import as_arrow
 from riverrun.store.druid.changes import Change, changes, differs, retired_by
 from riverrun.store.druid.client import DruidClient
+from riverrun.store.druid.counts import count, identified, newest, ties
 from riverrun.store.druid.spec import (
     IDENTITY,
     INTERCEPTOR,
@@ -39,10 +39,9 @@ from riverrun.store.druid.spec import (
     rules_of,
     supervisor_spec,
 )
-from riverrun.store.druid.views import count_of_keys, quoted, relation, ties
 from riverrun.store.druid.watch import Watch
-from riverrun.store.sql import Latest, prepare
 from riverrun.store.sql.druid_tables import Kept
+from riverrun.store.sql.prepare import Prepared, prepare
 
 # Exact answers, in UTC: Druid is fast and approximate by default.
 _CONTEXT = {
@@ -291,14 +290,11 @@ class DruidStore(Store):
         )
 
     def _count(self, table: TableSpec, datasource: str) -> tuple[int, float]:
-        known = self._columns(table, datasource)
-        if "__time" not in known:
+        kept = self._kept(table)
+        if "__time" not in (kept.known or ()):
             return 0, 0.0
-        source = quoted(datasource)
-        newest = self._number(f"SELECT TIMESTAMP_TO_MILLIS(MAX(__time)) FROM {source}")  # noqa: S608
-        every = f"SELECT COUNT(*) FROM ({self._relation(table)})"  # noqa: S608
-        rows = self._number(count_of_keys(table, datasource) if table.upserts else every)
-        return rows, newest / 1000 if rows else 0.0
+        rows = self._number(count(table, datasource, twins=kept.twins))
+        return rows, self._number(newest(datasource)) / 1000 if rows else 0.0
 
     def _number(self, sql: str) -> int:
         rows = self._client.sql(sql, seconds=_STANDING_SECONDS, context=_CONTEXT).rows
@@ -324,16 +320,16 @@ class DruidStore(Store):
 
     def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008  -- frozen
         begun = time.monotonic()
-        prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._kept)
         name = name or secrets.token_hex(8)
         query_id = f"riverrun-{secrets.token_hex(8)}"
         self._running[name] = query_id
-        context = {**_CONTEXT, **prepared.context, "sqlOuterLimit": limits.rows + 1}
         try:
-            # Newest values first, and then the question with them in it: Druid skips segments by a time that it is told.
-            newest = [self._newest(each, limits.seconds) for each in prepared.latest]
-            text = prepared.given(newest)
-            result = self._client.sql(text, seconds=limits.seconds, name=query_id, context=context)
+            prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._kept)
+            text = self._written(prepared, begun + limits.seconds)
+            left = max(0.1, begun + limits.seconds - time.monotonic())
+            # Not a LIMIT around it: that would drop the order of what is inside.
+            context = {**prepared.context, "sqlOuterLimit": limits.rows + 1}
+            result = self._client.sql(text, seconds=left, name=query_id, context=context)
         except RiverrunError as error:
             if query_id in self._cancelled:
                 raise QueryCancelledError("The question was cancelled", name=name) from error
@@ -358,20 +354,20 @@ class DruidStore(Store):
             time.sleep(0.02)
         return True
 
-    def _newest(self, latest: Latest, seconds: float) -> Any:
-        result = self._client.sql(latest.sql, seconds=seconds, context=_CONTEXT)
-        found = as_arrow(result, [latest.type])
-        return found.column(0)[0].as_py() if found.num_rows else None
+    def _written(self, prepared: Prepared, deadline: float) -> str:
+        """The question's text. Newest values in it are asked for first: with them Druid skips segments."""
+        values = []
+        for each in prepared.latest:
+            left = max(0.1, deadline - time.monotonic())
+            found = as_arrow(self._client.sql(each.sql, seconds=left, context=prepared.context), [each.type])
+            values.append(found.column(0)[0].as_py() if found.num_rows else None)
+        return prepared.given(values)
 
     def _kept(self, table: TableSpec) -> Kept:
+        """How Druid has a table now."""
         datasource = datasource_of(self.app, table.name)
         known = self._columns(table, datasource)
         return Kept(datasource, known, self._has_twins(table, datasource, known))
-
-    def _relation(self, table: TableSpec) -> str:
-        datasource = datasource_of(self.app, table.name)
-        known = self._columns(table, datasource)
-        return relation(table, datasource, known, twins=self._has_twins(table, datasource, known))
 
     def _has_twins(self, table: TableSpec, datasource: str, known: frozenset[str]) -> bool:
         """Whether a table has rows that could be there twice: those with an identity of their writer's."""
@@ -379,8 +375,7 @@ class DruidStore(Store):
             return False
         found, asked = self._twins.get(datasource, (False, 0.0))
         if not found and time.monotonic() - asked > _TWINS_SECONDS:
-            query = f'SELECT 1 FROM {quoted(datasource)} WHERE "{IDENTITY}" >= 0 LIMIT 1'  # noqa: S608
-            found = bool(self._client.sql(query, seconds=_STANDING_SECONDS).rows)
+            found = bool(self._number(identified(datasource)))
             self._twins[datasource] = (found, time.monotonic())
         return found
 

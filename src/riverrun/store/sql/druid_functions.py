@@ -86,7 +86,9 @@ def _picked(name: str) -> Callable[[Arguments], exp.Expr]:
     def made(given: Arguments) -> exp.Expr:
         if kind_of(given[1]) not in TIMES:
             raise cannot("arg_max and arg_min by what is not a time", "Use a window: row_number() over (…)")
-        return carried(name, given[0], given[1])
+        # A row without a value does not count, as in DuckDB: it has no time then.
+        there = exp.Not(this=exp.Is(this=paren(given[0].copy()), expression=exp.Null()))
+        return carried(name, given[0], case((there, given[1]), kind=kind_of(given[1])))
 
     return made
 

@@ -6,7 +6,12 @@ from sqlglot import exp
 
 from riverrun.model.table import TableSpec
 from riverrun.store.sql.binding import Bound
+from riverrun.store.sql.kinds import is_number
 from riverrun.store.sql.trees import kind_of, quoted
+
+
+# Of a decimal these would be a decimal, rounded to its scale; of a bigint one of them would be a bigint.
+_DOUBLES = frozenset({"approx_quantile", "median", "quantile_cont"})
 
 
 def duckdb_text(bound: Bound, name_of: Callable[[TableSpec], str]) -> str:
@@ -20,7 +25,7 @@ def duckdb_text(bound: Bound, name_of: Callable[[TableSpec], str]) -> str:
             # Whichever way the store keeps a time, it is a moment before it is the clock of a place.
             to = exp.DType.TIMESTAMP if kind_of(node.this) == "local" else exp.DType.TIMESTAMPTZ
             node.set("this", exp.Cast(this=node.this.copy(), to=exp.DataType(this=to)))
-        elif node.name == "approx_quantile":
+        elif node.name in _DOUBLES and is_number(kind_of(node.expressions[0])):
             double = exp.DataType(this=exp.DType.DOUBLE)
-            node.set("expressions", [exp.Cast(this=node.expressions[0].copy(), to=double), node.expressions[1]])
+            node.set("expressions", [exp.Cast(this=node.expressions[0].copy(), to=double), *node.expressions[1:]])
     return written(bound.tree, "duckdb")
