@@ -35,11 +35,16 @@ def open_store(
             druid: Store = DruidStore(app_name, settings.druid, connection, url=url, catalog=catalog, notice=notice)
             return druid
     except ModuleNotFoundError as error:
-        raise StoreUnavailableError(
-            f"{error.name or 'A package'} is not installed", hint='Install it: pip install "riverrun[store]"'
-        ) from error
+        raise not_installed(error) from error
     raise StoreUnavailableError(
         "This project has no store: store.kind is none", hint="Set store.kind to embedded or druid", kind=kind
+    )
+
+
+def not_installed(error: ModuleNotFoundError) -> StoreUnavailableError:
+    """What to say where a package that stores need cannot be imported."""
+    return StoreUnavailableError(
+        f"{error.name or 'A package'} is not installed", hint='Install it: pip install "riverrun[store]"'
     )
 
 
