@@ -27,8 +27,12 @@ def serve(
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
     from riverrun.store.contract import Limits
-    from riverrun.store.opening import open_store
-    from riverrun.store.server import StoreServer
+    from riverrun.store.opening import not_installed, open_store
+
+    try:
+        from riverrun.store.server import StoreServer
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
 
     settings = loaded(kafka__bootstrap_servers=bootstrap, store__kind=store_kind, store__port=port)
     app_name = name

@@ -65,7 +65,12 @@ class StoreClient:
 
     def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008
         """The answer to a question. `name` is what `cancel` knows it by."""
-        import pyarrow as pa
+        try:
+            import pyarrow as pa
+        except ModuleNotFoundError as error:
+            from riverrun.store.opening import not_installed
+
+            raise not_installed(error) from error
 
         asked: dict[str, Any] = {"sql": sql, "limit": limits.rows, "seconds": limits.seconds, "format": "arrow"}
         if name:

@@ -35,9 +35,7 @@ def open_store(
             druid: Store = DruidStore(app_name, settings.druid, connection, url=url, catalog=catalog, notice=notice)
             return druid
     except ModuleNotFoundError as error:
-        raise StoreUnavailableError(
-            f"{error.name or 'A package'} is not installed", hint='Install it: pip install "riverrun[store]"'
-        ) from error
+        raise not_installed(error) from error
     raise StoreUnavailableError(
         "This project has no store: store.kind is none", hint="Set store.kind to embedded or druid", kind=kind
     )
@@ -68,6 +66,13 @@ def store_at_rest(settings: Settings, project: Project) -> Store | None:
 def store_folder(project: Project) -> Path:
     """Where the embedded stores of a project are, one folder an app."""
     return project.data / "store"
+
+
+def not_installed(error: ModuleNotFoundError) -> StoreUnavailableError:
+    """What to say where a package that stores need cannot be imported."""
+    return StoreUnavailableError(
+        f"{error.name or 'A package'} is not installed", hint='Install it: pip install "riverrun[store]"'
+    )
 
 
 def _running_druid(project: Project) -> str:

@@ -33,9 +33,9 @@ class RolePlan:
 ZOOKEEPER_HEAP_MB = 48
 SMALLEST = (
     RolePlan("coordinator", 128, 16),
-    RolePlan("broker", 112, 48),
-    RolePlan("historical", 96, 48),
-    RolePlan("indexer", 256, 48),
+    RolePlan("broker", 112, 72),
+    RolePlan("historical", 96, 72),
+    RolePlan("indexer", 256, 72),
     RolePlan("router", 64, 16),
 )
 LEAST_MB = sum(role.memory_mb for role in SMALLEST)

@@ -9,7 +9,6 @@ from riverrun.store.sql.binding import Bound
 from riverrun.store.sql.kinds import is_number
 from riverrun.store.sql.trees import kind_of, quoted
 
-
 # Of a decimal these would be a decimal, rounded to its scale; of a bigint one of them would be a bigint.
 _DOUBLES = frozenset({"approx_quantile", "median", "quantile_cont"})
 
