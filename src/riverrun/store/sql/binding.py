@@ -225,6 +225,8 @@ class _Binder:
             if not group.expressions:
                 node.set("group", None)
             return
+        if not group.expressions:
+            raise QueryError("GROUP BY names nothing", expected="group by street, or group by all")
         group.set("expressions", [self._grouping(each, node, scope) for each in group.expressions])
 
     def _grouping(self, node: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:

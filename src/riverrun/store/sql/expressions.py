@@ -103,7 +103,10 @@ class Expressions:
             exp.Exists: self._exists,
         }
 
-    def bind(self, node: exp.Expr, scope: Scope) -> exp.Expr:
+    def bind(self, node: exp.Expr | None, scope: Scope) -> exp.Expr:
+        if not isinstance(node, exp.Expr):
+            # A part that the text leaves out, as in `string_agg(x, order by y)`.
+            raise QueryError("The question is not understood: something is missing in it")
         if node.meta.get("bound"):
             return node
         known = self._known.get(type(node))
