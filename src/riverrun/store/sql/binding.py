@@ -232,6 +232,8 @@ class _Binder:
     def _grouping(self, node: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
         if isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube):
             only(node, "expressions")
+            if not node.expressions:
+                raise QueryError("GROUP BY names nothing", expected="group by rollup (street, house_id)")
             node.set("expressions", [self._grouping(each, select, scope) for each in node.expressions])
             return node
         if isinstance(node, exp.Tuple):
