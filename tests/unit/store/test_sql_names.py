@@ -130,6 +130,15 @@ def test_tables_and_columns_of_the_answer_are_known() -> None:
     ]  # fmt: skip
 
 
+def test_the_same_question_of_other_tables_is_another() -> None:
+    tables = {"t": TableSpec("t", "t", columns(a="bigint"))}
+    first = prepare("select * from t", tables, "duckdb")
+    assert prepare("select * from t", dict(tables), "duckdb") is first
+    wider = {"t": TableSpec("t", "t", columns(a="bigint", b="text"))}
+    assert [each.name for each in prepare("select * from t", wider, "duckdb").columns] == ["a", "b"]
+    assert prepare("select * from t", tables, "duckdb") is first
+
+
 def test_names_of_the_store() -> None:
     made = prepare("select street from houses", TABLES, "duckdb", datasource=lambda spec: f"rows.{spec.name}")
     assert made.sql == 'SELECT "houses"."street" AS "street" FROM "rows.houses" AS "houses"'
