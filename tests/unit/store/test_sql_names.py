@@ -52,8 +52,13 @@ def told(sql: str) -> str:
         ("selec load_kw from house_load", ["SELEC is not how a question begins", "SELECT, WITH or FROM"]),
         ("select 'abc from house_load", ["quotation mark or a comment is not closed"]),
         ("select (1", ["not understood"]),
+        ("select { : 1 }", ["not understood"]),
+        ("select string_agg(house_id, order by house_id) from houses", ["something is missing"]),
+        ("select count(distinct) from houses", ["count has 0 arguments"]),
+        ("select count() from houses", ["count has 0 arguments"]),
+        ("select street from houses group by order by 1", ["GROUP BY names nothing"]),
         ("drop table house_load", ["DROP is not how a question begins", "only read"]),
-        ("select 1; select 2", ["2 statements in one question"]),
+        ("select 1; select 2", ["More than one statement"]),
         ("select * from main.house_load", ["names a schema", "the name of a table alone"]),
         ("select * from read_csv('x')", ["read_csv('x') cannot be read from"]),
         ("select * from range(1000000)", ["makes 1000000 rows", "at most 100000"]),
@@ -123,6 +128,15 @@ def test_tables_and_columns_of_the_answer_are_known() -> None:
         ("at", "timestamp"), ("twice", "decimal(29,2)"), ("count + 1", "bigint"), ("ok", "boolean"), ("day", "date"),
         ("extra", "json"), ("s", "decimal(38,2)"), ("houseId", "text"),
     ]  # fmt: skip
+
+
+def test_the_same_question_of_other_tables_is_another() -> None:
+    tables = {"t": TableSpec("t", "t", columns(a="bigint"))}
+    first = prepare("select * from t", tables, "duckdb")
+    assert prepare("select * from t", dict(tables), "duckdb") is first
+    wider = {"t": TableSpec("t", "t", columns(a="bigint", b="text"))}
+    assert [each.name for each in prepare("select * from t", wider, "duckdb").columns] == ["a", "b"]
+    assert prepare("select * from t", tables, "duckdb") is first
 
 
 def test_names_of_the_store() -> None:

@@ -225,11 +225,15 @@ class _Binder:
             if not group.expressions:
                 node.set("group", None)
             return
+        if not group.expressions:
+            raise QueryError("GROUP BY names nothing", expected="group by street, or group by all")
         group.set("expressions", [self._grouping(each, node, scope) for each in group.expressions])
 
     def _grouping(self, node: exp.Expr, select: exp.Select, scope: Scope) -> exp.Expr:
         if isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube):
             only(node, "expressions")
+            if not node.expressions:
+                raise QueryError("GROUP BY names nothing", expected="group by rollup (street, house_id)")
             node.set("expressions", [self._grouping(each, select, scope) for each in node.expressions])
             return node
         if isinstance(node, exp.Tuple):

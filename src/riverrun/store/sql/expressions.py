@@ -103,7 +103,10 @@ class Expressions:
             exp.Exists: self._exists,
         }
 
-    def bind(self, node: exp.Expr, scope: Scope) -> exp.Expr:
+    def bind(self, node: exp.Expr | None, scope: Scope) -> exp.Expr:
+        if not isinstance(node, exp.Expr):
+            # A part that the text leaves out, as in `string_agg(x, order by y)`.
+            raise QueryError("The question is not understood: something is missing in it")
         if node.meta.get("bound"):
             return node
         known = self._known.get(type(node))
@@ -119,6 +122,13 @@ class Expressions:
                 node.set(name, [self.bind(each, scope) for each in value])
             elif value is not None:
                 node.set(name, self.bind(value, scope))
+
+    def _operands(self, node: exp.Expr, scope: Scope, *names: str) -> None:
+        """Bind operands of a comparison. A comparison among them is put in parentheses: databases read that differently."""
+        self._parts(node, scope, *names)
+        for name in names:
+            if isinstance(node.args[name], exp.Predicate | exp.Connector | exp.Not):
+                node.set(name, paren(node.args[name]))
 
     # Values
 
@@ -158,7 +168,7 @@ class Expressions:
     def _comparison(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         only(node, "this", "expression")
         self._latest(node, scope)
-        self._parts(node, scope, "this", "expression")
+        self._operands(node, scope, "this", "expression")
         return with_kind(node, "boolean")
 
     def _negated(self, node: exp.Expr) -> exp.Expr:
@@ -171,13 +181,13 @@ class Expressions:
 
     def _match(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         only(node, "this", "expression", "negate")
-        self._parts(node, scope, "this", "expression")
+        self._operands(node, scope, "this", "expression")
         return self._negated(node)
 
     def _between(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         only(node, "this", "low", "high", "negate")
         self._latest(node, scope)
-        self._parts(node, scope, "this", "low", "high")
+        self._operands(node, scope, "this", "low", "high")
         return self._negated(node)
 
     def _in(self, node: exp.Expr, scope: Scope) -> exp.Expr:

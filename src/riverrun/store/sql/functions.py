@@ -154,7 +154,7 @@ def _aggregate(least: int, most: int, result: str | Callable[[Sequence[str]], st
 
 
 _AGGREGATES = {
-    "count": _aggregate(0, 1, "bigint"),
+    "count": _aggregate(1, 1, "bigint"),
     "count_if": _aggregate(1, 1, "bigint", "*"),
     "sum": _aggregate(1, 1, _sum),
     "avg": _aggregate(1, 1, "double", "*"),

@@ -4,6 +4,7 @@ The parser is sqlglot's for DuckDB, with the functions taken out: every call sta
 so that the table of functions alone decides which there are and what they mean.
 """
 
+import logging
 import re
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ _STYLE = re.compile("\x1b\\[[0-9;]*m")
 # Tab, line feed and carriage return are the control characters that people type.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DUCKDB = DuckDB.Parser
+# What the parser remarks about text that we refuse anyway is nothing for a user's screen.
+logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 
 
 class _Parser(_DUCKDB):  # type: ignore[misc, valid-type]
@@ -62,8 +65,11 @@ def parse(text: str) -> exp.Expr:
         trees = [each for each in Language().parser().parse(tokens, text) if each is not None]
     except SqlglotError as error:
         raise _not_understood(error) from error
+    except (AttributeError, TypeError, ValueError, LookupError) as error:
+        # Where the parser itself trips, as over `{ : 1 }`.
+        raise QueryError("The question is not understood", hint="See docs/query.md for the language") from error
     if len(trees) != 1:
-        raise QueryRefusedError(f"{len(trees)} statements in one question", expected="one", hint="Ask them one by one")
+        raise QueryError("The question is empty", expected="one that begins with SELECT, WITH or FROM")
     return trees[0]
 
 
@@ -88,6 +94,9 @@ def _check(tokens: list[Token]) -> None:
             hint="Questions only read the store's tables",
             word=first.text[:_SHOWN],
         )
+    ends = sum(1 for token in tokens[:-1] if token.token_type is TokenType.SEMICOLON)
+    if ends and any(token.token_type is not TokenType.SEMICOLON for token in tokens[_first_end(tokens) :]):
+        raise QueryRefusedError("More than one statement in a question", expected="one", hint="Ask them one by one")
     if len(tokens) > MOST_TOKENS:
         raise QueryRefusedError(f"The question has {len(tokens)} words and signs", expected=f"at most {MOST_TOKENS}")
     depth = deepest = 0
@@ -96,6 +105,10 @@ def _check(tokens: list[Token]) -> None:
         deepest = max(deepest, depth)
     if deepest > MOST_DEPTH:
         raise too_deep()
+
+
+def _first_end(tokens: list[Token]) -> int:
+    return next(at for at, token in enumerate(tokens) if token.token_type is TokenType.SEMICOLON)
 
 
 def too_deep() -> QueryRefusedError:

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from sqlglot import ErrorLevel, exp
 
 from riverrun.model.table import TableSpec
-from riverrun.store.sql.binding import bind
+from riverrun.store.sql.binding import Bound, bind
 from riverrun.store.sql.parsing import parse, too_deep
 
 if TYPE_CHECKING:
     from riverrun.store.sql.druid_tables import Kept
 
 Dialect = Literal["duckdb", "druid"]
+_REMEMBERED = 128
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,16 @@ class Prepared:
         return self._given(values) if self._given is not None and values else self.sql
 
 
+def _own_name(spec: TableSpec) -> str:
+    return spec.name
+
+
 def prepare(
     sql: str,
     tables: Mapping[str, TableSpec],
     dialect: Dialect,
     *,
-    datasource: "Callable[[TableSpec], str | Kept]" = lambda spec: spec.name,
+    datasource: "Callable[[TableSpec], str | Kept]" = _own_name,
 ) -> Prepared:
     """Check a question and write it for a store. `datasource` is what the store calls a table; for Druid it may also
     say how far Druid knows it (`Kept`).
@@ -68,20 +74,58 @@ def prepare(
     where it would do more than read these tables.
     """
     try:
-        bound = bind(parse(sql), tables)
-        names = tuple(sorted({read.spec.name for read in bound.reads}))
-        columns = tuple(Output(name, _plain(kind)) for name, kind in bound.outputs)
         if dialect == "druid":
-            from riverrun.store.sql.druid import translated
-
-            done = translated(bound, datasource)
-            latest = tuple(Latest(text, kind) for text, kind in done.latest)
-            return Prepared(done.sql, names, columns, done.context, latest, done.given)
-        from riverrun.store.sql.duck import duckdb_text
-
-        return Prepared(duckdb_text(bound, lambda spec: str(datasource(spec))), names, columns)
+            return _for_druid(sql, tables, datasource)
+        if datasource is _own_name:
+            return _remembered(sql, _Known(tables))
+        return _for_duckdb(sql, tables, lambda spec: str(datasource(spec)))
     except RecursionError:
         raise too_deep() from None
+
+
+class _Known:
+    """Tables as far as a question depends on them, to be told apart from others."""
+
+    def __init__(self, tables: Mapping[str, TableSpec]) -> None:
+        self.tables = dict(tables)
+        self._key = tuple((name, each.name, each.columns) for name, each in self.tables.items())
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Known) and other._key == self._key
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _remembered(sql: str, known: _Known) -> Prepared:
+    """Dashboards ask the same questions again and again."""
+    return _for_duckdb(sql, known.tables, _own_name)
+
+
+def _for_duckdb(sql: str, tables: Mapping[str, TableSpec], name_of: Callable[[TableSpec], str]) -> Prepared:
+    from riverrun.store.sql.duck import duckdb_text
+
+    bound = bind(parse(sql), tables)
+    return Prepared(duckdb_text(bound, name_of), _names(bound), _columns(bound))
+
+
+def _for_druid(sql: str, tables: Mapping[str, TableSpec], datasource: "Callable[[TableSpec], str | Kept]") -> Prepared:
+    from riverrun.store.sql.druid import translated
+
+    bound = bind(parse(sql), tables)
+    names, columns = _names(bound), _columns(bound)
+    done = translated(bound, datasource)
+    latest = tuple(Latest(text, kind) for text, kind in done.latest)
+    return Prepared(done.sql, names, columns, done.context, latest, done.given)
+
+
+def _names(bound: Bound) -> tuple[str, ...]:
+    return tuple(sorted({read.spec.name for read in bound.reads}))
+
+
+def _columns(bound: Bound) -> tuple[Output, ...]:
+    return tuple(Output(name, _plain(kind)) for name, kind in bound.outputs)
 
 
 def _plain(kind: str) -> str:
