@@ -66,7 +66,9 @@ class EmbeddedStore(Store):
         self._database = Session(self._file.database.cursor())
         schema.prepare(self._database)
         self._states |= state.load(self._database)
-        upkeep = Upkeep(self._database, self._file, self._states, self._max_bytes, self._notice)
+        upkeep = Upkeep(
+            self._database, self._file, self._states, self._max_bytes, self._notice, paused=self._asking.paused
+        )
         self._ingest = Ingest(
             self._connection,
             self._database,
