@@ -68,7 +68,10 @@ class Upkeep:
         """Have a checkpoint when the log is large. DuckDB has one by itself, but never while a question runs that began
         before the last update or delete; where questions overlap, there always is one. So they wait for a moment."""
         size = self._file.log_size()
-        if size < CHECKPOINT_MB * 1.25 * _MEBIBYTE or time.monotonic() < self._log_due or self._checkpoint():
+        if size < CHECKPOINT_MB * 1.25 * _MEBIBYTE or time.monotonic() < self._log_due:
+            return
+        # One that is done beside questions may leave the log as it is.
+        if self._checkpoint() and self._file.log_size() < size:
             return
         urgent = size > CHECKPOINT_MB * 4 * _MEBIBYTE
         with self._paused(_LONG_PAUSE_SECONDS if urgent else _PAUSE_SECONDS):
