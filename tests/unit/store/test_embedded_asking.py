@@ -1,5 +1,6 @@
 """Questions: bounded in rows and time, cancellable, read-only by the connection too, in the types that are promised."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -120,6 +121,31 @@ def test_closing_ends_what_runs(asking: Asking) -> None:
     assert [type(each) for each in failed] == [StoreUnavailableError]
     with pytest.raises(StoreUnavailableError):
         ask(asking, "SELECT 1")
+
+
+def test_a_pause_waits_for_what_runs_and_keeps_the_others_waiting(asking: Asking, file: StoreFile) -> None:
+    ended: list[str] = []
+
+    def run(name: str, sql: str, seconds: float) -> None:
+        with contextlib.suppress(QueryTimeoutError):
+            ask(asking, sql, Limits(seconds=seconds), name)
+        ended.append(name)
+
+    first = threading.Thread(target=run, args=("first", ENDLESS, 0.5))
+    first.start()
+    while not asking._running:
+        time.sleep(0.001)
+    # As updates do: what a question still sees is in the way of a checkpoint.
+    file.database.execute("DELETE FROM _rows.events WHERE id = 0")
+    with asking.paused(60) as quiet:
+        assert quiet
+        second = threading.Thread(target=run, args=("second", "SELECT 1", 60))
+        second.start()
+        file.database.execute("CHECKPOINT")
+        assert not asking._running
+    second.join(60)
+    first.join(60)
+    assert ended == ["first", "second"]
 
 
 def test_many_at_once(asking: Asking) -> None:

@@ -1,5 +1,6 @@
 """The file stays in bounds: rows by age and by size, dead space, identities, misfits."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,30 @@ def test_rows_that_a_question_still_sees_do_not_make_more_go(file: StoreFile) ->
     question.execute("COMMIT")
     work.bound_size()
     assert work._used() <= 8_000_000
+
+
+def test_the_log_stays_small_where_questions_overlap(file: StoreFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "CHECKPOINT_MB", 1)
+    states = make(file.database, events())
+    question = file.database.cursor()
+
+    @contextlib.contextmanager
+    def paused(_: float) -> Iterator[bool]:
+        question.execute("COMMIT")
+        yield True
+        question.execute("BEGIN TRANSACTION READ ONLY; SELECT count(*) FROM events").fetchall()
+
+    work = Upkeep(Session(file.database), file, states, 0, print, paused=paused)
+    question.execute("BEGIN TRANSACTION READ ONLY; SELECT count(*) FROM events").fetchall()
+    sizes = []
+    for _ in range(6):
+        file.database.execute("DELETE FROM _rows.events").fetchall()
+        fill(file, states["events"], 30_000)
+        work._log_due = 0
+        work.bound_log()
+        sizes.append(file.log_size())
+    assert max(sizes) < 3_000_000
+    assert min(sizes) == 0
 
 
 def test_a_full_store_of_updated_tables_says_so_once(file: StoreFile) -> None:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -50,6 +51,7 @@ class Asking:
         self._running: dict[str, _Running] = {}
         self._numbers = count(1)
         self._closed = False
+        self._paused = False
         self._watch: threading.Thread | None = None
 
     def ask(self, sql: str, tables: Mapping[str, TableSpec], limits: Limits, name: str) -> Answer:
@@ -92,6 +94,19 @@ class Asking:
                 running.cursor.interrupt()
             return running is not None
 
+    @contextmanager
+    def paused(self, seconds: float) -> Iterator[bool]:
+        """Let no question begin, and wait for those that run: whether none does. Those that come wait, in their own time."""
+        with self._changed:
+            self._paused = True
+            quiet = self._changed.wait_for(lambda: not self._running, seconds)
+        try:
+            yield quiet
+        finally:
+            with self._changed:
+                self._paused = False
+                self._changed.notify_all()
+
     def close(self) -> None:
         """End all that run, and wait for them."""
         with self._changed:
@@ -108,6 +123,8 @@ class Asking:
 
     def _enter(self, name: str, running: _Running) -> str:
         with self._changed:
+            left = running.deadline - time.monotonic()
+            self._changed.wait_for(lambda: not self._paused or self._closed, left)
             if self._closed:
                 running.cursor.close()
                 raise StoreUnavailableError("The store is closed")
@@ -124,8 +141,10 @@ class Asking:
 
     def _leave(self, name: str, running: _Running) -> None:
         with self._changed:
+            # Before it counts as over, and not while somebody interrupts it.
+            running.cursor.close()
             del self._running[name]
-        running.cursor.close()
+            self._changed.notify_all()
         running.over.set()
 
     def _look(self) -> None:

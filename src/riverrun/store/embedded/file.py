@@ -102,6 +102,11 @@ class StoreFile:
         """Bytes on disk, with what is not in the file yet."""
         return sum(each.stat().st_size for each in (self.path, self.path.with_name(f"{FILE}.wal")) if each.exists())
 
+    def log_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        log = self.path.with_name(f"{FILE}.wal")
+        return log.stat().st_size if log.exists() else 0
+
     def close(self) -> None:
         if self._database is not None:
             self._database.close()

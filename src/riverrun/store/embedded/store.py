@@ -71,7 +71,9 @@ class EmbeddedStore(Store):
         self._states |= state.load(self._database)
         if not self._follow:
             return
-        upkeep = Upkeep(self._database, self._file, self._states, self._max_bytes, self._notice)
+        upkeep = Upkeep(
+            self._database, self._file, self._states, self._max_bytes, self._notice, paused=self._asking.paused
+        )
         self._ingest = Ingest(
             self._connection,
             self._database,

@@ -7,10 +7,11 @@ is taken back by writing the table anew, when most of it is dead.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import duckdb
 
-from riverrun.store.embedded.file import StoreFile
+from riverrun.store.embedded.file import CHECKPOINT_MB, StoreFile
 from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
 from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState, save
@@ -25,6 +26,9 @@ DEAD_PART = 0.5
 _DEAD_LEAST = 500_000
 # What goes at once when the file is too large: this part of the rows of the largest table.
 _BITE = 0.1
+# How long questions are waited for when the log is large, and when it is very large.
+_PAUSE_SECONDS, _LONG_PAUSE_SECONDS = 1.0, 30.0
+_MEBIBYTE = 1 << 20
 _SIZE_SECONDS, _AGE_SECONDS, _SPACE_SECONDS = 5.0, 30.0, 120.0
 
 
@@ -38,22 +42,41 @@ class Upkeep:
         states: Mapping[str, TableState],
         max_bytes: int,
         notice: Callable[[str], None],
+        *,
+        paused: Callable[[float], AbstractContextManager[bool]] = nullcontext,
     ) -> None:
         self._database = database
         self._file = file
         self._states = states
         self._max_bytes = max_bytes
         self._notice = notice
+        self._paused = paused
         self._due = dict.fromkeys((self.bound_age, self.bound_size, self.bound_dead), 0.0)
         self._full = False
+        self._log_due = 0.0
 
     def turn(self) -> None:
         """Do what is due."""
+        self.bound_log()
         periods = {self.bound_age: _AGE_SECONDS, self.bound_size: _SIZE_SECONDS, self.bound_dead: _SPACE_SECONDS}
         for work, period in periods.items():
             if time.monotonic() >= self._due[work]:
                 self._due[work] = time.monotonic() + period
                 work()
+
+    def bound_log(self) -> None:
+        """Have a checkpoint when the log is large. DuckDB has one by itself, but never while a question runs that began
+        before the last update or delete; where questions overlap, there always is one. So they wait for a moment."""
+        size = self._file.log_size()
+        if size < CHECKPOINT_MB * 1.25 * _MEBIBYTE or time.monotonic() < self._log_due:
+            return
+        # One that is done beside questions may leave the log as it is.
+        if self._checkpoint() and self._file.log_size() < size:
+            return
+        urgent = size > CHECKPOINT_MB * 4 * _MEBIBYTE
+        with self._paused(_LONG_PAUSE_SECONDS if urgent else _PAUSE_SECONDS):
+            self._checkpoint()
+        self._log_due = time.monotonic() + _SIZE_SECONDS
 
     def bound_age(self) -> None:
         """Delete rows older than their table keeps them, and what is kept beside the rows."""
