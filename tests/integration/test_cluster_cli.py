@@ -90,6 +90,12 @@ def test_a_second_up_that_wants_something_else_is_refused(running: ProjectDriver
     assert "found brokers 1" in done.err
 
 
+def test_druid_for_a_runner_without_it_is_refused_with_the_way_to_it(running: ProjectDriver) -> None:
+    done = running.run("up", "--druid")
+    assert (done.code, done.err.split()[0]) == (1, "ALREADY_RUNNING")
+    assert "Stop it with `riverrun down`, then start both with `riverrun up --druid`" in done.err
+
+
 def test_status_for_people_and_logs(running: ProjectDriver) -> None:
     done = running.run("status")
     assert done.code == 0

@@ -210,15 +210,3 @@ def test_down_stops_all_in_order_and_leaves_nothing(project: ProjectDriver) -> N
     assert project.java() == []
     assert not any(lives(pid) for pid in pids)
     assert project.status()["state"] == "stopped"
-
-
-@pytest.mark.timeout(400)
-def test_druid_for_a_runner_without_it(tmp_path: Path) -> None:
-    driver = ProjectDriver(tmp_path)
-    try:
-        assert driver.run("up", "--detach").code == 0
-        done = driver.run("up", "--druid")
-        assert (done.code, done.err.split()[0]) == (1, "ALREADY_RUNNING")
-        assert "riverrun down" in done.err
-    finally:
-        driver.clean_up()

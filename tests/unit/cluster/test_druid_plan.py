@@ -78,9 +78,11 @@ def test_tasks_are_not_restored_by_the_indexer() -> None:
     assert properties("indexer")["druid.indexer.task.restoreTasksOnRestart"] == "false"
 
 
-def test_a_larger_indexer_has_more_memory_for_rows() -> None:
-    name = "druid.worker.globalIngestionHeapLimitBytes"
-    assert int(properties("indexer", memory_mb=4096)[name]) > 4 * int(properties("indexer")[name])
+def test_a_larger_indexer_has_more_memory_for_rows_and_more_tasks() -> None:
+    small, large = properties("indexer"), properties("indexer", memory_mb=4096)
+    assert small["druid.worker.capacity"] == "6"
+    for name in ("druid.worker.globalIngestionHeapLimitBytes", "druid.worker.capacity"):
+        assert int(large[name]) > 4 * int(small[name])
 
 
 def test_properties_of_the_user_win() -> None:

@@ -10,8 +10,8 @@ DERBY = "druid-metadata"
 EXTENSIONS = ("druid-kafka-indexing-service", "druid-datasketches")
 # How long ZooKeeper waits for a server that was killed before the others hear of it. Druid's 30 s is for networks.
 SESSION_MS = 10_000
-# Ingestion tasks at once. Each table has one that reads and, for moments, one that publishes.
-TASKS = 8
+# Heap of the indexer for each task it may run at once: each table has one that reads and, for moments, one that publishes.
+TASK_MB = 42
 
 
 def role_properties(role: RolePlan, plan: DruidPlan, ports: Mapping[str, int], extensions: str) -> dict[str, str]:
@@ -106,10 +106,10 @@ def _historical(role: RolePlan) -> dict[str, str]:  # noqa: ARG001
 
 def _indexer(role: RolePlan) -> dict[str, str]:
     return {
-        "druid.worker.capacity": str(TASKS),
+        "druid.worker.capacity": str(role.heap_mb // TASK_MB),
         "druid.worker.numConcurrentMerges": "1",
-        # Shared by all tasks; Druid's own sixth of the heap would make each of eight write tiny files.
-        "druid.worker.globalIngestionHeapLimitBytes": str(role.heap_mb * (1 << 20) // 4),
+        # Shared out among all tasks, busy or not; of Druid's own sixth of the heap each would write tiny files.
+        "druid.worker.globalIngestionHeapLimitBytes": str(role.heap_mb * (1 << 20) // 3),
         "druid.indexer.task.baseTaskDir": "task",
         # With true, a kill after a persist in the middle of a task left a row twice in a published segment.
         "druid.indexer.task.restoreTasksOnRestart": "false",
