@@ -229,12 +229,10 @@ def _transforms(table: TableSpec, version: VersionSource) -> list[dict[str, Any]
 
 
 def _identity(version: VersionSource) -> str:
-    """The lower 63 bits of the header's number: text would be kept in memory, one for each row. A record without the
+    """The lower 60 bits of the header's number: text would be kept in memory, one for each row. A record without the
     header is itself: its place, below zero."""
-    padded = f"lpad({_quoted(_HEADER_PREFIX + _IDENTITY_HEADER)}, 16, '0')"
-    high = f"bitwiseAnd(parse_long(substring({padded}, 0, 8), 16), 2147483647)"
-    said = f"{high} * 4294967296 + parse_long(substring({padded}, 8, 8), 16)"
-    return f"nvl({said}, -1 - cast({_quoted(VERSION)}, 'LONG'))" if version == "offset" else said
+    said = f"parse_long(right({_quoted(_HEADER_PREFIX + _IDENTITY_HEADER)}, 15), 16)"
+    return f"nvl({said}, -1 - parse_long({_quoted(VERSION)}))" if version == "offset" else said
 
 
 def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:
