@@ -1,7 +1,7 @@
 """riverrun beside other stream processors: the same job, broker and two cores, taking turns.
 
     python bench/peers/run.py [--events 5000000] [--rates 1000,10000] [--seconds 30] [--repeats 3]
-                              [--only riverrun,quix,…] [--out docs]
+                              [--only riverrun,quix,…] [--out docs] [--add results.json]
 
 Writes the tables to <out>/peers.md (between its markers) and <out>/images/peers.svg; after each turn what there is goes to
 ~/.cache/riverrun-bench/results.json, from which `--render FILE` writes them again. A contender that fails is shown as
@@ -15,6 +15,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -45,6 +46,8 @@ STAGES = ("backlog", "bare", "start", "latency")
 
 
 def main() -> int:
+    # Whoever ends us ends the contender that runs, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = arguments()
     if given.render:
         write(Results.of_json(json.loads(given.render.read_text())), given.out)
@@ -53,6 +56,8 @@ def main() -> int:
     # All share two cores, the broker and the load too, also where there are more.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     results = Results(about=about(given), rates=given.rates if "latency" in given.stages else [])
+    if given.add:
+        results = added(Results.of_json(json.loads(given.add.read_text())), results)
     ready = prepare(chosen, results)
     root = Path(tempfile.mkdtemp(prefix="riverrun-peers-"))
     with LocalKafka(root / "kafka", KafkaSettings(broker=BROKER)) as kafka:
@@ -88,6 +93,7 @@ def arguments() -> argparse.Namespace:
         "--limit", type=float, help="seconds for one turn over the backlog (default: 180 + events / 2,500)"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent.parent / "docs")
+    parser.add_argument("--add", type=Path, metavar="FILE", help="go on with the figures of an earlier run")
     parser.add_argument(
         "--render", type=Path, metavar="FILE", help="only write the page and the plot of an earlier run"
     )
@@ -108,8 +114,25 @@ def about(given: argparse.Namespace) -> dict[str, str]:
         "date": datetime.now(UTC).date().isoformat(),
         "broker": f"Kafka {broker}, one node",
         "turns": str(given.repeats),
-        "command": f"`{shlex.join(['python', 'bench/peers/run.py', *sys.argv[1:]])}`",
+        "command": f"`{command()}`",
     }
+
+
+def command() -> str:
+    """What was typed, without where files are."""
+    words = list(sys.argv[1:])
+    for option in ("--out", "--add"):
+        if option in words:
+            words[words.index(option) + 1] = "FILE"
+    return shlex.join(["python", "bench/peers/run.py", *words])
+
+
+def added(before: Results, now: Results) -> Results:
+    """An earlier run that this one goes on with: its figures, and the commands of both."""
+    command = f"{before.about['command']} and then {now.about['command']}"
+    before.about = {**now.about, "turns": f"{before.about['turns']} + {now.about['turns']}", "command": command}
+    before.rates = before.rates or now.rates
+    return before
 
 
 def memory_gb() -> float:
@@ -120,8 +143,8 @@ def prepare(chosen: list[Contender], results: Results) -> list[Contender]:
     """Install each; those that can take part."""
     ready = []
     for each in chosen:
-        result = Result(each.title, each.emits, each.promise, each.note, latency=each.latency, backlog=each.backlog)
-        results.contenders[each.name] = result
+        new = Result(each.title, each.emits, each.promise, each.note, latency=each.latency, backlog=each.backlog)
+        result = results.contenders.setdefault(each.name, new)
         try:
             result.version = each.prepare()
             ready.append(each)
@@ -152,8 +175,8 @@ class Meeting:
             self.arena.prepare_start()
             for turn in range(self.given.repeats):
                 self.each(turn, "start", self.ready, self.start)
-        self.running_rates()
         if "latency" in stages:
+            self.results.rates = self.given.rates
             rows = [each for each in self.ready if each.latency]
             for rate in self.given.rates:
                 for turn in range(self.given.repeats):
@@ -207,13 +230,15 @@ class Meeting:
         result.add(f"p99@{rate}", tail)
         return f"{half:,.0f} / {tail:,.0f} ms of {len(ages):,} rows"
 
-    def running_rates(self) -> None:
-        """Without the start, which is measured apart: the first row of a backlog comes after a batch of it is done."""
-        for each in self.results.contenders.values():
-            start = each.summary("start_up")
-            for seconds in each.figures.get("seconds", []):
-                if start is not None and seconds > start.median:
-                    each.add("rate_running", self.arena.events / (seconds - start.median))
+
+def running_rates(results: Results) -> None:
+    """Without the start, which is measured apart: the first row of a backlog comes after a batch of it is done."""
+    for each in results.contenders.values():
+        each.figures.pop("rate_running", None)
+        start = each.summary("start_up")
+        for seconds in each.figures.get("seconds", []):
+            if start is not None and seconds > start.median:
+                each.add("rate_running", results.events / (seconds - start.median))
 
 
 def save(results: Results) -> None:
@@ -223,6 +248,7 @@ def save(results: Results) -> None:
 
 def write(results: Results, out: Path) -> None:
     """The page and the plot."""
+    running_rates(results)
     save(results)
     page = out / "peers.md"
     source = page if page.exists() else Path(__file__).parent.parent.parent / "docs" / "peers.md"

@@ -22,6 +22,7 @@ from riverrun.model.topic import Topic, check_topic_name
 if TYPE_CHECKING:
     from riverrun.kafka.admin.topics import Changes
     from riverrun.kafka.connection import Connection
+    from riverrun.store.client import Rows
 
 E = TypeVar("E", bound=Event)
 # Packages that come with riverrun[spark] and that pipeline files import.
@@ -154,8 +155,8 @@ class App:
 
         Rows older than `retention` (by their own time) go. With `key`, the newest row of each key counts; without, a stream
         decides by itself (an aggregate's rows are updated), and the events of a topic are kept all. `segment` and
-        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up as
-        they come in, such as {"load_kw": "sum"}: sum, min, max or count.
+        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up
+        as they come in, such as {"load_kw": "sum"}: sum, min, max or count.
         """
         line = _caller()
         if not isinstance(source, Stream | Topic):
@@ -252,6 +253,17 @@ class App:
 
         topics = list(self.topics.values())
         return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
+
+    def query(self, sql: str, *, rows: int = 10_000, seconds: float = 30.0) -> "Rows":
+        """Ask the store that is served for this app's project (`riverrun serve`, `riverrun run`) a question in
+        riverrun's SQL.
+
+        Gives rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
+        """
+        from riverrun.config import find_project
+        from riverrun.store.client import ask_project
+
+        return ask_project(find_project(self.path.parent if self.path else None), sql, rows=rows, seconds=seconds)
 
 
 def _caller() -> Line:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contract.kit import Kit
-from riverrun.config import StoreSettings
+from riverrun.config.spec import StoreSettings
 from riverrun.kafka.connection import Connection
 from riverrun.store.contract import Store
 from riverrun.testing.pytest_plugin import KafkaUnderTest

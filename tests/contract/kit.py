@@ -1,5 +1,6 @@
 """A store under test, whichever it is: make tables, send records, wait until they are there, ask."""
 
+import re
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -12,12 +13,11 @@ from typing import Any
 import duckdb
 
 import riverrun as rr
+from contract.rows import Sent
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import TableSpec
 from riverrun.store.contract import Limits, Store
-
-from contract.rows import Sent
 
 # A Druid that was just killed takes a minute to come back.
 MOST_SECONDS = 150.0
@@ -111,15 +111,19 @@ class Kit(ABC):
         """What a plain DuckDB answers over those rows."""
         with duckdb.connect() as plain:
             plain.execute("set timezone = 'UTC'")
+            # riverrun's SQL: NULL is the smallest value, and `at` is a name like any other.
+            plain.execute("set default_null_order = 'nulls_first_on_asc_last_on_desc'")
+            sql = re.sub(r"\bat\b", '"at"', sql)
             for name, spec in self.specs.items():
                 columns = ", ".join(f'"{each.name}" {_type(each.type)}' for each in spec.columns)
                 plain.execute(f'create table "{name}" ({columns})')
                 rows = [[row[each.name] for each in spec.columns] for row in self.expected(name)]
                 if rows:
-                    plain.executemany(f'insert into "{name}" values ({", ".join("?" * len(spec.columns))})', rows)
+                    marks = ", ".join("?" * len(spec.columns))
+                    plain.executemany(f'insert into "{name}" values ({marks})', rows)  # noqa: S608
             if "= latest" in sql:
                 sql = sql.replace("= latest", "= (select max(minute) from loads)")
-            found: list[dict[str, Any]] = plain.execute(sql).to_arrow_table().to_pylist()
+            found: list[dict[str, Any]] = plain.sql(sql).to_arrow_table().to_pylist()
             return found
 
 

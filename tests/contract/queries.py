@@ -39,7 +39,7 @@ QUERIES: dict[str, str] = {
     "decimal": "select sum(price) as price, max(price) as most from events",
     "big integers": "select max(big) as most, min(big) as least from events",
     "one big integer": "select id from events where big = 9223372036854775806",
-    "unicode": "select count(*) as n from events where house = 'Ørsted’s «höhle»'",
+    "unicode": "select count(*) as n from events where house = 'Ørsteds «höhle»'",
     "like": "select count(*) as n from events where note like 'näht 3%'",
     "in": "select house, count(*) as n from events where house in ('h-1', '家-4') group by house order by house",
     "between": "select count(*) as n from events where id between 10 and 20",

@@ -10,7 +10,7 @@ from typing import Any
 from riverrun.model.table import Column, TableSpec
 
 NOON = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-HOUSES = ("h-1", "h-2", "Ørsted’s «höhle»", "家-4")
+HOUSES = ("h-1", "h-2", "Ørsteds «höhle»", "家-4")
 
 
 def column(name: str, kind: str, *path: str) -> Column:

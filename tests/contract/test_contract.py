@@ -57,7 +57,9 @@ def test_an_unknown_column_names_the_nearest(filled: Kit) -> None:
 
 
 def test_a_question_ends_at_its_time_limit(filled: Kit) -> None:
-    sql = "select count(*) as n from events a, events b, events c, events d where a.load + b.load + c.load + d.load = 0.1"
+    sql = (
+        "select count(*) as n from events a, events b, events c, events d where a.load + b.load + c.load + d.load = 0.1"
+    )
     with pytest.raises((QueryTimeoutError, QueryError)):
         filled.store.ask(sql, Limits(seconds=0.5))
 
@@ -70,7 +72,9 @@ def test_it_goes_on_after_a_restart(filled: Kit) -> None:
     filled.send("events", events(300, 100))
     filled.send("loads", loads(7, 4))
     filled.settle()
-    assert not same(filled.ask(QUERIES["everything updated"]), filled.answer(QUERIES["everything updated"]), ordered=True)
+    assert not same(
+        filled.ask(QUERIES["everything updated"]), filled.answer(QUERIES["everything updated"]), ordered=True
+    )
 
 
 def test_it_is_exact_after_a_crash(filled: Kit) -> None:

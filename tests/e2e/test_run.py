@@ -85,6 +85,12 @@ def read(project: ProjectDriver) -> list[int]:
     return [int(each["account"]["read"]) for each in streams(project).values()]
 
 
+def asked(project: ProjectDriver, sql: str) -> Any:
+    """The rows of a question to the store; None while it does not answer."""
+    answer = project.run("query", sql, "--format", "json")
+    return json.loads(answer.out) if answer.code == 0 else None
+
+
 def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
     return found
@@ -104,6 +110,10 @@ def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDr
             assert b'riverrun_stream_records_dead_total{app="city",stream="high"} 1.0' in answer.read()
         rows = project.run("consume", "high", "--limit", "50")
         assert len(rows.out.splitlines()) == 50
+        wait_for(lambda: asked(project, "select count(*) as n from high") == [{"n": 50}], 120, "not all is in the table")
+        assert asked(project, "select minute, n from per_minute where minute = latest") == [
+            {"minute": "2026-01-01T00:00:00Z", "n": 200}
+        ]
         second = project.run("run")
         assert second.code == 1
         assert f"in the process {running.pid}" in second.err
@@ -131,6 +141,8 @@ def test_a_killed_run_leaves_no_spark_and_goes_on_where_it_was(project: ProjectD
     assert done.code == 0, done.err
     counted = json.loads((project.home / "streams/city/high/account.json").read_text())["account"]
     assert (counted["read"], counted["out"]) == (200, 50)
+    # Nobody serves the store by now: its tables are as they were left, whole.
+    assert asked(project, "select count(*) as n, sum(load_kw) as kw from high") == [{"n": 50, "kw": 150.0}]
     groups = {each["group"]: each["lag"] for each in json.loads(project.run("groups", "--json").out)}
     assert groups["city.high"] == groups["city.per_minute"] == 0
 

@@ -105,7 +105,7 @@ def test_the_one_row_of_an_aggregate_over_all_is_updated(spark: SparkSession) ->
 
 def test_what_app_store_cannot_mean_is_said_with_its_line(spark: SparkSession) -> None:
     app = app_of_readings()
-    raw = app.topic("raw")
+    raw: rr.Topic[rr.Event] = app.topic("raw")
     high = app.sql("high_load", "select * from readings where load_kw > 2")
     app.store(high, key="house")
     app.store(raw)

@@ -24,7 +24,7 @@ LAYERS = (
 )
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "dash", "streams"},
+    "msgspec": {"model", "kafka", "store", "dash", "streams"},
     "httpx": {"artifacts", "store"},
     "duckdb": {"store"},
     "starlette": {"store", "dash"},
@@ -38,6 +38,8 @@ VENDORS = {
     "py4j": {"streams"},
     "sqlglot": {"store", "dash", "streams"},
     "pyarrow": {"store", "dash", "streams"},
+    "polars": {"store"},
+    "pandas": {"store", "streams", "testing"},
     "prometheus_client": {"streams"},
 }
 

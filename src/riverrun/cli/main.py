@@ -28,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "graph": ("riverrun.cli.pipeline", "graph", "Show which stream reads what."),
     "verify": ("riverrun.cli.verify", "verify", "Prove a stream's output: compute it again, compare."),
     "replay": ("riverrun.cli.replay", "replay", "Compute a stream again, and take over in one cut."),
+    "serve": ("riverrun.cli.serve", "serve", "Own the store: follow its tables, answer questions."),
+    "query": ("riverrun.cli.query", "query", "Ask the store in SQL."),
+    "tables": ("riverrun.cli.tables", "tables", "List, show, remove tables of the store."),
     "topics": ("riverrun.cli.topics", "topics", "List, describe, create, alter, delete topics."),
     "produce": ("riverrun.cli.produce", "produce", "Send records from stdin or a file to a topic."),
     "consume": ("riverrun.cli.consume", "consume", "Print the records of a topic."),
@@ -53,6 +56,8 @@ MEANT = {
     "list": "topics",
     "log": "logs",
     "check": "doctor",
+    "sql": "query",
+    "select": "query",
 }
 
 

@@ -171,6 +171,12 @@ def _compiled(
     "--bootstrap-servers", "bootstrap", metavar="HOST:PORT", help="Use this cluster instead of the project's."
 )
 @click.option("--master", metavar="URL", help="Run on this Spark. [default: on this machine]")
+@click.option(
+    "--store",
+    "store_kind",
+    type=click.Choice(("embedded", "druid", "none")),
+    help="Where results are kept as tables. [default: store.kind]",
+)
 def run(
     *,
     file: str | None,
@@ -182,21 +188,25 @@ def run(
     until_caught_up: bool,
     bootstrap: str | None,
     master: str | None,
+    store_kind: str | None,
 ) -> None:
     """Run all streams of a pipeline file until Ctrl-C; at the speed batch, until they are done.
 
-    Starts Kafka if the project has none, and stops it at the end if it was started here. Makes the topics, runs the streams,
-    shows a live table, and starts a stream again when something around it failed.
+    Starts Kafka if the project has none, and stops it at the end if it was started here; the store too, so that results can
+    be asked for with `riverrun query`. Makes the topics, runs the streams, shows a live table, and starts a stream again
+    when something around it failed.
     """
     from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
+    from riverrun.cli.storing import store_beside
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
     from riverrun.streams.serving import ProgressServer
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master)
-    found = checked_graph(_app(settings, file))
+    settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
+    app = _app(settings, file)
+    found = checked_graph(app)
     with StreamState(settings.project, file or settings.settings.project.app) as state:
         starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
         spark: Any = None
@@ -220,7 +230,10 @@ def run(
                     )
                     _tell_plan(pipeline.plan, board.notice)
                     pipeline.prepare()
-                    with ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server:
+                    with (
+                        store_beside(settings, app.file, connection.bootstrap_servers, board.notice) as store,
+                        ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
+                    ):
                         pipeline.progress.address = server.start()
                         pipeline.progress.pid = os.getpid()
                         board.notice(f"metrics at {pipeline.progress.address}/metrics")
@@ -228,9 +241,14 @@ def run(
                         def changed(progress: "PipelineProgress") -> None:
                             state.write(progress)
                             board.show(progress)
+                            if store is not None:
+                                store.look()
 
                         pipeline.run(stop, changed, until_caught_up=until_caught_up)
                         outdated = pipeline.outdated
+                        if store is not None and not stop.is_set() and not outdated:
+                            # It is over because all is read: the tables are to have it, too.
+                            store.catch_up()
         finally:
             if spark is None:
                 spark = starting.leftover()
@@ -295,20 +313,24 @@ class _Starting:
 
 @contextmanager
 def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
-    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block."""
-    from riverrun.cli.up import start_in_background
-    from riverrun.cluster.control import find_running, stop_runner
+    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where that
+    is the project's store and not attached."""
+    from riverrun.cli.up import require_own_kafka, start_in_background, wants_druid
+    from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster
 
     kafka = settings.settings.kafka
-    if settings.attached or find_running(settings.project, kafka, lambda _: None) is not None:
+    druid = settings.settings.druid if wants_druid(settings) else None
+    if settings.attached and druid is not None:
+        require_own_kafka(settings)
+    if settings.attached or find_running(settings.project, kafka, lambda _: None, druid=druid) is not None:
         yield require_cluster(loaded_again(settings), settings.project)
         return
     start_in_background(settings, {})
     try:
         yield require_cluster(loaded_again(settings), settings.project)
     finally:
-        stop_runner(settings.project, kafka.stop_timeout_seconds + 10)
+        stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
 def loaded_again(settings: "Loaded") -> Any:

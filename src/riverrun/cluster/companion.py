@@ -62,7 +62,9 @@ class Companion:
         self._young_deaths = self._young_deaths + 1 if young else 1
         said = f"{self.name} ended (exit code {process.exit_code}): {self.last_words or 'it said nothing'}"
         if self.given_up:
-            self._notice(f"{said}. That was the {self._young_deaths}th time in a row: it is left alone; see {self._log}")
+            self._notice(
+                f"{said}. That was the {self._young_deaths}th time in a row: it is left alone; see {self._log}"
+            )
             return
         pause = FIRST_PAUSE_SECONDS * 2 ** (self._young_deaths - 1)
         self._start_at = now + pause

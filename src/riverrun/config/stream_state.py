@@ -4,21 +4,17 @@
 exactly while the lock is held. A file without a lock and without `ended_at` was left behind by a process that was killed.
 """
 
-import contextlib
 import json
-import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from riverrun.config.held import Held, holder_of
 from riverrun.config.project import Project
-from riverrun.config.run_state import is_locked, take_lock
-from riverrun.errors import AlreadyRunningError, DataDirectoryError
+from riverrun.config.run_state import is_locked
+from riverrun.errors import AlreadyRunningError
 from riverrun.model.progress import PipelineProgress, progress_from
-
-# A reader tests a lock by holding it for an instant.
-READER_SECONDS = 1.0
 
 
 def state_path(project: Project) -> Path:
@@ -37,59 +33,29 @@ class StreamState:
     """
 
     def __init__(self, project: Project, file: str) -> None:
-        self._project = project
-        self._file = file
-        self._descriptor = -1
+        self._held = Held(lock_path(project), state_path(project), file, lambda: _already_running(project))
         self._last: PipelineProgress | None = None
-        self.problem = ""
+
+    @property
+    def problem(self) -> str:
+        return self._held.problem
 
     def __enter__(self) -> Self:
-        path = lock_path(self._project)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DataDirectoryError(
-                f"The lock {path} cannot be made: {error.strerror}", hint="Check the rights of that folder", path=path
-            ) from error
-        try:
-            take_lock(descriptor, READER_SECONDS, lambda: _already_running(self._project))
-            # What an earlier pipeline left behind is not the state of this one.
-            state_path(self._project).unlink(missing_ok=True)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n{self._file}\n".encode(), 0)
-        except OSError as error:
-            os.close(descriptor)
-            raise DataDirectoryError(
-                f"The lock {path} cannot be written: {error.strerror}", hint="Free some space there", path=path
-            ) from error
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
+        self._held.take()
         return self
 
     def write(self, progress: PipelineProgress) -> None:
         """Replace the file in one step: a reader sees the old state or the new one."""
         self._last = progress
-        path = state_path(self._project)
-        temporary = path.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps(progress.as_dict(), allow_nan=False), encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            self.problem = f"{path} cannot be written: {error.strerror}"
-        else:
-            self.problem = ""
+        self._held.write(progress.as_dict())
 
     def close(self) -> None:
         """Leave the last state behind, as of a pipeline that ended in order, and give the lock back."""
-        if self._descriptor < 0:
+        if not self._held.held:
             return
         if self._last is not None:
             self.write(replace(self._last, ended_at=datetime.now(UTC).isoformat(timespec="seconds")))
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self._held.release()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -119,10 +85,7 @@ def read(project: Project) -> PipelineProgress | None:
 
 def holder(project: Project) -> tuple[int, str]:
     """The pid and the pipeline file of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
-    with contextlib.suppress(OSError, ValueError):
-        pid, _, file = lock_path(project).read_text(encoding="utf-8").partition("\n")
-        return int(pid), file.strip("\n")
-    return 0, ""
+    return holder_of(lock_path(project))
 
 
 def _already_running(project: Project) -> AlreadyRunningError:

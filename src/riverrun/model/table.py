@@ -1,7 +1,7 @@
 """A table of a store: the rows of a topic, of which the newest of each key counts, or all of them once.
 
-A stream's output topic is a table; so is a topic of events that the pipeline file asks to be kept. What a store needs to know
-of it is here, and no more, so that a store can live without Spark and without the pipeline file (`as_dict`, `table_from`).
+A stream's output topic is a table; so is a topic of events that the pipeline file asks to be kept. What a store needs to
+know of it is here, and no more, so that a store can live without Spark and without the pipeline file.
 """
 
 import re
@@ -16,7 +16,18 @@ _TYPE = re.compile(r"text|boolean|bigint|double|timestamp|date|json|decimal\((\d
 # A column whose value is not in the record's value but is the record's own time, as Kafka has it.
 RECORD_TIME = "recorded_at"
 # Druid's words for how much of a time counts, and what it can do with rows that are then equal.
-GRANULARITIES = ("second", "minute", "five_minute", "fifteen_minute", "hour", "six_hour", "day", "week", "month", "year")
+GRANULARITIES = (
+    "second",
+    "minute",
+    "five_minute",
+    "fifteen_minute",
+    "hour",
+    "six_hour",
+    "day",
+    "week",
+    "month",
+    "year",
+)
 ROLLUPS = ("sum", "min", "max", "count")
 
 
@@ -43,11 +54,11 @@ class Column:
 class TableSpec:
     """A table as its writer declares it.
 
-    Where it `upserts`, of the records of a `key`, which are all in one partition, the one with the highest offset counts; with
-    no key it has one row. Else every record is a row, once: told apart by topic, partition and offset, and by its `riverrun-id` header
-    where it has one (real time: a record that was sent again has the same). `time` is the column that says when a row
-    happened; it is never empty, because a table without one has the column `recorded_at`. Rows older than `retention_ms`
-    by that column may go; -1 keeps them.
+    Where it `upserts`, of the records of a `key`, which are all in one partition, the one with the highest offset counts;
+    with no key it has one row. Else every record is a row, once: told apart by topic, partition and offset, and by its
+    `riverrun-id` header where it has one (real time: a record that was sent again has the same). `time` is the
+    column that says when a row happened; it is never empty, because a table without one has the column `recorded_at`. Rows
+    older than `retention_ms` by that column may go; -1 keeps them.
     """
 
     name: str

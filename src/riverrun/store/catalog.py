@@ -6,6 +6,7 @@ the columns of that row. A store follows it, and needs neither Spark nor the pip
 
 import json
 from collections.abc import Sequence
+from typing import Any, Self
 
 from riverrun.errors import StoreError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
@@ -24,7 +25,7 @@ def publish(connection: Connection, app: str, tables: Sequence[TableSpec]) -> No
     """Tell the stores which tables there are now. Those that are gone from the pipeline file are told as gone."""
     from riverrun.kafka.producer.producer import Producer
 
-    topic: Topic[object] = Topic(catalog_topic(app), None, 1, compact=True)  # type: ignore[type-var]
+    topic: Topic[Any] = Topic(catalog_topic(app), None, 1, compact=True)
     apply_topics(Admin(connection), [topic])
     with Catalog(connection, app) as catalog:
         before = catalog.refresh()
@@ -70,7 +71,7 @@ class Catalog:
     def close(self) -> None:
         self._tail.close()
 
-    def __enter__(self) -> "Catalog":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
 
+from riverrun.cluster.loopback import is_for_us, listen
 from riverrun.cluster.ports import HOST, Claims
-from riverrun.errors import PortTakenError
 from riverrun.model.progress import PipelineProgress
 
 FIRST_PORT = 9404
@@ -24,7 +24,6 @@ JSON = "application/json"
 CLIENT_SECONDS = 5.0
 MOST_CLIENTS = 32
 STOP_SECONDS = 5.0
-_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _LOG = logging.getLogger(__name__)
 
 Snapshot = Callable[[], PipelineProgress]
@@ -55,25 +54,14 @@ class ProgressServer:
         return f"http://{HOST}:{self._server.server_port}"
 
     def _listen(self) -> "_Server":
-        if self._port:
-            port = self._claims.claim_exactly(self._port, "the streams' /metrics", "streams.port")
-            try:
-                return _Server(port, self._snapshot)
-            except OSError as error:
-                raise PortTakenError(
-                    f"Port {port} for the streams' /metrics cannot be used: {error.strerror}",
-                    hint="Choose another streams.port; 0 takes a free one",
-                    port=port,
-                ) from error
-        port = FIRST_PORT
-        while True:
-            port = self._claims.claim_first(port)
-            try:
-                return _Server(port, self._snapshot)
-            except OSError as error:
-                # Somebody who makes no claims was faster: the next one.
-                _LOG.debug("port %d: %s", port, error)
-                port += 1
+        return listen(
+            lambda port: _Server(port, self._snapshot),
+            self._claims,
+            self._port,
+            first=FIRST_PORT,
+            what="the streams' /metrics",
+            setting="streams.port",
+        )
 
     def close(self) -> None:
         """Stop listening and give the port back. Answers under way are not waited for."""
@@ -144,14 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, body, kind)
 
     def _is_for_us(self) -> bool:
-        hosts = self.headers.get_all("Host") or []
-        if len(hosts) != 1:
-            return False
-        name, colon, port = hosts[0].strip().rpartition(":")
-        # `[::1]` alone has colons too.
-        if not colon or not port.isdigit():
-            name = hosts[0].strip()
-        return name.lower() in _NAMES
+        return is_for_us(self.headers.get_all("Host") or [])
 
     def _answer(self, path: str) -> tuple[HTTPStatus, bytes, str]:
         if path == "/metrics":

@@ -75,9 +75,7 @@ def _of_topic(done: Compilation, kept: Kept) -> TableSpec | Problem:
     return _table(kept, topic.name, Shape.of_event(topic.event).columns, kept.key, time, upserts=bool(kept.key))
 
 
-def _table(
-    kept: Kept, topic: str, fields: StructType, key: tuple[str, ...], time: str, *, upserts: bool
-) -> TableSpec:
+def _table(kept: Kept, topic: str, fields: StructType, key: tuple[str, ...], time: str, *, upserts: bool) -> TableSpec:
     columns = [column for each in fields.fields for column in columns_of(each.name, each.dataType)]
     if not time:
         columns.append(Column(RECORD_TIME, "timestamp", ()))
@@ -109,7 +107,10 @@ def _wrong(table: TableSpec, kept: Kept) -> list[Problem]:
     """What `app.store` names and the table does not have."""
     names = [each.name for each in table.columns]
     found = [
-        Problem(str(kept.line), f"The table {table.name} has no column {each}, which {what} names; it has {', '.join(names)}")
+        Problem(
+            str(kept.line),
+            f"The table {table.name} has no column {each}, which {what} names; it has {', '.join(names)}",
+        )
         for what, given in (("key", table.key), ("rollup", table.rollup))
         for each in given
         if each not in names

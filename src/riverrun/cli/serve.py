@@ -1,0 +1,59 @@
+"""`riverrun serve`: the process that owns the project's store."""
+
+import click
+
+from riverrun.cli.context import cluster_option, load_declared, loaded
+from riverrun.cli.output import say
+
+
+@click.command(epilog="Example: riverrun serve meters.py --store embedded")
+@click.argument("file", required=False, metavar="[FILE]")
+@click.option("--name", help="The app's name, to serve its tables without its pipeline file.")
+@click.option(
+    "--store", "store_kind", type=click.Choice(("embedded", "druid")), help="Which store. [default: store.kind]"
+)
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP API. [default: store.port]")
+@cluster_option
+def serve(
+    *, file: str | None, name: str | None, store_kind: str | None, port: int | None, bootstrap: str | None
+) -> None:
+    """Open the store of the project, follow its tables and answer questions about them, until Ctrl-C.
+
+    FILE is the pipeline file: it says which app. Its tables are those that `riverrun run` has told the app's catalog.
+    One process at a time serves a project; `riverrun query` and `riverrun tables` find it.
+    """
+    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.config.serve_state import ServeState
+    from riverrun.errors import UsageError
+    from riverrun.kafka.connection import require_cluster
+    from riverrun.store.contract import Limits
+    from riverrun.store.opening import open_store
+    from riverrun.store.server import StoreServer
+
+    settings = loaded(kafka__bootstrap_servers=bootstrap, store__kind=store_kind, store__port=port)
+    app_name = name
+    if app_name is None:
+        app = load_declared(settings, file)
+        if app is None:
+            raise UsageError(
+                "No pipeline file is named", hint="Give its path, set project.app in riverrun.toml, or say --name APP"
+            )
+        app_name = app.name
+    connection = require_cluster(settings.settings.kafka, settings.project)
+    store = settings.settings.store
+    limits = Limits(store.query_rows, float(store.query_seconds))
+
+    def notice(text: str) -> None:
+        say(f"{text[:1].upper()}{text[1:]}.")
+
+    with (
+        ServeState(settings.project, app_name, store.kind) as state,
+        stop_on_signals() as stop,
+        open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
+        StoreServer(opened, store.port, limits=limits) as server,
+    ):
+        address = server.start()
+        state.write(address)
+        notice(f"the tables of {app_name} are at {address}/api/tables; Ctrl-C stops")
+        stop.wait()
+    say("Stopped.")

@@ -1,0 +1,95 @@
+"""The store beside running streams: `riverrun run` starts `riverrun serve` as a process of its own, and looks after it."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from riverrun.cluster.companion import Companion
+from riverrun.config.serve_state import Serving, find_serving
+from riverrun.errors import RiverrunError
+
+if TYPE_CHECKING:
+    from riverrun.config import Loaded
+
+# Packages of riverrun[store] that the serving process cannot do without.
+NEEDED = ("duckdb", "pyarrow", "sqlglot", "starlette", "uvicorn")
+STOP_SECONDS = 30.0
+# How long the tables may take to have all that a finished pipeline wrote.
+CATCH_UP_SECONDS = 120.0
+LOOK_SECONDS = 0.25
+
+
+class StoreBeside:
+    """The process that serves the store: ours, or one that ran already."""
+
+    def __init__(self, settings: "Loaded", companion: Companion | None, notice: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._companion = companion
+        self._notice = notice
+        self._told = False
+
+    def look(self) -> None:
+        """Called again and again: start it again when it died, and say where it is once it answers."""
+        if self._companion is not None:
+            self._companion.look()
+        if not self._told and (serving := self.serving) is not None:
+            self._told = True
+            self._notice(f"tables at {serving.address}; ask them with `riverrun query`")
+
+    @property
+    def serving(self) -> Serving | None:
+        return find_serving(self._settings.project)
+
+    def catch_up(self) -> None:
+        """Wait until the tables have all that is in their topics; a sentence when they do not."""
+        from riverrun.store.client import StoreClient
+
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        behind = ["the store, which has not started"]
+        while behind and time.monotonic() < deadline:
+            self.look()
+            if self._companion is not None and self._companion.given_up:
+                return
+            if (serving := self.serving) is not None:
+                try:
+                    with StoreClient(serving.address) as client:
+                        behind = [each.table for each in client.standing() if each.lag != 0 and each.state != "failing"]
+                except RiverrunError as error:
+                    behind = [str(error)]
+            if behind:
+                time.sleep(LOOK_SECONDS)
+        if behind:
+            self._notice(f"the tables are behind ({', '.join(behind)}); the next `riverrun serve` goes on from there")
+
+
+@contextmanager
+def store_beside(
+    settings: "Loaded", file: str, bootstrap_servers: str, notice: Callable[[str], None]
+) -> Iterator[StoreBeside | None]:
+    """Serve the project's store as long as the block lasts, unless somebody does already; None without a store."""
+    kind = settings.settings.store.kind
+    if kind == "none":
+        yield None
+        return
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        notice(
+            f'results are not kept as tables: {missing[0]} is not installed; pip install "riverrun[store]" brings it'
+        )
+        yield None
+        return
+    if find_serving(settings.project) is not None:
+        yield StoreBeside(settings, None, notice)
+        return
+    command = [sys.executable, "-m", "riverrun", "--project", str(settings.project.root)]
+    if settings.profile:
+        command += ["--profile", settings.profile]
+    command += ["serve", file, "--store", kind, "--bootstrap-servers", bootstrap_servers]
+    companion = Companion("the store", command, settings.project.logs / "store.log", notice=notice)
+    companion.start()
+    try:
+        yield StoreBeside(settings, companion, notice)
+    finally:
+        companion.stop(STOP_SECONDS)

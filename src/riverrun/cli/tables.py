@@ -1,0 +1,122 @@
+"""`riverrun tables`: the tables of the project's store, where they stand, and removing one."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from riverrun.cli.context import confirm, current_project
+from riverrun.cli.output import json_option, print_json, print_rows, say
+
+if TYPE_CHECKING:
+    from riverrun.store.client import StoreClient
+
+
+def _client() -> "StoreClient":
+    from riverrun.config.serve_state import require_serving
+    from riverrun.store.client import StoreClient
+
+    return StoreClient(require_serving(current_project()).address)
+
+
+@click.group(invoke_without_command=True, epilog="Example: riverrun tables --json")
+@json_option
+@click.pass_context
+def tables(ctx: click.Context, as_json: bool) -> None:
+    """List the tables of the store: rows, how fresh, how far behind, state. Without a subcommand: list."""
+    if ctx.invoked_subcommand is None:
+        _list(as_json)
+
+
+@tables.command("list", epilog="Example: riverrun tables list")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the tables of the store: rows, how fresh, how far behind, state."""
+    _list(as_json)
+
+
+def _list(as_json: bool) -> None:
+    with _client() as client:
+        standing = client.standing()
+    now = time.time()
+    rows = [
+        {
+            "table": each.table,
+            "rows": each.rows,
+            "newest": _ago(each.newest, now),
+            "updated": _ago(each.updated, now),
+            "lag": each.lag if each.lag >= 0 else None,
+            "size": _size(each.bytes),
+            "state": each.state,
+        }
+        for each in standing
+    ]
+    if as_json:
+        from dataclasses import asdict
+
+        print_json([asdict(each) for each in standing])
+        return
+    print_rows(rows, as_json=False, empty="The store has no tables yet: they come with the pipeline (`riverrun run`).")
+    for each in standing:
+        if each.detail:
+            say(f"{each.table}: {each.detail}")
+
+
+@tables.command(epilog="Example: riverrun tables show house_load")
+@click.argument("name")
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show a table: its columns and types, its key and time, where it stands."""
+    with _client() as client:
+        found = client.describe(name)
+    if as_json:
+        print_json(found)
+        return
+    print_rows([_column(each, found) for each in found["columns"]], as_json=False)
+    positions = ", ".join(f"{partition}@{offset}" for partition, offset in sorted(found.get("positions", {}).items()))
+    say(
+        f"{found['name']} follows the topic {found['topic']}; {found.get('rows', 0)} rows; {found.get('state', '')}"
+        + (f"; next offsets {positions}" if positions else "")
+        + (f"; {found['detail']}" if found.get("detail") else "")
+    )
+
+
+def _column(column: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
+    role = ["key"] if column["name"] in table["key"] else []
+    role += ["time"] if column["name"] == table["time"] else []
+    return {"column": column["name"], "type": column["type"], "role": ", ".join(role)}
+
+
+@tables.command(epilog="Example: riverrun tables remove house_load --yes")
+@click.argument("name")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def remove(name: str, yes: bool) -> None:
+    """Drop a table with its rows. While the pipeline declares it, it is read again, from the beginning of its topic."""
+    with _client() as client:
+        found = client.describe(name)
+        losses = [f"{found['name']}: {found.get('rows', 0)} rows"]
+        confirm("Remove it?", "This table and its rows go from the store; its topic stays", losses, yes=yes)
+        client.remove(found["name"])
+    say(f"{found['name']} is removed.")
+
+
+def _ago(at: float, now: float) -> str:
+    """`4 s`, `12 min`, `3 h`, `2 d` ago; empty for never."""
+    if at <= 0:
+        return ""
+    seconds = max(0.0, now - at)
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name} ago"
+    return f"{seconds / 86400:.0f} d ago"
+
+
+def _size(count: int) -> str:
+    if count < 0:
+        return ""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

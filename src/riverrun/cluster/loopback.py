@@ -1,0 +1,63 @@
+"""What every HTTP server of riverrun's own has in common: it listens on 127.0.0.1, and answers who calls it by such a name.
+
+A web page may make a browser call any address, also 127.0.0.1 by a name of the page's own (DNS rebinding). It cannot
+choose the Host header then, and that gives it away.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from riverrun.cluster.ports import HOST, Claims
+from riverrun.errors import PortTakenError
+
+NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_LOG = logging.getLogger(__name__)
+S = TypeVar("S")
+
+
+def is_for_us(hosts: Sequence[str]) -> bool:
+    """Whether the Host headers of a request name this machine; there must be exactly one."""
+    if len(hosts) != 1:
+        return False
+    name, colon, port = hosts[0].strip().rpartition(":")
+    # `[::1]` alone has colons too.
+    if not colon or not port.isdigit():
+        name = hosts[0].strip()
+    return name.lower() in NAMES
+
+
+def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, what: str, setting: str) -> S:
+    """What `make` makes of a port: of this one, or of the first free one from `first` up where `port` is 0."""
+    if port:
+        claims.claim_exactly(port, what, setting)
+        try:
+            return make(port)
+        except OSError as error:
+            raise PortTakenError(
+                f"Port {port} for {what} cannot be used: {error.strerror}",
+                hint=f"Choose another {setting}; 0 takes a free one",
+                port=port,
+            ) from error
+    while True:
+        found = claims.claim_first(first)
+        try:
+            return make(found)
+        except OSError as error:
+            # Somebody who makes no claims was faster: the next one.
+            _LOG.debug("port %d: %s", found, error)
+            first = found + 1
+
+
+def listening(port: int) -> socket.socket:
+    """A socket that listens on 127.0.0.1."""
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((HOST, port))
+        made.listen(128)
+    except BaseException:
+        made.close()
+        raise
+    return made

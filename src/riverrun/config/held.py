@@ -1,0 +1,104 @@
+"""What one process of a project does, written down: a lock that lives as long as the process, and a file beside it.
+
+The lock is held for as long as the process lives, however it ends, so the file is true exactly while the lock is held.
+A pid is never trusted by itself.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from riverrun.config.run_state import is_locked, take_lock
+from riverrun.errors import DataDirectoryError, RiverrunError
+
+# A reader tests a lock by holding it for an instant.
+READER_SECONDS = 1.0
+
+
+class Held:
+    """A lock and a state file of this process. `about` is a word that the lock says beside the pid.
+
+    A state that cannot be written (a full disk) stops nothing: `problem` says why until a write works again.
+    """
+
+    def __init__(self, lock: Path, state: Path, about: str, taken: Callable[[], RiverrunError]) -> None:
+        self._lock = lock
+        self._state = state
+        self._about = about
+        self._taken = taken
+        self._descriptor = -1
+        self.problem = ""
+
+    @property
+    def held(self) -> bool:
+        return self._descriptor >= 0
+
+    def take(self) -> None:
+        """Take the lock, or raise what `taken` makes when another process has it."""
+        try:
+            self._lock.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The lock {self._lock} cannot be made: {error.strerror}",
+                hint="Check the rights of that folder",
+                path=self._lock,
+            ) from error
+        try:
+            take_lock(descriptor, READER_SECONDS, self._taken)
+            # What an earlier process left behind is not the state of this one.
+            self._state.unlink(missing_ok=True)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n{self._about}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise DataDirectoryError(
+                f"The lock {self._lock} cannot be written: {error.strerror}",
+                hint="Free some space there",
+                path=self._lock,
+            ) from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Replace the file in one step: a reader sees the old state or the new one."""
+        temporary = self._state.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+            temporary.replace(self._state)
+        except OSError as error:
+            self.problem = f"{self._state} cannot be written: {error.strerror}"
+        else:
+            self.problem = ""
+
+    def release(self) -> None:
+        """Give the lock back. The file stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def holder_of(lock: Path) -> tuple[int, str]:
+    """The pid and the word of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
+    with contextlib.suppress(OSError, ValueError):
+        pid, _, about = lock.read_text(encoding="utf-8").partition("\n")
+        return int(pid), about.strip("\n")
+    return 0, ""
+
+
+def state_of(lock: Path, state: Path) -> dict[str, Any] | None:
+    """The state file of a living process; None when none lives, or it has not written yet."""
+    if not is_locked(lock):
+        return None
+    try:
+        content = json.loads(state.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
+    is_its_own = isinstance(content, dict) and content.get("pid") == holder_of(lock)[0]
+    return content if is_its_own else None

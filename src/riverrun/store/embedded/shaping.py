@@ -1,0 +1,137 @@
+# ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
+"""From a record's JSON to a table's columns, in DuckDB's SQL, and which records do not fit.
+
+Every value is read as its text first, as it is written, and then cast: so that a number keeps all its digits, and a value
+that does not fit is told from one that is not there. A DECIMAL among the fields is what makes DuckDB keep numbers as they
+are written; without one it reads them as doubles. What fits: the type's own JSON and the same as text ("12", "1.50", "NaN").
+Whole numbers may be written 12.0; a decimal is not rounded; a time without a zone is UTC.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from riverrun.model.table import Column, TableSpec
+from riverrun.store.embedded.schema import literal, quoted, type_of
+
+# Columns of a batch beside the record's value.
+ROW, TIME, VALUE, IDENTITY, DEAD = '"~row"', '"~time"', '"~value"', '"~identity"', '"~dead"'
+# What shaping adds.
+FITS = '"~fits"'
+_OBJECT, _JSON = '"~object"', '"~json"'
+_AS_WRITTEN = {"_riverrun_as_written": "DECIMAL(1,0)"}
+_FOUND = 80
+
+
+@dataclass(frozen=True)
+class Shaping:
+    """The SQL that shapes records: `rows` gives all of a batch, typed, with `FITS`; `misfits` the number and the reason of
+    those that do not fit."""
+
+    rows: str
+    misfits: str
+
+
+def shaping(table: TableSpec, batch: str) -> Shaping:
+    """The SQL for a table. `batch` is where its records are: a table with the columns named above."""
+    names = {each: quoted(f"~{number}") for number, each in enumerate(table.columns)}
+    fields = [(each, text) for each, text in names.items() if each.path]
+    texts = ", ".join(f"{_at(_JSON, each.path)} AS {text}" for each, text in fields)
+    typed = ", ".join(
+        f"{_typed(each, text) if each.path else TIME} AS {quoted(each.name)}" for each, text in names.items()
+    )
+    schema = literal(json.dumps(_structure(each for each, _ in fields), ensure_ascii=False))
+    misfits = [(each, text, f"coalesce({_misfit(each, text, quoted(each.name))}, false)") for each, text in fields]
+    parents = sorted({each.path[:depth] for each, _ in fields for depth in range(1, len(each.path))} | {()})
+    broken = [(parent, _not_object(parent, fields)) for parent in parents]
+    bad = " OR ".join([f"NOT {_OBJECT}", *(test for _, test in broken), *(test for *_, test in misfits)])
+    identity = f"CASE WHEN {IDENTITY} IS NOT NULL THEN hash({IDENTITY}) END AS {IDENTITY}"
+    kept = f"{ROW}, {TIME}, {DEAD}, {VALUE}, {identity}"
+    source = f"""
+        FROM (SELECT *, {typed}
+              FROM (SELECT {kept}, {_JSON} IS NOT NULL AS {_OBJECT}{", " if texts else ""}{texts}
+                    FROM (SELECT *, TRY(from_json({VALUE}, {schema})) AS {_JSON} FROM {batch})))"""
+    shown = ", ".join(quoted(each.name) for each in table.columns)
+    reasons = " ".join(
+        [f"WHEN NOT {_OBJECT} THEN 'it is not a JSON object'"]
+        + [f"WHEN {test} THEN {literal(_name(parent) + ' is not a JSON object')}" for parent, test in broken]
+        + [
+            f"WHEN {test} THEN concat({literal(f'{each.name} is not {_article(each)}: ')}, {text}[:{_FOUND}])"
+            for each, text, test in misfits
+        ]
+    )
+    return Shaping(
+        rows=f"SELECT {shown}, {ROW}, {TIME}, {IDENTITY}, {DEAD}, NOT ({bad}) AS {FITS} {source}",
+        misfits=f"SELECT {ROW}, CASE {reasons} END {source} WHERE {bad}",
+    )
+
+
+def _name(path: tuple[str, ...]) -> str:
+    return ".".join(path) or "it"
+
+
+def _article(column: Column) -> str:
+    return f"{'an' if column.type[0] in 'aeiou' else 'a'} {column.type}"
+
+
+def _structure(columns: Iterable[Column]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for column in columns:
+        inside = found
+        for name in column.path[:-1]:
+            inside = inside.setdefault(name, {})  # type: ignore[assignment]
+        inside[column.path[-1]] = "JSON" if column.type == "json" else "VARCHAR"
+    return found | _AS_WRITTEN
+
+
+def _at(value: str, path: tuple[str, ...]) -> str:
+    for name in path:
+        value = f"struct_extract({value}, {literal(name)})"
+    return value
+
+
+def _typed(column: Column, text: str) -> str:
+    match column.type:
+        case "text":
+            return text
+        case "json":
+            return f"CAST({text} AS VARCHAR)"
+        case "boolean":
+            return f"CASE {text} WHEN 'true' THEN true WHEN 'false' THEN false END"
+        case _:
+            return f"TRY_CAST({text} AS {type_of(column)})"
+
+
+def _misfit(column: Column, text: str, value: str) -> str:
+    """Whether a text is there and is not its column's; null counts as no."""
+    there = f"{text} IS NOT NULL AND "
+    match column.type:
+        case "text" | "json":
+            return "false"
+        case "boolean":
+            return f"{there}{value} IS NULL"
+        case "double":
+            # 1e400 is no infinity.
+            return f"{there}({value} IS NULL OR (isinf({value}) AND NOT contains(lower({text}), 'inf')))"
+        case "timestamp" | "date":
+            return f"{there}coalesce(NOT isfinite({value}), true)"
+        case "bigint":
+            # DuckDB rounds 1.5. What is not written as whole numbers are is looked at again.
+            whole = f"coalesce(TRY_CAST({text} AS DECIMAL(38,18)) <> {value}, true)"
+            return f"{there}({value} IS NULL OR (CAST({value} AS VARCHAR) <> {text} AND {whole}))"
+        case _:
+            _, scale = column.decimal or (0, 0)
+            point = f"strpos({text}, '.')"
+            digits = f"length(rtrim({text}, '0')) - {point} > {scale} AND NOT contains(lower({text}), 'e')"
+            return f"{there}({value} IS NULL OR ({point} > 0 AND length({text}) - {point} > {scale} AND {digits}))"
+
+
+def _not_object(parent: tuple[str, ...], fields: list[tuple[Column, str]]) -> str:
+    """Whether something else stands where an object should: asked only of records that have nothing inside it."""
+    inside = [text for each, text in fields if each.path[: len(parent)] == parent]
+    nothing = " AND ".join([_OBJECT, *(f"{text} IS NULL" for text in inside)])
+    pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in parent)
+    kind = f"coalesce(json_type({VALUE}, {literal(pointer)}), 'NULL') NOT IN ('NULL', 'OBJECT')"
+    if not parent:
+        kind = f"json_type({VALUE}) <> 'OBJECT'"
+    return f"CASE WHEN {nothing} THEN {kind} ELSE false END"

@@ -1,0 +1,46 @@
+# ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
+"""A copy of the tables in a file of its own, for DuckDB's own shell and everything else that opens such files."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+
+from riverrun.errors import StoreError
+from riverrun.model.table import TableSpec
+from riverrun.store.embedded.schema import quoted, type_of
+
+_ROWS_AT_ONCE = 100_000
+
+
+def write_snapshot(database: duckdb.DuckDBPyConnection, tables: Mapping[str, TableSpec], path: Path) -> None:
+    """Write all tables as they are at one moment into a new file, plain tables without riverrun's own.
+
+    Read in one transaction, through Arrow, so that the ingest and questions go on meanwhile.
+    """
+    if path.exists():
+        raise StoreError(f"There is something at {path} already", hint="Name a file that is not there", path=str(path))
+    part = path.with_name(f"{path.name}.part")
+    part.unlink(missing_ok=True)
+    source = database.cursor()
+    try:
+        with contextlib.closing(duckdb.connect(str(part))) as target:
+            source.execute("BEGIN TRANSACTION READ ONLY")
+            for name, spec in tables.items():
+                columns = ", ".join(f"{quoted(each.name)} {type_of(each)}" for each in spec.columns)
+                target.execute(f"CREATE TABLE {quoted(name)} ({columns})")
+                rows = source.sql(f"FROM main.{quoted(name)}").to_arrow_reader(_ROWS_AT_ONCE)
+                target.register("rows", rows)
+                target.execute(f"INSERT INTO {quoted(name)} SELECT * FROM rows")
+                target.unregister("rows")
+            target.execute("CHECKPOINT")
+        part.rename(path)
+    except OSError as error:
+        raise StoreError(f"The snapshot {path} cannot be written", found=str(error), path=str(path)) from error
+    except duckdb.Error as error:
+        said = str(error).splitlines()[0]
+        raise StoreError(f"The snapshot {path} cannot be written", found=said, path=str(path)) from error
+    finally:
+        source.close()
+        part.unlink(missing_ok=True)

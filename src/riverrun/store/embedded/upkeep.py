@@ -1,0 +1,152 @@
+# ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
+"""Keeps the file in bounds: rows that are too old go, dead space is taken back, identities and misfits are kept a while.
+
+DuckDB takes back the space of deleted rows at a checkpoint only where whole runs of rows have many of them. What it leaves
+is taken back by writing the table anew, when most of it is dead.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+from riverrun.store.embedded.file import StoreFile
+from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
+from riverrun.store.embedded.session import Session
+from riverrun.store.embedded.state import TableState, save
+
+# How far back records that are sent again are known: by the record's own time, and in number.
+SEEN_MS = 600_000
+SEEN_ROWS = 4_000_000
+# How many records that did not fit are kept to be looked at; all are counted.
+MISFITS = 10_000
+# A table is written anew when this part of what it takes is dead, and it is large enough to be worth it.
+DEAD_PART = 0.5
+_DEAD_LEAST = 500_000
+# What goes at once when the file is too large: this part of the rows of the largest table.
+_BITE = 0.1
+_SIZE_SECONDS, _AGE_SECONDS, _SPACE_SECONDS = 5.0, 30.0, 120.0
+
+
+class Upkeep:
+    """Called by the writer between batches; each kind of work is done when its time has come."""
+
+    def __init__(
+        self,
+        database: Session,
+        file: StoreFile,
+        states: Mapping[str, TableState],
+        max_bytes: int,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._database = database
+        self._file = file
+        self._states = states
+        self._max_bytes = max_bytes
+        self._notice = notice
+        self._due = dict.fromkeys((self.bound_age, self.bound_size, self.bound_dead), 0.0)
+        self._full = False
+
+    def turn(self) -> None:
+        """Do what is due."""
+        periods = {self.bound_age: _AGE_SECONDS, self.bound_size: _SIZE_SECONDS, self.bound_dead: _SPACE_SECONDS}
+        for work, period in periods.items():
+            if time.monotonic() >= self._due[work]:
+                self._due[work] = time.monotonic() + period
+                work()
+
+    def bound_age(self) -> None:
+        """Delete rows older than their table keeps them, and what is kept beside the rows."""
+        for state in self._states.values():
+            spec = state.spec
+            if spec.retention_ms >= 0:
+                before = f"to_timestamp({(time.time() - spec.retention_ms / 1000)!r})"
+                self._delete(state, f"{quoted(spec.time)} < {before}")
+            self._forget_identities(spec.name)
+        self._database.run(
+            "DELETE FROM _riverrun.rejected WHERE rowid < (SELECT min(rowid) FROM "
+            f"(SELECT rowid FROM _riverrun.rejected ORDER BY rowid DESC LIMIT {MISFITS}))"
+        )
+
+    def _forget_identities(self, table: str) -> None:
+        seen = seen_of(table)
+        self._database.run(f"DELETE FROM {seen} WHERE sent < (SELECT max(sent) - {SEEN_MS} FROM {seen})")
+        count = self._database.count(f"SELECT count(*) FROM {seen}")
+        if count > SEEN_ROWS * 1.1:
+            self._database.run(
+                f"DELETE FROM {seen} WHERE sent < (SELECT quantile_disc(sent, {1 - SEEN_ROWS / count!r}) FROM {seen})"
+            )
+
+    def bound_size(self) -> None:
+        """While the file is larger than it may be, the oldest rows of the append table that has most go."""
+        if self._max_bytes <= 0 or self._used() <= self._max_bytes:
+            self._full = False
+            return
+        self._database.run("CHECKPOINT")
+        while (used := self._used()) > self._max_bytes:
+            largest = max(
+                (each for each in self._states.values() if not each.spec.upserts and each.rows),
+                key=lambda each: each.rows,
+                default=None,
+            )
+            if largest is None:
+                if not self._full:
+                    self._notice(
+                        f"The store takes {used:,} bytes, more than store.max_size allows, and has only tables that are "
+                        "updated by key, of which nothing goes by itself: give them a retention, or the store more room"
+                    )
+                self._full = True
+                return
+            time_column = quoted(largest.spec.time)
+            rows = rows_of(largest.spec.name)
+            most = max(1, int(largest.rows * _BITE))
+            gone = self._delete(
+                largest,
+                f"rowid IN (SELECT rowid FROM {rows} ORDER BY {time_column} NULLS FIRST LIMIT {most})",
+            )
+            self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {largest.spec.name} went")
+            self._database.run("CHECKPOINT")
+
+    def _used(self) -> int:
+        """Bytes in use: free blocks are in the file, but will be written before it grows."""
+        block, total, free = self._database.row(
+            "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size() "
+            "WHERE database_name = current_database()"
+        )
+        return int(block) * (int(total) - int(free))
+
+    def bound_dead(self) -> None:
+        """Measure the tables; write those anew that are mostly dead rows."""
+        for state in self._states.values():
+            name = literal(f"_rows.{quoted(state.spec.name)}")
+            blocks, kept = self._database.row(
+                "SELECT count(DISTINCT block_id) FILTER (block_id >= 0) + sum(len(additional_block_ids)), "
+                f"sum(count) FILTER (column_id = 0 AND segment_type <> 'VALIDITY') FROM pragma_storage_info({name})"
+            )
+            state.bytes = int(blocks or 0) * 262_144
+            dead = int(kept or 0) - state.rows
+            if dead > _DEAD_LEAST and dead > DEAD_PART * int(kept):
+                self.rewrite(state)
+
+    def rewrite(self, state: TableState) -> None:
+        """Write a table anew, oldest rows first, so that it takes only what its rows need."""
+        rows, name = rows_of(state.spec.name), state.spec.name
+        anew = f"_rows.{quoted(f'{name} anew')}"
+        columns = ", ".join(quoted(each.name) for each in state.spec.columns)
+        view = f"CREATE OR REPLACE VIEW main.{quoted(name)} AS SELECT {columns} FROM {rows}"
+        with self._database.transaction():
+            self._database.run(f"CREATE TABLE {anew} AS SELECT * FROM {rows} ORDER BY {quoted(state.spec.time)}")
+            self._database.run(f"DROP TABLE {rows}")
+            self._database.run(f"ALTER TABLE {anew} RENAME TO {quoted(name)}")
+            self._database.run(view)
+        self._database.run("CHECKPOINT")
+
+    def _delete(self, state: TableState, condition: str) -> int:
+        before = state.rows
+        try:
+            with self._database.transaction():
+                gone = self._database.count(f"DELETE FROM {rows_of(state.spec.name)} WHERE {condition}")
+                state.rows -= gone
+                save(self._database, [state])
+        except BaseException:
+            state.rows = before
+            raise
+        return gone

@@ -1,0 +1,199 @@
+# ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
+"""A block of records into the tables it is for: rows, counts and positions in one transaction."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+
+import pyarrow as pa
+
+from riverrun.kafka.bulk import Block
+from riverrun.model.table import TableSpec
+from riverrun.store.embedded import shaping
+from riverrun.store.embedded.batch import Batch, Misfit, batch_of
+from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
+from riverrun.store.embedded.session import Session
+from riverrun.store.embedded.shaping import DEAD, FITS, IDENTITY, ROW, TIME
+from riverrun.store.embedded.state import TableState, load, save
+
+_BATCH, _SHAPED = "batch", "shaped"
+# Kinds of key columns whose least and greatest value in a batch say which part of the table to look at.
+_RANGED = ("timestamp", "date", "bigint")
+
+
+class Writer:
+    """Writes with a connection of its own. One thread at a time."""
+
+    def __init__(self, database: Session) -> None:
+        self._database = database
+        self._shapings: dict[str, tuple[TableSpec, shaping.Shaping]] = {}
+
+    def write(self, block: Block, turn: int, states: Mapping[str, TableState]) -> dict[str, Exception]:
+        """Write what the block has for each of the tables, and move on their states. Tables that failed have not moved.
+
+        All in one transaction; when that fails, table by table, so that one that cannot go on does not stop the others.
+        `turn` is the reader's, when it read this.
+        """
+        concerned = [
+            each
+            for each in states.values()
+            if not each.resting and each.turn <= turn and _concerns(block, each.spec.topic)
+        ]
+        if not concerned:
+            return {}
+        if not block.topics and not block.gaps:
+            # Only marks of transactions were passed: that is written with the next rows.
+            for state in concerned:
+                state.positions = _moved(state, block)
+            return {}
+        try:
+            self._write(block, concerned)
+        except Exception as error:  # noqa: BLE001  -- whatever it was, none of these records may be passed over
+            if len(concerned) == 1:
+                return {concerned[0].spec.name: error}
+            failed: dict[str, Exception] = {}
+            for state in concerned:
+                try:
+                    self._write(block, [state])
+                except Exception as own:  # noqa: BLE001
+                    failed[state.spec.name] = own
+            return failed
+        return {}
+
+    def _write(self, block: Block, states: list[TableState]) -> None:
+        with self._database.transaction():
+            after = [self._table(block, state) for state in states]
+            save(self._database, after)
+        for state, moved in zip(states, after, strict=True):
+            state.positions = moved.positions
+            state.rows, state.rejected, state.repeated = moved.rows, moved.rejected, moved.repeated
+            state.gone, state.newest, state.updated = moved.gone, moved.newest, moved.updated
+            state.well()
+
+    def _table(self, block: Block, state: TableState) -> TableState:
+        """What the table's state is after this block; its rows are written."""
+        spec = state.spec
+        if state.failures:
+            # What failed may have been the answer to a commit that was done: the file knows.
+            state = load(self._database)[spec.name]
+        after = replace(state, positions=dict(state.positions))
+        for gap in block.gaps:
+            before = after.positions.get(gap.place.partition, 0)
+            if gap.place.topic == spec.topic and (gap.made_anew or gap.next > before):
+                after.gone += max(0, gap.next - before)
+                after.positions[gap.place.partition] = gap.next
+        columns = block.topics.get(spec.topic)
+        if columns is not None:
+            batch = batch_of(spec, columns, state.positions)
+            if batch.records.num_rows or batch.misfits:
+                self._rows(spec, batch, after)
+        after.positions = _moved(after, block)
+        return after
+
+    def _rows(self, spec: TableSpec, batch: Batch, after: TableState) -> None:
+        """Write the rows of a batch, and what they change of the table's counts."""
+        database, sql = self._database, self._shaping(spec)
+        misfits, whole = list(batch.misfits), batch.records.num_rows
+        with database.table(_BATCH, batch.records):
+            if spec.upserts or batch.identified:
+                database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
+                newest, fit = database.row(
+                    f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
+                )
+            else:
+                # Straight into the table: most records are of this kind, and a table in between costs a fifth.
+                fit = self._append(spec, f"({sql.rows})")
+                after.rows += fit
+                (newest,) = database.row(f"SELECT epoch(max({quoted(spec.time)})) FROM {rows_of(spec.name)}")
+            if fit < whole:
+                misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
+        if spec.upserts:
+            after.rows += self._upsert(spec, with_misfits=fit < whole)
+        elif batch.identified:
+            after.repeated += self._drop_repeated(spec)
+            after.rows += self._append(spec, _SHAPED)
+        self._keep_misfits(spec, misfits)
+        after.rejected += len(misfits)
+        after.newest = max(after.newest, newest or 0.0)
+        after.updated = time.time()
+
+    def _keep_misfits(self, spec: TableSpec, misfits: list[Misfit]) -> None:
+        if misfits:
+            with self._database.table("misfits", pa.Table.from_pylist([asdict(each) for each in misfits])):
+                self._database.run(
+                    f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
+                )
+
+    def _append(self, spec: TableSpec, source: str) -> int:
+        names = ", ".join(quoted(each.name) for each in spec.columns)
+        return self._database.count(
+            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {source} WHERE {FITS}"
+        )
+
+    def _upsert(self, spec: TableSpec, *, with_misfits: bool) -> int:
+        """The last record of each key is its row, or deletes it. How many rows more there are then."""
+        keys = [quoted(each) for each in spec.key]
+        by_key = f"GROUP BY {', '.join(keys)}" if keys else ""
+        fits = f"WHERE {FITS}" if with_misfits else ""
+        last = f"{ROW} IN (SELECT max({ROW}) FROM {_SHAPED} {fits} {by_key})"
+        names = ", ".join(quoted(each.name) for each in spec.columns)
+        self._database.run(f"CREATE OR REPLACE TEMP TABLE latest AS SELECT {names}, {DEAD} FROM {_SHAPED} WHERE {last}")
+        same = " AND ".join(f"kept.{key} IS NOT DISTINCT FROM latest.{key}" for key in keys) or "true"
+        removed = self._database.count(
+            f"DELETE FROM {rows_of(spec.name)} AS kept USING latest WHERE {same}{self._bounds(spec)}"
+        )
+        added = self._database.count(
+            f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM latest WHERE NOT {DEAD}"
+        )
+        return added - removed
+
+    def _bounds(self, spec: TableSpec) -> str:
+        """The range of the batch's keys, as constants: DuckDB leaves out the parts of the table that have none of it."""
+        ranged = [quoted(each) for each in spec.key if (column := spec.column(each)) and column.type in _RANGED]
+        if not ranged:
+            return ""
+        asked = ", ".join(f"min({each})::VARCHAR, max({each})::VARCHAR, count(*) - count({each})" for each in ranged)
+        found = list(self._database.row(f"SELECT {asked} FROM latest"))
+        parts = []
+        for each in ranged:
+            least, most, missing = found[:3]
+            del found[:3]
+            if least is not None and not missing:
+                parts.append(f" AND kept.{each} BETWEEN {literal(least)} AND {literal(most)}")
+        return "".join(parts)
+
+    def _drop_repeated(self, spec: TableSpec) -> int:
+        """Forget records that are in the table by their identity, and remember those that are not."""
+        first = f"SELECT min({ROW}) FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} GROUP BY {IDENTITY}"
+        dropped = self._database.count(
+            f"DELETE FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} AND "
+            f"({ROW} NOT IN ({first}) OR {IDENTITY} IN (SELECT identity FROM {seen_of(spec.name)}))"
+        )
+        self._database.run(
+            f"INSERT INTO {seen_of(spec.name)} SELECT {IDENTITY}, epoch_ms({TIME}) FROM {_SHAPED} "
+            f"WHERE {IDENTITY} IS NOT NULL AND {FITS}"
+        )
+        return dropped
+
+    def _shaping(self, spec: TableSpec) -> shaping.Shaping:
+        known = self._shapings.get(spec.name)
+        if known is None or known[0] != spec:
+            known = self._shapings[spec.name] = (spec, shaping.shaping(spec, _BATCH))
+        return known[1]
+
+
+def _moved(state: TableState, block: Block) -> dict[int, int]:
+    """The positions of a table behind a block."""
+    positions = dict(state.positions)
+    for place, offset in block.reached.items():
+        if place.topic == state.spec.topic:
+            positions[place.partition] = max(offset, positions.get(place.partition, 0))
+    return positions
+
+
+def _concerns(block: Block, topic: str) -> bool:
+    return (
+        topic in block.topics
+        or any(place.topic == topic for place in block.reached)
+        or any(gap.place.topic == topic for gap in block.gaps)
+    )

@@ -1,0 +1,368 @@
+"""The store's HTTP API on 127.0.0.1: tables, where they stand, and questions about them.
+
+It answers only who calls it by a name of this machine, sends no CORS headers, and takes questions as application/json
+only, so that no web page can ask on a user's behalf. An error is `{"error": {"code", "message", …}}` with the status
+that fits.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import Any, Self
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from riverrun.cluster.loopback import is_for_us, listen, listening
+from riverrun.cluster.ports import HOST, Claims
+from riverrun.errors import (
+    QueryCancelledError,
+    QueryError,
+    QueryRefusedError,
+    QueryTimeoutError,
+    RiverrunError,
+    StoreError,
+    StoreTableError,
+    StoreUnavailableError,
+    UsageError,
+)
+from riverrun.model.near import nearest
+from riverrun.store.contract import Limits, Store
+from riverrun.store.formats import MEDIA, document, encoded
+from riverrun.store.sql import describe
+
+FIRST_PORT = 8480
+MOST_BYTES = 256 * 1024
+MOST_ROWS = 1_000_000
+# Questions at the same time; more wait for their turn.
+MOST_QUESTIONS = 16
+START_SECONDS = 10.0
+STOP_SECONDS = 10.0
+_FIELDS: dict[str, Any] = {"sql": str, "limit": int, "seconds": (int, float), "format": str, "name": str}
+_STATUS: tuple[tuple[type[RiverrunError], int], ...] = (
+    (QueryRefusedError, 403),
+    (QueryError, 400),
+    (QueryTimeoutError, 504),
+    (QueryCancelledError, 409),
+    (StoreUnavailableError, 503),
+    (StoreTableError, 409),
+    (UsageError, 400),
+)
+_LOG = logging.getLogger(__name__)
+
+
+class StoreServer:
+    """Serves a store that is open. `port` 0 takes a free one; `routes` are what else it carries, such as the dashboard."""
+
+    def __init__(
+        self,
+        store: Store,
+        port: int = 0,
+        *,
+        limits: Limits = Limits(),  # noqa: B008  -- frozen
+        routes: Sequence[BaseRoute] = (),
+    ) -> None:
+        self._api = _Api(store, limits)
+        self._port = port
+        self._routes = routes
+        self._claims = Claims()
+        self._socket: socket.socket | None = None
+        self._server: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> str:
+        """Listen; gives the address, such as `http://127.0.0.1:8480`."""
+        import uvicorn
+
+        if self._socket is not None:
+            return self._address(self._socket)
+        try:
+            found = listen(
+                listening,
+                self._claims,
+                self._port,
+                first=FIRST_PORT,
+                what="the store's HTTP API",
+                setting="store.port",
+            )
+        except BaseException:
+            self._claims.close()
+            raise
+        self._socket = found
+        config = uvicorn.Config(
+            self._api.application(self._routes),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            loop="asyncio",
+            server_header=False,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=2,
+        )
+        server = self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [found]}, name="riverrun-store-api", daemon=True
+        )
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not server.started and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self._address(found)
+
+    @staticmethod
+    def _address(found: socket.socket) -> str:
+        return f"http://{HOST}:{found.getsockname()[1]}"
+
+    def close(self) -> None:
+        """End the questions that run, stop listening and give the port back."""
+        self._api.cancel_all()
+        server, thread, found = self._server, self._thread, self._socket
+        self._server = self._thread = self._socket = None
+        if server is not None and thread is not None:
+            server.should_exit = True
+            thread.join(STOP_SECONDS)
+        if found is not None:
+            found.close()
+        self._claims.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Api:
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+        self._running: set[str] = set()
+        self._room: asyncio.Semaphore | None = None
+
+    def application(self, routes: Sequence[BaseRoute]) -> Starlette:
+        own = [
+            Route("/healthz", self.health),
+            Route("/api/tables", self.tables),
+            Route("/api/tables/{name}", self.table),
+            Route("/api/tables/{name}", self.remove, methods=["DELETE"]),
+            Route("/api/query", self.query, methods=["POST"]),
+            Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
+        ]
+        return Starlette(
+            routes=[*own, *routes],
+            middleware=[Middleware(_Manners)],
+            exception_handlers={RiverrunError: _riverrun_error, HTTPException: _http_error, Exception: _other_error},
+        )
+
+    def cancel_all(self) -> None:
+        for name in list(self._running):
+            with contextlib.suppress(RiverrunError):
+                self._store.cancel(name)
+
+    async def health(self, request: Request) -> Response:  # noqa: ARG002
+        standing = await run_in_threadpool(self._store.standing)
+        failing = [each.table for each in standing if each.state == "failing"]
+        return JSONResponse({"healthy": not failing, "failing": failing}, 503 if failing else 200)
+
+    async def tables(self, request: Request) -> Response:  # noqa: ARG002
+        return JSONResponse({"tables": await run_in_threadpool(self._described)})
+
+    async def table(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        described = await run_in_threadpool(self._described)
+        found = next((each for each in described if each["name"].lower() == name.lower()), None)
+        if found is None:
+            return self._no_table(name)
+        return JSONResponse(found)
+
+    async def remove(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in self._store.tables:
+            return self._no_table(name)
+        await run_in_threadpool(self._store.remove, name)
+        return JSONResponse({"removed": name})
+
+    def _no_table(self, name: str) -> Response:
+        known = sorted(self._store.tables)
+        near = nearest(name, known)
+        error = QueryError(
+            f"There is no table {name}",
+            expected=", ".join(known),
+            hint=f"Did you mean {near}?" if near else "",
+            table=name,
+        )
+        return _failed(error, 404)
+
+    def _described(self) -> list[dict[str, Any]]:
+        """Every table with its columns and where it stands."""
+        standing = {each.table: asdict(each) for each in self._store.standing()}
+        found = []
+        for each in describe(self._store.tables):
+            where = standing.get(each["name"], {})
+            where.pop("table", None)
+            found.append({**each, **where})
+        return found
+
+    async def query(self, request: Request) -> Response:
+        asked = await _question(request)
+        kind = asked.get("format", "json")
+        if kind not in MEDIA:
+            raise UsageError(f"There is no format {kind!r}", expected=", ".join(MEDIA))
+        limits = self._limits_of(asked)
+        name = asked.get("name") or f"http-{uuid.uuid4().hex}"
+        if name in self._running:
+            return _failed(QueryError(f"A question called {name} runs already", hint="Give it another name"), 409)
+        self._running.add(name)
+        try:
+            answer = await self._answer(request, asked["sql"], limits, name)
+        finally:
+            self._running.discard(name)
+        body = await run_in_threadpool(lambda: document(answer) if kind == "json" else encoded(answer, kind))
+        headers = {
+            "X-Riverrun-More": "true" if answer.more else "false",
+            "X-Riverrun-Seconds": f"{answer.seconds:.6f}",
+            "X-Riverrun-Query": name,
+        }
+        return Response(body, headers=headers, media_type=MEDIA[kind])
+
+    def _limits_of(self, asked: dict[str, Any]) -> Limits:
+        rows = asked.get("limit", self._limits.rows)
+        seconds = float(asked.get("seconds", self._limits.seconds))
+        if not 1 <= rows <= MOST_ROWS:
+            raise UsageError(f"limit is {rows}", expected=f"1 to {MOST_ROWS} rows")
+        if not 0 < seconds <= self._limits.seconds:
+            raise UsageError(
+                f"seconds is {seconds:g}", expected=f"up to {self._limits.seconds:g}, which store.query_seconds says"
+            )
+        return Limits(rows, seconds)
+
+    async def _answer(self, request: Request, sql: str, limits: Limits, name: str) -> Any:
+        """The answer; where the client goes away meanwhile, the question is ended."""
+        if self._room is None:
+            self._room = asyncio.Semaphore(MOST_QUESTIONS)
+        async with self._room:
+            asking = asyncio.ensure_future(run_in_threadpool(self._store.ask, sql, limits, name=name))
+            leaving = asyncio.ensure_future(_left(request))
+            try:
+                await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                if not asking.done():
+                    await run_in_threadpool(self._store.cancel, name)
+                return await asking
+            finally:
+                leaving.cancel()
+
+    async def cancel(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        done = await run_in_threadpool(self._store.cancel, name)
+        if not done:
+            return _failed(QueryError(f"No question called {name} runs", name=name), 404)
+        return JSONResponse({"cancelled": name})
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _question(request: Request) -> dict[str, Any]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, "A question is sent as application/json")
+    try:
+        asked = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise UsageError("The request is not JSON", expected='{"sql": "select …"}') from None
+    if not isinstance(asked, dict) or not isinstance(asked.get("sql"), str):
+        raise UsageError("The request has no question", expected='{"sql": "select …"}')
+    if unknown := sorted(set(asked) - set(_FIELDS)):
+        raise UsageError(f"There is no {unknown[0]!r} in a request", expected=", ".join(_FIELDS))
+    for name, value in asked.items():
+        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool):
+            raise UsageError(
+                f"{name} cannot be {json.dumps(value)[:80]}", expected="text" if _FIELDS[name] is str else "a number"
+            )
+    return asked
+
+
+class _Manners:
+    """Around every request: who may call, how much may be sent, and the headers of every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Cache-Control"] = "no-store"
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Server"] = "riverrun"
+            await send(message)
+
+        headers = Headers(scope=scope)
+        if not is_for_us(headers.getlist("host")):
+            error = _error("FORBIDDEN", "This server answers only to 127.0.0.1, localhost and [::1]")
+            await JSONResponse(error, 403)(scope, receive, sent)
+            return
+        await self._app(scope, _bounded(receive), sent)
+
+
+def _bounded(receive: Receive) -> Callable[[], Awaitable[Message]]:
+    taken = 0
+
+    async def received() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > MOST_BYTES:
+            raise HTTPException(413, f"A request has at most {MOST_BYTES} bytes")
+        return message
+
+    return received
+
+
+def _error(code: str, message: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "retryable": False, "fields": {}}}
+
+
+def _failed(error: RiverrunError, status: int | None = None) -> Response:
+    found = status or next((each for kind, each in _STATUS if isinstance(error, kind)), 500)
+    return JSONResponse({"error": error.as_dict()}, found)
+
+
+async def _riverrun_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+    return _failed(error if isinstance(error, RiverrunError) else StoreError(str(error)))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "NOT_JSON"}
+    message = f"There is no {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return JSONResponse(_error(codes.get(error.status_code, "HTTP"), message), error.status_code, error.headers)
+
+
+async def _other_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=400)
+    _LOG.debug("%s failed", request.url.path, exc_info=True)
+    return JSONResponse(_error("INTERNAL", f"{type(error).__name__}: {error}"), 500)

@@ -1,0 +1,478 @@
+"""A bound question as Druid 33 runs it.
+
+A table becomes a subquery that gives the declared columns by their names and types, which Druid's planner merges with
+what is around it. Where a table is upserted it also picks the newest version of each key: Druid has no updates, so
+every version is
+there. What the native engine cannot do is refused by name, here, before it is asked.
+
+How rows are kept (riverrun.store.druid writes them so): the time column is `__time`, other timestamps are milliseconds in a
+BIGINT, booleans are 0 and 1 in a BIGINT, decimals are DOUBLE, dates are ISO text, JSON is text, and `__version` orders the
+versions of a key. Two copies of one event share `__id`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlglot import exp
+
+from riverrun.errors import QueryError
+from riverrun.model.table import TableSpec
+from riverrun.store.sql import kinds
+from riverrun.store.sql.binding import Bound, Read, aggregates, windows
+from riverrun.store.sql.druid_functions import (
+    SPECIAL,
+    as_double,
+    cannot,
+    case,
+    cast,
+    millis,
+    part,
+    period,
+    raw,
+)
+from riverrun.store.sql.druid_tables import TYPES, Kept, rows_of
+from riverrun.store.sql.functions import FUNCTIONS, PART_FUNCTIONS
+from riverrun.store.sql.periods import seconds_of
+from riverrun.store.sql.trees import call, column, kind_of, number, paren, quoted, shown, text, with_kind
+
+# Answers are exact, in UTC; a newest time is looked up and not searched for.
+CONTEXT: dict[str, Any] = {
+    "sqlTimeZone": "UTC",
+    "useApproximateCountDistinct": False,
+    "useApproximateTopN": False,
+    "sqlStringifyArrays": False,
+    "enableTimeBoundaryPlanning": True,
+}
+_ALL_ROWS = 2**31 - 1
+_AGGREGATES = frozenset(
+    {"COUNT", "SUM", "AVG", "MIN", "MAX", "ANY_VALUE", "LATEST_BY", "EARLIEST_BY", "APPROX_QUANTILE_DS", "STRING_AGG",
+     "APPROX_COUNT_DISTINCT_DS_HLL"}
+)  # fmt: skip
+_LOCAL = "yyyy-MM-dd''T''HH:mm:ss.SSS"
+
+
+@dataclass
+class Translated:
+    sql: str
+    context: dict[str, Any]
+    latest: list[tuple[str, str]] = field(default_factory=list)
+    given: Callable[[Sequence[Any]], str] | None = None
+
+
+def translated(bound: Bound, datasource: Callable[[TableSpec], str | Kept]) -> Translated:
+    from riverrun.store.sql.prepare import written
+
+    translator = _Translator(bound.reads, datasource)
+    tree = translator.visit(bound.tree)
+    if tree.find(exp.Interval) is not None or any(kind == "interval" for _, kind in bound.outputs):
+        raise cannot("length of time as a value", "Use date_diff('second', a, b) or extract(epoch from b - a)")
+    newest: dict[int, exp.Expr] = {}
+    for node in tree.find_all(exp.Subquery):
+        if "latest" in node.meta and bound.latest[node.meta["latest"]].table is not None:
+            newest.setdefault(node.meta["latest"], node)
+    order = sorted(newest)
+
+    def given(values: Sequence[Any]) -> str:
+        copied = tree.copy()
+        for node in list(copied.find_all(exp.Subquery)):
+            if node.meta.get("latest") in newest:
+                value = values[order.index(node.meta["latest"])]
+                node.replace(literal(value, bound.latest[node.meta["latest"]].kind))
+        return written(copied, "druid")
+
+    asked = [(written(newest[each].this, "druid"), bound.latest[each].kind) for each in order]
+    context = CONTEXT | translator.context
+    return Translated(written(tree, "druid"), context, asked, given if asked else None)
+
+
+def literal(value: Any, kind: str) -> exp.Expr:
+    """A value that the store gave, as it is written in a question."""
+    if value is None:
+        return cast(exp.Null(), TYPES.get(kind, exp.DType.DOUBLE), kind)
+    if kind in ("timestamp", "local"):
+        found = value if isinstance(value, datetime) else _moment(str(value))
+        if found is None:
+            raise QueryError(f"The newest value {value!r} is not a time")
+        return _timestamp(found)
+    if kind == "date":
+        return raw(f"DATE '{str(value)[:10]}'", "date") if _moment(str(value)[:10]) else exp.Null()
+    if isinstance(value, bool):
+        return exp.Boolean(this=value)
+    if isinstance(value, int | float):
+        return number(value)
+    return text(str(value))
+
+
+def _timestamp(at: datetime) -> exp.Expr:
+    at = at.astimezone(UTC) if at.tzinfo else at
+    return raw(f"TIMESTAMP '{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}'", "timestamp")
+
+
+def _moment(written: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(written.strip())
+    except ValueError:
+        return None
+
+
+class _Translator:
+    def __init__(self, reads: Sequence[Read], datasource: Callable[[TableSpec], str | Kept]) -> None:
+        self._reads = reads
+        self._datasource = datasource
+        self.context: dict[str, Any] = {}
+        # Names of WITH whose rows are groups: Druid sorts those by anything.
+        self._grouped: set[str] = set()
+        self._known: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
+            exp.Table: self._table,
+            exp.Unnest: lambda _: self._no("unnest"),
+            exp.CTE: self._cte,
+            exp.Join: self._join,
+            exp.Select: self._select,
+            exp.Union: self._union,
+            exp.Except: lambda _: self._no("EXCEPT", "Use WHERE NOT IN (select …)"),
+            exp.Intersect: lambda _: self._no("INTERSECT", "Use WHERE IN (select …)"),
+            exp.Ordered: self._ordered,
+            **dict.fromkeys((exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE), self._comparison),
+            exp.Between: self._between,
+            exp.In: self._in,
+            exp.ILike: self._ilike,
+            exp.RegexpLike: lambda node: call("REGEXP_LIKE", node.this, node.expression),
+            exp.Add: self._moved,
+            exp.Sub: self._moved,
+            exp.Mul: self._product,
+            exp.Div: self._division,
+            exp.IntDiv: lambda node: call("DIV", node.this, node.expression),
+            exp.Mod: lambda node: call("MOD", node.this, node.expression),
+            exp.DPipe: self._joined,
+            exp.Cast: self._cast,
+            exp.TryCast: self._cast,
+            exp.AtTimeZone: self._zone,
+            exp.Anonymous: self._function,
+            exp.Filter: lambda node: _around(
+                node.this, lambda one: exp.Filter(this=one, expression=node.expression.copy())
+            ),
+            exp.Window: self._window,
+        }
+
+    def visit(self, node: exp.Expr) -> exp.Expr:
+        """A node with all that is in it, translated. Its type stays what it was."""
+        kind = kind_of(node)
+        for name, value in list(node.args.items()):
+            if isinstance(value, exp.Expr):
+                node.set(name, self.visit(value))
+            elif isinstance(value, list):
+                node.set(name, [self.visit(each) if isinstance(each, exp.Expr) else each for each in value])
+        known = self._known.get(type(node))
+        made = known(node) if known is not None else node
+        if made is not node and "latest" in node.meta:
+            made.meta["latest"] = node.meta["latest"]
+        return with_kind(made, kind)
+
+    @staticmethod
+    def _no(what: str, hint: str = "") -> exp.Expr:
+        raise cannot(what, hint)
+
+    # Tables
+
+    def _table(self, node: exp.Table) -> exp.Expr:
+        if not isinstance(node.this, exp.Identifier):
+            raise cannot(f"{node.this.name} in FROM")
+        if "read" not in node.meta:
+            return node
+        read = self._reads[node.meta["read"]]
+        made = exp.Subquery(
+            this=rows_of(read, self._datasource(read.spec)), alias=exp.TableAlias(this=quoted(node.alias))
+        )
+        made.meta["read"] = node.meta["read"]
+        return made
+
+    def _cte(self, node: exp.CTE) -> exp.Expr:
+        if _is_grouped(node.this):
+            self._grouped.add(node.alias)
+        return node
+
+    def _join(self, node: exp.Join) -> exp.Expr:
+        side = node.args.get("side")
+        if side in ("RIGHT", "FULL"):
+            hint = "Turn the tables around and use LEFT JOIN" if side == "RIGHT" else "Use LEFT JOIN and UNION ALL"
+            raise cannot(f"{side} JOIN that can be trusted", hint)
+        condition = node.args.get("on")
+        if side == "LEFT" and condition is not None:
+            parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
+            odd = next((each for each in parts if not isinstance(each, exp.EQ)), None)
+            if odd is not None:
+                raise cannot(f"LEFT JOIN on anything but equality: {shown(odd)}", "Put it into a subquery's WHERE")
+        return node
+
+    # Selects
+
+    def _select(self, node: exp.Select) -> exp.Expr:
+        distinct = node.args.get("distinct")
+        if distinct is not None and distinct.args.get("on") is not None:
+            raise cannot("DISTINCT ON", "Use qualify row_number() over (partition by …) = 1")
+        if node.args.get("qualify") is not None:
+            return self._qualified(node)
+        exact = [
+            each
+            for each in node.find_all(exp.Anonymous)
+            if each.name == "COUNT" and isinstance(each.expressions[0], exp.Distinct)
+        ]
+        if len(exact) > 1:
+            self.context["useGroupingSetForExactDistinct"] = True
+        if node.args.get("order") is not None and self._needs_sorting(node):
+            return self._sorted(node)
+        return node
+
+    def _needs_sorting(self, node: exp.Select) -> bool:
+        """Whether Druid would have to sort a plain scan, which it does by time only."""
+        if node.args.get("group") or node.args.get("having") or node.args.get("distinct") or not node.args.get("from_"):
+            return False
+        if any(aggregates(each) or windows(each) for each in node.expressions):
+            return False
+        outputs = {each.alias: each.this for each in node.expressions}
+        read = self._only_read(node)
+        if (read is not None and read.spec.upserts) or self._reads_groups(node):
+            return False
+        keys = [each.this for each in node.args["order"].expressions]
+        first = outputs.get(keys[0].name, keys[0]) if isinstance(keys[0], exp.Column) and not keys[0].table else keys[0]
+        by_time = read is not None and isinstance(first, exp.Column) and first.name == read.spec.time
+        return not (by_time and len(keys) == 1)
+
+    def _only_read(self, node: exp.Select) -> Read | None:
+        """The table of a question that reads one table and nothing else."""
+        source = node.args["from_"].this
+        number_ = source.meta.get("read")
+        return self._reads[number_] if number_ is not None and not node.args.get("joins") else None
+
+    def _reads_groups(self, node: exp.Select) -> bool:
+        """Whether it reads one subquery or name of WITH, whose rows are groups."""
+        source = node.args["from_"].this
+        if node.args.get("joins"):
+            return False
+        if isinstance(source, exp.Table):
+            return source.name in self._grouped
+        return isinstance(source, exp.Subquery) and "read" not in source.meta and _is_grouped(source.this)
+
+    def _sorted(self, node: exp.Select) -> exp.Expr:
+        """The rows first, all of them, and the order around them: that is a sort Druid has."""
+        inner_limit = exp.Limit(expression=exp.Literal.number(str(_ALL_ROWS)))
+        return _wrapped(node, [], None, inner_limit)
+
+    def _qualified(self, node: exp.Select) -> exp.Expr:
+        """QUALIFY as a WHERE around: what it looks at becomes columns of the rows inside."""
+        holder = exp.Where(this=node.args["qualify"].this)
+        node.set("qualify", None)
+        extra: list[exp.Expr] = []
+        looked = [each for each in holder.walk(prune=_is_looked_at) if _is_looked_at(each)]
+        for each in looked:
+            extra.append(each.copy())
+            each.replace(column(f"__w{len(extra)}", "__rows"))
+        return _wrapped(node, extra, holder, None)
+
+    def _union(self, node: exp.Union) -> exp.Expr:
+        # The older planner has UNION ALL at the very top only, and no UNION.
+        self.context["plannerStrategy"] = "DECOUPLED"
+        return node
+
+    def _ordered(self, node: exp.Ordered) -> exp.Expr:
+        smallest_first = bool(node.args.get("desc")) != bool(node.args.get("nulls_first"))
+        if not smallest_first:
+            word = "NULLS FIRST" if node.args.get("nulls_first") else "NULLS LAST"
+            raise cannot(f"{word} here: it sorts NULL as the smallest value", f"Leave {word} out")
+        return node
+
+    # Values
+
+    def _comparison(self, node: exp.Binary) -> exp.Expr:
+        left, right = node.this, node.expression
+        node.set("this", _as_time(_as_millis(left, right), kind_of(right)))
+        node.set("expression", _as_time(_as_millis(right, left), kind_of(left)))
+        return node
+
+    def _between(self, node: exp.Between) -> exp.Expr:
+        for name in ("low", "high"):
+            node.set(name, _as_time(node.args[name], kind_of(node.this)))
+        return node
+
+    def _in(self, node: exp.In) -> exp.Expr:
+        node.set("expressions", [_as_time(each, kind_of(node.this)) for each in node.expressions])
+        return node
+
+    def _ilike(self, node: exp.ILike) -> exp.Expr:
+        return exp.Like(this=call("LOWER", node.this), expression=call("LOWER", node.expression))
+
+    def _moved(self, node: exp.Binary) -> exp.Expr:
+        left, right = node.this, node.expression
+        one, other = kind_of(left), kind_of(right)
+        if one == "interval" and other in kinds.TIMES and isinstance(node, exp.Add):
+            left, right, one, other = right, left, other, one
+        if one in kinds.TIMES and other == "interval":
+            if not isinstance(right, exp.Interval):
+                raise cannot("interval that is computed")
+            steps = -1 if isinstance(node, exp.Sub) else 1
+            at = cast(left, exp.DType.TIMESTAMP, "timestamp") if one == "date" else left
+            return call("TIME_SHIFT", at, text(period(right)), number(steps))
+        if one in kinds.TIMES or other in kinds.TIMES:
+            if isinstance(node, exp.Sub) and one in kinds.TIMES and other in kinds.TIMES and "date" not in (one, other):
+                # Only what is made of it is an answer: see extract(epoch from …).
+                made = with_kind(exp.Paren(this=exp.Sub(this=millis(left), expression=millis(right))), "interval")
+                made.meta["millis"] = True
+                return made
+            raise cannot(f"{shown(node)}", "Use date_diff('day', a, b), or add an interval")
+        return node
+
+    def _product(self, node: exp.Binary) -> exp.Expr:
+        if "interval" in (kind_of(node.this), kind_of(node.expression)):
+            raise cannot("interval that is computed")
+        return node
+
+    def _division(self, node: exp.Div) -> exp.Expr:
+        return exp.Div(this=paren(as_double(node.this)), expression=node.expression)
+
+    def _joined(self, node: exp.DPipe) -> exp.Expr:
+        sides = [each if kind_of(each) in ("text", "json") else cast(each, exp.DType.VARCHAR, "text")
+                 for each in (node.this, node.expression)]  # fmt: skip
+        return exp.DPipe(this=sides[0], expression=sides[1])
+
+    def _cast(self, node: exp.Cast) -> exp.Expr:
+        value, kind = node.this, kind_of(node)
+        given = kind_of(value)
+        if kind in ("timestamp", "date") and isinstance(value, exp.Literal) and value.is_string:
+            return _as_time(value, kind)
+        if kind == "boolean" and given not in ("boolean", ""):
+            if not kinds.is_number(given):
+                raise cannot(f"cast from {given} to boolean")
+            return with_kind(exp.NEQ(this=paren(value), expression=number(0)), "boolean")
+        if given == "boolean" and (kinds.is_number(kind)):
+            return case((value, number(1)), (exp.Not(this=paren(value.copy())), number(0)), kind=kind)
+        if kind == "timestamp" and given in ("text", "json"):
+            return call("TIME_PARSE", call("REPLACE", value, text(" "), text("T")))
+        if kind == "bigint" and (given == "double" or kinds.is_decimal(given)):
+            value = call("ROUND", value)
+        if kinds.is_decimal(kind):
+            scale = (kinds.digits(kind) or (0, 0))[1]
+            return call("ROUND", as_double(value), number(scale))
+        return cast(value, TYPES[kind], kind)
+
+    def _zone(self, node: exp.AtTimeZone) -> exp.Expr:
+        zone = node.args["zone"]
+        if kind_of(node) == "local":
+            there = call("TIME_FORMAT", node.this, text(_LOCAL.replace("''", "'")), zone)
+            return call("TIME_PARSE", there, exp.Null(), text("UTC"))
+        clock = call("TIME_FORMAT", node.this, text(_LOCAL.replace("''", "'")), text("UTC"))
+        return call("TIME_PARSE", clock, exp.Null(), zone)
+
+    def _function(self, node: exp.Anonymous) -> exp.Expr:
+        name = node.name
+        function = FUNCTIONS.get(name)
+        if function is None:
+            # It is Druid's already: what a translation has made.
+            return node
+        if function.druid == "":
+            raise cannot(f"function {name}")
+        given = node.expressions
+        if name in ("date_part", "date_trunc", "date_diff", "datediff", "date_sub"):
+            given = [given[0], *(_as_time(each, "timestamp") for each in given[1:])]
+        if name in ("date_part", "epoch") and given[-1].meta.get("millis"):
+            return exp.Div(this=given[-1], expression=raw("1000.0", "double"))
+        if name in PART_FUNCTIONS:
+            return part(PART_FUNCTIONS[name], given[0])
+        if function.druid == "*":
+            return SPECIAL[name](given)
+        made = call(name.upper() if function.druid == "=" else function.druid, *given)
+        made.meta["use"] = node.meta.get("use")
+        return made
+
+    def _window(self, node: exp.Window) -> exp.Expr:
+        spec = node.args.get("spec")
+        if spec is not None and spec.args.get("kind") == "RANGE":
+            edges = [spec.args.get(each) for each in ("start", "end")]
+            if any(isinstance(each, exp.Expr) for each in edges):
+                raise cannot("window over RANGE with a number or an interval", "Use ROWS")
+        if any(isinstance(each, exp.Distinct) for each in node.this.find_all(exp.Distinct)):
+            raise cannot("DISTINCT in a window")
+        parts = {key: value for key, value in node.args.items() if key != "this"}
+
+        def over(one: exp.Expr) -> exp.Expr:
+            return exp.Window(this=one, **{key: _copied(value) for key, value in parts.items()})
+
+        made = _around(node.this, over)
+        made.meta["use"] = "window"
+        return made
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return value.copy() if isinstance(value, exp.Expr) else value
+
+
+def _around(node: exp.Expr, wrap: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
+    """Put FILTER or OVER around the aggregate in a translation that does more than aggregate."""
+    inside = [each for each in node.find_all(exp.Anonymous) if each.name in _AGGREGATES and each is not node]
+    if not inside or (isinstance(node, exp.Anonymous) and node.name in _AGGREGATES) or isinstance(node, exp.Filter):
+        made = wrap(node)
+        made.meta["use"] = node.meta.get("use")
+        return made
+    for each in inside:
+        each.replace(wrap(each.copy()))
+    return node
+
+
+def _is_grouped(node: exp.Expr) -> bool:
+    found = [node.args.get(name) for name in ("group", "having", "distinct", "limit")]
+    return any(found) or any(aggregates(each) for each in node.args.get("expressions") or [])
+
+
+def _is_looked_at(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Window | exp.Column) or node.meta.get("use") == "aggregate"
+
+
+def _wrapped(
+    node: exp.Select, extra: list[exp.Expr], where: exp.Where | None, inner_limit: exp.Limit | None
+) -> exp.Select:
+    """SELECT … FROM (the question without its order and limit) WHERE … ORDER BY … LIMIT."""
+    added = [exp.Alias(this=each, alias=quoted(f"__w{at}")) for at, each in enumerate(extra, 1)]
+    names = {each.alias for each in node.expressions}
+    order = node.args.get("order")
+    if order is not None:
+        for each in order.expressions:
+            key = each.this
+            if isinstance(key, exp.Column) and not key.table and key.name in names:
+                each.set("this", column(key.name, "__rows"))
+                continue
+            added.append(exp.Alias(this=key.copy(), alias=quoted(f"__o{len(added) + 1}")))
+            each.set("this", column(added[-1].alias, "__rows"))
+    outputs = [
+        with_kind(exp.Alias(this=column(each.alias, "__rows"), alias=quoted(each.alias)), kind_of(each))
+        for each in node.expressions
+    ]
+    outer = exp.Select(expressions=outputs)
+    for name in ("with_", "order", "limit", "offset"):
+        outer.set(name, node.args.get(name))
+        node.set(name, None)
+    node.set("expressions", [*node.expressions, *added])
+    node.set("limit", inner_limit)
+    outer.set("where", where)
+    outer.set("from_", exp.From(this=exp.Subquery(this=node, alias=exp.TableAlias(this=quoted("__rows")))))
+    return outer
+
+
+def _as_millis(node: exp.Expr, other: exp.Expr) -> exp.Expr:
+    """An interval beside the difference of two times, which is in milliseconds here."""
+    seconds = seconds_of(node.name) if isinstance(node, exp.Interval) and other.meta.get("millis") else None
+    return node if seconds is None else number(round(seconds * 1000))
+
+
+def _as_time(node: exp.Expr, other: str) -> exp.Expr:
+    """A text beside a time, or in a cast to one, is a time."""
+    if other not in kinds.TIMES or not isinstance(node, exp.Literal) or not node.is_string:
+        return node
+    found = _moment(node.name)
+    if found is None:
+        raise QueryError(f"{node.name!r} is not a time", expected="one such as '2026-01-31 12:00:00'")
+    if other == "date":
+        return raw(f"DATE '{found:%Y-%m-%d}'", "date")
+    return _timestamp(found)
