@@ -11,6 +11,7 @@ import pyarrow as pa
 from riverrun.errors import QueryError, StoreUnavailableError
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.contract import Answer, Limits, Standing, State, Store
+from riverrun.store.sql import prepare
 
 _TYPES = {"text": "varchar", "timestamp": "timestamptz", "json": "varchar"}
 _ARROW = {"text": pa.string(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(), "json": pa.string(),
@@ -101,7 +102,7 @@ class MemoryStore(Store):
             self.asked.append(sql)
             began = time.monotonic()
             try:
-                table = self._database.sql(sql).to_arrow_table()
+                table = self._database.sql(prepare(sql, self._specs, "duckdb").sql).to_arrow_table()
             except duckdb.Error as error:
                 raise QueryError(str(error).splitlines()[0]) from error
             more = table.num_rows > limits.rows

@@ -2,62 +2,54 @@
 
 from collections.abc import Iterable, Mapping
 
-from sqlglot import exp
-
-from riverrun.dash.queries import find_table, parse, question, resolved, tables_read
-from riverrun.errors import PipelineError, QueryError
+from riverrun.dash.figures import Type, roles
+from riverrun.dash.queries import question
+from riverrun.errors import PipelineError, QueryError, RiverrunError
 from riverrun.model.dashboard import Dashboard, Tile
-from riverrun.model.near import nearest
+from riverrun.model.pipeline import Line
 from riverrun.model.table import TableSpec
+from riverrun.store.sql import prepare
+
+_TYPES: dict[str, Type] = {
+    "timestamp": "time",
+    "date": "date",
+    "boolean": "boolean",
+    "bigint": "number",
+    "double": "number",
+    "text": "text",
+    "json": "text",
+}
 
 
-def problems(dashboards: Iterable[Dashboard], tables: Mapping[str, TableSpec]) -> list[str]:
-    """What is wrong with the dashboards of an app, given the tables its streams will make."""
-    found = []
+def wrong_tiles(dashboards: Iterable[Dashboard], tables: Mapping[str, TableSpec]) -> list[tuple[Line, RiverrunError]]:
+    """What is wrong with the dashboards of an app, given the tables its streams will make, each with its line."""
+    found: list[tuple[Line, RiverrunError]] = []
     for board in dashboards:
         for tile in board.tiles:
             if not tile.asks:
                 continue
             try:
                 _check(tile, tables)
-            except QueryError as error:
-                found.append(f"{tile.line}: {error}")
+            except RiverrunError as error:
+                found.append((tile.line, error))
     return found
 
 
 def check(dashboards: Iterable[Dashboard], tables: Mapping[str, TableSpec], file: str = "") -> None:
     """PipelineError with all that is wrong."""
-    if wrong := problems(dashboards, tables):
-        raise PipelineError(wrong, file=file)
+    if wrong := wrong_tiles(dashboards, tables):
+        raise PipelineError([f"{line}: {error}" for line, error in wrong], file=file)
 
 
 def _check(tile: Tile, tables: Mapping[str, TableSpec]) -> None:
-    if not tile.is_sql:
-        spec = find_table(tile.source, tables, str(tile))
-        resolved(tile, spec)
-        question(tile, tables, {})
-        return
-    query = parse(tile.source, str(tile))
-    specs = [find_table(name, tables, str(tile)) for name in tables_read(query)]
-    question(tile, tables, {})
-    _check_columns(tile, query, specs)
-
-
-def _check_columns(tile: Tile, query: exp.Expr, specs: list[TableSpec]) -> None:
-    """Columns that no table has and that the SQL itself does not name. What a star hides stays unseen until it is asked."""
-    known = {each.name.lower(): each.name for spec in specs for each in spec.columns}
-    made = {
-        each.alias.lower() for each in query.find_all(exp.Alias, exp.TableAlias, exp.CTE, exp.Subquery) if each.alias
-    }
-    made |= {each.name.lower() for alias in query.find_all(exp.TableAlias) for each in alias.args.get("columns") or ()}
-    for column in query.find_all(exp.Column):
-        name = column.name.lower()
-        if name in known or name in made or name == "latest" or isinstance(column.this, exp.Star):
-            continue
-        near = nearest(column.name, known.values())
-        raise QueryError(
-            f"{tile}: its SQL names {column.name}, which {' and '.join(sorted(each.name for each in specs))} does not have",
-            expected=", ".join(known.values()),
-            hint=f"Did you mean {near!r}?" if near else "",
-            column=column.name,
-        )
+    """As far as it can be known before it is asked: tables, columns, functions, and whether the answer suits the tile."""
+    asked = question(tile, tables, {})
+    try:
+        # The user's own text: then what is said has its line and column.
+        prepared = prepare(tile.source if tile.is_sql else asked.sql, tables, "duckdb")
+    except QueryError as error:
+        said = {"expected": error.expected, "found": error.found, "hint": error.hint}
+        raise QueryError(f"{tile}: {error.what}", **said) from error
+    kinds = [(each.name, "number" if each.type.startswith("decimal") else each.type) for each in prepared.columns]
+    if all(kind == "number" or kind in _TYPES for _, kind in kinds):
+        roles(tile, [(name, _TYPES.get(kind, "number")) for name, kind in kinds])

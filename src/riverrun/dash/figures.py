@@ -44,7 +44,7 @@ def figures_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> Figures:
     """The answer to a tile's question. QueryError when it is not of the shape that the tile can show."""
     columns = tuple((each.name, _type(str(each.type))) for each in table.schema)
     values = [_values(table.column(place), str(each.type)) for place, each in enumerate(table.schema)]
-    x, y, by = _roles(tile, columns)
+    x, y, by = roles(tile, columns)
     rows = tuple(zip(*values, strict=True)) if values else ()
     if tile.kind == "number" and len(rows) > 1:
         raise QueryError(
@@ -113,7 +113,7 @@ def _decimal(value: Decimal) -> int | float | str:
     return int(value) if value == value.to_integral_value() else float(value)
 
 
-def _roles(tile: Tile, columns: Sequence[tuple[str, Type]]) -> tuple[int, tuple[int, ...], int]:
+def roles(tile: Tile, columns: Sequence[tuple[str, Type]]) -> tuple[int, tuple[int, ...], int]:
     """Which column is x, which are y, which is by: as the tile names them, else by their types."""
     names = [name.lower() for name, _ in columns]
     kinds = [kind for _, kind in columns]

@@ -83,11 +83,13 @@ def question(
         tile = resolved(tile, spec)
         query = parse(_sql_of_table(tile, spec), str(tile))
         reads = frozenset({spec.name})
-    for word in [each for each in query.find_all(exp.Column) if _is_latest(each, known)]:
-        _replace_latest(word, str(tile))
     narrowing = _Narrowing(tile, filters, moment)
-    for node in _table_nodes(query):
-        narrowing.apply(node, known[node.name.lower()])
+    if any(narrowing.reaches(known[each.name.lower()]) for each in _table_nodes(query)):
+        # The newest of what is left. Of whole tables the store knows it itself, which is cheaper.
+        for word in [each for each in query.find_all(exp.Column) if _is_latest(each, known)]:
+            _replace_latest(word, str(tile))
+        for node in _table_nodes(query):
+            narrowing.apply(node, known[node.name.lower()])
     return Question(query.sql(dialect=DIALECT), frozenset(known[each.lower()].name for each in reads))
 
 
@@ -297,6 +299,9 @@ class _Narrowing:
         since = moment.at or moment.newest
         within = tile.range_ms >= 0 and since is not None
         self._after = since - timedelta(milliseconds=tile.range_ms) if since is not None and within else None
+
+    def reaches(self, spec: TableSpec) -> bool:
+        return bool(self._conditions(spec, spec.name))
 
     def apply(self, node: exp.Table, spec: TableSpec) -> None:
         select = node.parent.parent if isinstance(node.parent, exp.From) else None

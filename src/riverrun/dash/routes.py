@@ -7,7 +7,7 @@ nothing but the files here. A tile's SQL is the pipeline file's: a request choos
 import gzip
 import hashlib
 import mimetypes
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -15,19 +15,20 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from riverrun.cluster.loopback import is_for_us
 from riverrun.dash.feed import error_for_page
 from riverrun.dash.live import Hub
 from riverrun.errors import RiverrunError, StoreUnavailableError, UsageError
 from riverrun.model.dashboard import Dashboard, Tile
 
 JSON = "application/json"
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 FILTER = "f."
 MOST_FILTERS = 8
 MOST_TEXT = 500
@@ -55,14 +56,14 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-def dash_app(hub: Hub, *, names: Collection[str] = LOOPBACK) -> Starlette:
+def dash_app(hub: Hub) -> Starlette:
     """The dashboards as an application of their own. End the hub before the server, else it waits for its viewers."""
-    return Starlette(routes=dash_routes(hub, names=names), middleware=[Middleware(Guard, names=frozenset(names))])
+    return Starlette(routes=dash_routes(hub), middleware=[Middleware(Guard)])
 
 
-def dash_routes(hub: Hub, *, names: Collection[str] = LOOPBACK) -> list[Route]:
+def dash_routes(hub: Hub) -> list[Route]:
     """The same as routes for another application, such as the store's; each brings its own guard."""
-    guard = [Middleware(Guard, names=frozenset(names))]
+    guard = [Middleware(Guard)]
 
     async def dashboards(_: Request) -> Response:
         await hub.ready()
@@ -219,9 +220,8 @@ def _file(request: Request, asset: Asset) -> Response:
 class Guard:
     """Refuses who calls this server by a foreign name, and tells browsers what its pages may do."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str] = LOOPBACK) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -235,16 +235,9 @@ class Guard:
                 message["headers"] = given + [(name, value) for name, value in HEADERS if name not in known]
             await send(message)
 
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
-        if len(hosts) != 1 or host_name(hosts[0]) not in self._names:
+        if not is_for_us(Headers(scope=scope).getlist("host")):
             message = "This server answers only to 127.0.0.1, localhost and [::1]"
             refused = _json({"error": {"code": "USAGE", "message": message}}, 403)
             await refused(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)
-
-
-def host_name(host: str) -> str:
-    """The name in a Host header, without its port; `[::1]` alone has colons too."""
-    name, colon, port = host.strip().rpartition(":")
-    return (name if colon and port.isdigit() else host.strip()).lower()

@@ -3,7 +3,7 @@
 import pytest
 
 import riverrun as rr
-from riverrun.dash.checking import check, problems
+from riverrun.dash.checking import check, wrong_tiles
 from riverrun.errors import PipelineError
 from support.city import HOUSE_LOAD, PRICES, STREET_LOAD, city_app
 
@@ -11,7 +11,7 @@ TABLES = {each.name: each for each in (HOUSE_LOAD, STREET_LOAD, PRICES)}
 
 
 def test_a_right_dashboard_has_none() -> None:
-    assert problems(city_app().dashboards.values(), TABLES) == []
+    assert wrong_tiles(city_app().dashboards.values(), TABLES) == []
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -21,14 +21,16 @@ def test_all_problems_are_told_at_once() -> None:
         rr.line("B", "street_lod"),
         rr.leaderboard("C", "house_load", by="load_kw", y="house_id"),
         rr.number("D", "select sum(h.load_kw) as total from house_load as h having total > 1"),
+        rr.line("E", "select street, load_kw from street_load"),
         rr.text("fine"),
     )
-    found = problems(app.dashboards.values(), TABLES)
-    assert len(found) == 3
+    found = [f"{line}: {error}" for line, error in wrong_tiles(app.dashboards.values(), TABLES)]
+    assert len(found) == 4
     assert all(each.startswith("test_checking.py:") for each in found)
-    assert "its SQL names load_kv, which house_load does not have" in found[0]
-    assert "Did you mean 'load_kw'?" in found[0]
+    assert "The tile 'A': There is no column load_kv in house_load (line 1, column 12)" in found[0]
+    assert "Did you mean load_kw?" in found[0]
     assert "Did you mean 'street_load'?" in found[1]
     assert "y names house_id, which is text in house_load" in found[2]
-    with pytest.raises(PipelineError, match=r"3 problems in meters\.py"):
+    assert "goes along a time, and its SQL gives none" in found[3]
+    with pytest.raises(PipelineError, match=r"4 problems in meters\.py"):
         check(app.dashboards.values(), TABLES, "meters.py")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from riverrun.dash.checking import problems
+from riverrun.dash.checking import wrong_tiles
 from riverrun.model import dashboard
 from support.city import HOUSE_LOAD, STREET_LOAD
 
@@ -16,7 +16,7 @@ def test_the_file_it_shows_is_right() -> None:
     namespace: dict[str, Any] = {}
     exec(code[0], namespace)  # noqa: S102  -- our own documentation
     tables = {each.name: each for each in (HOUSE_LOAD, STREET_LOAD)}
-    assert problems(namespace["app"].dashboards.values(), tables) == []
+    assert wrong_tiles(namespace["app"].dashboards.values(), tables) == []
 
 
 def test_every_kind_and_option_is_told() -> None:

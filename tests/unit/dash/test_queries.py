@@ -186,13 +186,22 @@ def test_a_value_of_another_type_is_refused(filters: Filters) -> None:
         (rr.bar("Load", "events", y="load"), "does not say which column tells its bars apart"),
         (rr.number("Load", "select sum(load from loads"), "its SQL cannot be understood"),
         (rr.number("Load", "select 1; select 2"), "its SQL is not one question"),
-        (rr.number("Load", "select latest from loads"), "latest stands alone"),
     ],
 )
 def test_what_cannot_be_asked_is_said(tile: rr.Tile, said: str) -> None:
     with pytest.raises(QueryError) as caught:
         question(tile, TABLES, {})
     assert said in str(caught.value)
+
+
+def test_latest_wants_a_column_beside_it() -> None:
+    with pytest.raises(QueryError, match="latest stands alone"):
+        question(rr.number("Load", "select latest from loads"), TABLES, {"street": "Elm"})
+
+
+def test_the_newest_of_whole_tables_is_left_to_the_store() -> None:
+    tile = rr.number("Load", "select sum(load) as load from loads where minute = latest")
+    assert question(tile, TABLES, {"other": "x"}).sql.endswith("WHERE minute = latest")
 
 
 def test_the_tables_that_are_read_are_known() -> None:

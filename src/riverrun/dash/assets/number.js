@@ -41,9 +41,10 @@ export class NumberTile {
     const by = last[1] - first[1];
     const share = first[1] ? Math.abs(by / first[1]) * 100 : null;
     const size = share !== null && share < 1000 ? `${figure(share, share < 10 ? 1 : 0)} %` : figure(Math.abs(by), this.tile.decimals);
-    const sign = by > 0 ? "↑" : by < 0 ? "↓" : "=";
-    setText(this.change, by ? `${sign} ${size} in ${span(this.tile.compare)}` : `= in ${span(this.tile.compare)}`);
-    setAttribute(this.change, "aria-label", `${by > 0 ? "up" : by < 0 ? "down" : "no change"} ${by ? size : ""} in ${span(this.tile.compare)}`);
+    const [sign, spoken] = by > 0 ? ["↑", "up"] : by < 0 ? ["↓", "down"] : ["=", "no change"];
+    const text = `${by ? ` ${size}` : ""} in ${span(this.tile.compare)}`;
+    if (this.change.textContent === sign + spoken + text) return;
+    this.change.replaceChildren(el("span", { "aria-hidden": "true" }, sign), el("span", { class: "unseen" }, spoken), text);
   }
 
   drawWay(rows) {
