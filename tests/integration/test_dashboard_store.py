@@ -1,6 +1,8 @@
 """The dashboards over the real embedded store and its server: records in a topic become figures on a stream of events."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.city import STREET_LOAD, STREETS, City
 
 SECONDS = 60.0
+pytestmark = pytest.mark.kafka
 
 
 def board() -> rr.App:
@@ -50,7 +53,6 @@ def total(city: City, minute: int) -> float:
     return float(sum(row["load_kw"] for row in city.rows(minute)))
 
 
-@pytest.mark.kafka
 def test_records_become_figures(kafka: KafkaUnderTest, kafka_topic: Any, tmp_path: Path) -> None:
     from dataclasses import replace
 
@@ -83,6 +85,40 @@ def test_records_become_figures(kafka: KafkaUnderTest, kafka_topic: Any, tmp_pat
         ours = {(row[0], row[1]): row[2] for row in tiles["load-by-street"]["rows"]}
         assert all(ours[key] > 0 for key in ours)
         assert {street for _, street in ours} == set(STREETS)
+
+
+FILE = """
+import riverrun as rr
+
+app = rr.App("{app}")
+app.dashboard(rr.text("Hello **you**", title="Words"), title="A page")
+"""
+
+
+def test_serve_shows_the_files_dashboards_and_ends_with_pages_open(
+    kafka: KafkaUnderTest, kafka_topic: Any, tmp_path: Path
+) -> None:
+    app = kafka_topic().replace("-", "_")
+    (tmp_path / "page.py").write_text(FILE.format(app=app), encoding="utf-8")
+    command = [sys.executable, "-m", "riverrun", "serve", "page.py", "--bootstrap-servers", kafka.bootstrap_servers]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if "The dashboard of" in line)
+        address = told.strip().removesuffix("/.").split(" ")[-1]
+        with httpx.Client(base_url=address, trust_env=False, timeout=SECONDS) as client:
+            assert client.get("/api/dashboards").json()["dashboards"][0]["title"] == "A page"
+            with client.stream("GET", "/api/live/main") as answer:
+                lines = answer.iter_lines()
+                assert "event: hello" in lines
+                process.terminate()
+                # The stream ends in order: who reads it sees its end, and no error.
+                assert not [line for line in lines if line.startswith("event: error")]
+        assert process.wait(SECONDS) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()  # type: ignore[union-attr]
 
 
 def apply(tiles: dict[str, dict[str, Any]], message: dict[str, Any]) -> None:

@@ -113,6 +113,7 @@ class Viewer:
     async def messages(self) -> AsyncIterator[bytes]:
         """Server-sent events, until the hub closes or the caller stops asking."""
         hub, view = self._hub, self._view
+        hub.join(view, self)
         try:
             yield b"retry: 1000\n\n" + _event("hello", {"now": _now(), "revision": hub.revision})
             number = view.number
@@ -169,16 +170,22 @@ class Hub:
         if sum(len(each.viewers) for each in self._views.values()) >= MOST_VIEWERS:
             raise StoreUnavailableError(f"{MOST_VIEWERS} pages look on already", hint="Close some of them")
         view = self._view(found, filters)
+        self._wanted.set()
+        # Who goes away before the first message never joins, and so never leaves.
+        self._linger(view)
+        return Viewer(self, view)
+
+    def join(self, view: View, viewer: Viewer) -> None:
         if view.ends is not None:
             view.ends.cancel()
             view.ends = None
-        viewer = Viewer(self, view)
         view.viewers.add(viewer)
-        self._wanted.set()
-        return viewer
 
     def leave(self, view: View, viewer: Viewer) -> None:
         view.viewers.discard(viewer)
+        self._linger(view)
+
+    def _linger(self, view: View) -> None:
         if not view.viewers and view.ends is None and not self.closed:
             view.ends = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end, view)
 
