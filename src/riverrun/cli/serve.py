@@ -1,9 +1,14 @@
 """`riverrun serve`: the process that owns the project's store."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from riverrun.cli.context import cluster_option, load_declared, loaded
 from riverrun.cli.output import say
+
+if TYPE_CHECKING:
+    from riverrun.model.dashboard import Dashboard
 
 
 @click.command(epilog="Example: riverrun serve meters.py --store embedded")
@@ -17,13 +22,15 @@ from riverrun.cli.output import say
 def serve(
     *, file: str | None, name: str | None, store_kind: str | None, port: int | None, bootstrap: str | None
 ) -> None:
-    """Open the store of the project, follow its tables and answer questions about them, until Ctrl-C.
+    """Open the store of the project, follow its tables, answer questions and show dashboards of them, until Ctrl-C.
 
-    FILE is the pipeline file: it says which app. Its tables are those that `riverrun run` has told the app's catalog.
-    One process at a time serves a project; `riverrun query` and `riverrun tables` find it.
+    FILE is the pipeline file: it says which app, and what its dashboards show. Its tables are those that `riverrun run`
+    has told the app's catalog. One process at a time serves a project; `riverrun query` and `riverrun tables` find it.
     """
     from riverrun.cli.pipeline import stop_on_signals
     from riverrun.config.serve_state import ServeState
+    from riverrun.dash.live import Hub
+    from riverrun.dash.routes import dash_routes
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
     from riverrun.store.contract import Limits
@@ -36,13 +43,14 @@ def serve(
 
     settings = loaded(kafka__bootstrap_servers=bootstrap, store__kind=store_kind, store__port=port)
     app_name = name
+    dashboards: dict[str, Dashboard] = {}
     if app_name is None:
         app = load_declared(settings, file)
         if app is None:
             raise UsageError(
                 "No pipeline file is named", hint="Give its path, set project.app in riverrun.toml, or say --name APP"
             )
-        app_name = app.name
+        app_name, dashboards = app.name, app.dashboards
     connection = require_cluster(settings.settings.kafka, settings.project)
     store = settings.settings.store
     limits = Limits(store.query_rows, float(store.query_seconds))
@@ -54,10 +62,15 @@ def serve(
         ServeState(settings.project, app_name, store.kind) as state,
         stop_on_signals() as stop,
         open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
-        StoreServer(opened, store.port, limits=limits) as server,
+        StoreServer(
+            opened, store.port, limits=limits, routes=dash_routes(hub := Hub(opened, dashboards, app_name))
+        ) as server,
     ):
         address = server.start()
         state.write(address)
+        if dashboards:
+            notice(f"the dashboard of {app_name} is at {address}/")
         notice(f"the tables of {app_name} are at {address}/api/tables; Ctrl-C stops")
         stop.wait()
+        hub.end()
     say("Stopped.")

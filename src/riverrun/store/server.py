@@ -314,7 +314,8 @@ class _Manners:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["Cache-Control"] = "no-store"
+                # The files of a page say themselves how long they may be kept.
+                headers.setdefault("Cache-Control", "no-store")
                 headers["X-Content-Type-Options"] = "nosniff"
                 headers["Server"] = "riverrun"
             await send(message)

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from riverrun.app import App
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Kept
 from riverrun.model.quantity import milliseconds
@@ -56,9 +57,24 @@ def tables_of(done: Compilation) -> list[TableSpec]:
             continue
         problems += _wrong(table, kept)
         found.append(table)
+    if not problems and not done.problems:
+        problems += _wrong_tiles(app, found)
     done.problems += problems
     done.require()
     return found
+
+
+def _wrong_tiles(app: App, tables: list[TableSpec]) -> list[Problem]:
+    """What the dashboards ask for and the tables do not have."""
+    if not app.dashboards:
+        return []
+    from riverrun.dash.checking import wrong_tiles
+
+    found = wrong_tiles(app.dashboards.values(), {each.name: each for each in tables})
+    return [
+        Problem(str(line), error.what + (f"; expected {error.expected}" if error.expected else ""), error.hint)
+        for line, error in found
+    ]
 
 
 def _of_stream(compiled: Compiled, kept: Kept) -> TableSpec:

@@ -1,0 +1,1 @@
+"""Dashboards: tiles become questions, their answers reach the browser as they change."""

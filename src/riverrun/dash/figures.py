@@ -1,0 +1,208 @@
+"""Answers as a page gets them: rows of plain JSON values, which column is what, and what changed since the last ones."""
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+
+from riverrun.errors import QueryError
+from riverrun.model.dashboard import Tile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Type = Literal["time", "number", "text", "boolean", "date"]
+Row = tuple[Any, ...]
+# Beyond this a whole number is not exact in a browser, and goes as text.
+SAFE = 2**53 - 1
+DIGITS = 15
+# A change that is more than this share of the rows is sent as all rows.
+MOST_CHANGED = 0.6
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A tile's rows. `x`, `y` and `by` are places in a row; -1 is none."""
+
+    columns: tuple[tuple[str, Type], ...] = ()
+    rows: tuple[Row, ...] = ()
+    x: int = -1
+    y: tuple[int, ...] = ()
+    by: int = -1
+    # There were more rows than a tile shows.
+    more: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        columns = [{"name": name, "type": kind} for name, kind in self.columns]
+        return {"columns": columns, "rows": self.rows, "x": self.x, "y": self.y, "by": self.by, "more": self.more}
+
+
+def figures_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> Figures:
+    """The answer to a tile's question. QueryError when it is not of the shape that the tile can show."""
+    columns = tuple((each.name, _type(str(each.type))) for each in table.schema)
+    values = [_values(table.column(place), str(each.type)) for place, each in enumerate(table.schema)]
+    x, y, by = roles(tile, columns)
+    rows = tuple(zip(*values, strict=True)) if values else ()
+    if tile.kind == "number" and len(rows) > 1:
+        raise QueryError(
+            f"{tile} is one number, and its SQL gave {len(rows)} rows", hint="Add an aggregate, such as sum, or limit 1"
+        )
+    if x >= 0 and tile.kind in {"line", "area", "candle", "heat_map", "bar"}:
+        # Tables are asked newest first; a chart goes the other way.
+        rows = tuple(sorted((row for row in rows if row[x] is not None), key=lambda row: _order(row[x])))
+    return Figures(columns, rows, x, y, by, more)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    return (0, value) if isinstance(value, int | float) else (1, str(value))
+
+
+def _type(arrow: str) -> Type:
+    if arrow.startswith("timestamp"):
+        return "time"
+    if arrow.startswith("date"):
+        return "date"
+    if arrow == "bool":
+        return "boolean"
+    if arrow.startswith(("int", "uint", "double", "float", "halffloat", "decimal")):
+        return "number"
+    return "text"
+
+
+def _values(column: Any, arrow: str) -> list[Any]:
+    if arrow.startswith("timestamp"):
+        milliseconds: list[Any] = column.cast("timestamp[ms]", safe=False).cast("int64").to_pylist()
+        return milliseconds
+    values: list[Any] = column.to_pylist()
+    plain = _plain(arrow)
+    return values if plain is None else [None if each is None else plain(each) for each in values]
+
+
+def _plain(arrow: str) -> Callable[[Any], Any] | None:
+    """What makes a value of this type one of JSON; None when it is one already."""
+    if arrow in {
+        "string",
+        "large_string",
+        "string_view",
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "uint8",
+        "uint16",
+        "uint32",
+        "null",
+    }:
+        return None
+    if arrow in {"double", "float", "halffloat"}:
+        return lambda value: value if math.isfinite(value) else str(value)
+    if arrow in {"int64", "uint64"}:
+        return lambda value: value if -SAFE <= value <= SAFE else str(value)
+    if arrow.startswith("decimal"):
+        return _decimal
+    return str
+
+
+def _decimal(value: Decimal) -> int | float | str:
+    """As a number where a browser's has all its digits."""
+    if len(value.as_tuple().digits) > DIGITS:
+        return str(value)
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def roles(tile: Tile, columns: Sequence[tuple[str, Type]]) -> tuple[int, tuple[int, ...], int]:
+    """Which column is x, which are y, which is by: as the tile names them, else by their types."""
+    names = [name.lower() for name, _ in columns]
+    kinds = [kind for _, kind in columns]
+
+    def place(what: str, name: str) -> int:
+        if not name:
+            return -1
+        if name.lower() in names:
+            return names.index(name.lower())
+        raise QueryError(
+            f"{tile}: {what} names {name}, which its SQL does not give", expected=", ".join(name for name, _ in columns)
+        )
+
+    x, by = place("x", tile.x), place("by", tile.by)
+    along = tile.kind in {"line", "area", "candle", "heat_map"}
+    if x < 0 and along:
+        x = _first(kinds, ("time", "date"))
+        if x < 0:
+            raise QueryError(f"{tile} goes along a time, and its SQL gives none", expected="a column of times, or x=")
+    if by < 0 and tile.kind in {"bar", "leaderboard", "status", "heat_map"} and x != 0:
+        by = next((at for at, kind in enumerate(kinds) if kind in {"text", "date", "boolean"} and at != x), -1)
+    if by < 0 and tile.kind in {"line", "area"} and not tile.y:
+        by = next((at for at, kind in enumerate(kinds) if kind == "text" and at != x), -1)
+    y = tuple(place("y", name) for name in tile.y)
+    if not y and tile.kind == "number":
+        y = (0,) if columns else ()
+    elif not y and tile.kind != "rows":
+        y = tuple(at for at, kind in enumerate(kinds) if kind == "number" and at not in (x, by))
+        if not y:
+            raise QueryError(f"{tile}: its SQL gives no column of numbers", expected="a figure to show, or y=")
+        if tile.kind not in {"line", "area"}:
+            y = y[:1]
+    return x, y, by
+
+
+def _first(kinds: Sequence[str], wanted: tuple[str, ...]) -> int:
+    return next((at for at, kind in enumerate(kinds) if kind in wanted), -1)
+
+
+@dataclass(frozen=True)
+class Change:
+    """From one list of rows to the next: take these stretches out (first, count), then put these rows in, in order."""
+
+    drop: list[tuple[int, int]] = field(default_factory=list)
+    put: list[tuple[int, Row]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.drop or self.put)
+
+
+def change(old: Sequence[Row], new: Sequence[Row]) -> Change | None:
+    """What turns `old` into `new`. None when so much differs that sending all rows is less."""
+    kept = _kept(old, new)
+    if len(new) - len(kept) > MOST_CHANGED * len(new):
+        return None
+    stay_old = {was for was, _ in kept}
+    stay_new = {now for _, now in kept}
+    drop: list[tuple[int, int]] = []
+    for at in range(len(old)):
+        if at in stay_old:
+            continue
+        if drop and drop[-1][0] + drop[-1][1] == at:
+            drop[-1] = (drop[-1][0], drop[-1][1] + 1)
+        else:
+            drop.append((at, 1))
+    return Change(drop, [(at, row) for at, row in enumerate(new) if at not in stay_new])
+
+
+def _kept(old: Sequence[Row], new: Sequence[Row]) -> list[tuple[int, int]]:
+    """Places (old, new) of the rows that both have in the same order: the longest such list."""
+    places: defaultdict[Row, list[int]] = defaultdict(list)
+    for at in range(len(old) - 1, -1, -1):
+        places[old[at]].append(at)
+    pairs = [(places[row].pop(), at) for at, row in enumerate(new) if places.get(row)]
+    # Longest increasing subsequence of the old places, by patience.
+    tops: list[int] = []
+    piles: list[int] = []
+    before: list[int] = []
+    for number, (was, _) in enumerate(pairs):
+        pile = bisect_left(tops, was)
+        before.append(piles[pile - 1] if pile else -1)
+        if pile == len(tops):
+            tops.append(was)
+            piles.append(number)
+        else:
+            tops[pile], piles[pile] = was, number
+    found: list[tuple[int, int]] = []
+    at = piles[-1] if piles else -1
+    while at >= 0:
+        found.append(pairs[at])
+        at = before[at]
+    return found[::-1]
