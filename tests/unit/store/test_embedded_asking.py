@@ -215,4 +215,6 @@ def test_a_question_that_needs_too_much_memory_is_told_so(asking: Asking) -> Non
 
 def test_dialect_is_checked_before(asking: Asking) -> None:
     """Where riverrun's own SQL is prepared: one function, which the store calls."""
-    assert run_text("SELECT 1", {}) == "SELECT 1"
+    assert run_text("SELECT 1", {}) == 'SELECT 1 AS "1"'
+    with pytest.raises(QueryRefusedError):
+        run_text("DROP TABLE loads", {})
