@@ -43,7 +43,7 @@ class Upkeep:
         max_bytes: int,
         notice: Callable[[str], None],
         *,
-        paused: Callable[[float], AbstractContextManager[bool]] = lambda _: nullcontext(enter_result=True),
+        paused: Callable[[float], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._database = database
         self._file = file
