@@ -125,7 +125,7 @@ class LocalDruid(Server):
         if self.settings.quick_start:
             name, log = f"druid-{druid.version}", self.home.logs / "class-archive.out"
             flags = (*QUICK_START, "-Xmx256m")
-            self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.names))
+            self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.roles))
         record = self._recorded(druid.version, folder)
         for name in self.plan.names:
             # Its port is free again only when an earlier process of it has ended.
@@ -193,9 +193,9 @@ class LocalDruid(Server):
             ZOOKEEPER,
             self.plan,
             record,
+            # Without the class archive: it is quick by itself, and would hold all of Druid's classes in memory.
             home=self.home,
             runtime=druid.runtime,
-            archive=self._archive,
             notice=self._notice,
         )
         roles = [
