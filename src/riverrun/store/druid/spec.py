@@ -121,6 +121,9 @@ def supervisor_spec(declared: Declared, reading: Reading) -> dict[str, Any]:
             "tuningConfig": {
                 "type": "kafka",
                 "maxRowsPerSegment": 5_000_000,
+                # A segment is made of all that was put on disk since the task began, column by column, each with a buffer of
+                # 64 kB outside the heap: so many at a time.
+                "maxColumnsToMerge": 200,
                 "offsetFetchPeriod": "PT5S",
                 "httpTimeout": "PT10S",
                 "shutdownTimeout": "PT10S",

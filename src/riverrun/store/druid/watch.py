@@ -35,7 +35,7 @@ _REASONS = (
     (("ClassNotFound", "could not be found", "InstantiationException"), "Druid lacks a class that its spec names"),
     (("ParseException", "parse exceptions", "Unparseable"), "its records cannot be read"),
     (("metadata",), "its offsets in Druid's metadata store do not fit what its tasks have read"),
-    (("OutOfMemory", "heap space"), "Druid's indexer has too little memory"),
+    (("OutOfMemory", "heap space"), "Druid's indexer has too little memory (heap or direct); restart it with more"),
     (("No space left",), "the disk is full"),
 )  # fmt: skip
 
