@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LIMITS = Limits(rows=20_000, seconds=10.0)
 # How many figures a number's way consists of.
 POINTS = 24
+# Somebody who moves the slider waits for it.
+MOST_WAY_BACK_SECONDS = 0.4
 _LOG = logging.getLogger(__name__)
 
 
@@ -121,9 +123,13 @@ class Feed:
         if self.tile.kind != "number":
             return figures
         way = Way(self.tile)
-        if self.tile.compare_ms > 0:
-            before = at.timestamp() * 1000 - self.tile.compare_ms
-            way.add(before, self.value_at(store, scene, before))
+        way.with_now(figures, at.timestamp() * 1000)
+        began = time.monotonic()
+        # The oldest first: without it there is no change to tell.
+        for moment in sorted(way.missing(), key=lambda each: (each > at.timestamp() * 1000 - way.span, -each)):
+            if time.monotonic() - began > MOST_WAY_BACK_SECONDS:
+                break
+            way.add(moment, self.value_at(store, scene, moment))
         return way.with_now(figures, at.timestamp() * 1000)
 
     def value_at(self, store: Store, scene: Scene, moment_ms: float) -> Any:

@@ -162,6 +162,12 @@ def _y_of(tile: Tile, spec: TableSpec) -> tuple[str, ...]:
         return tile.y
     if len(numbers) == 1:
         return (numbers[0],)
+    if types.get(tile.by, "").startswith(_NUMBERS):
+        other = next((each for each in spec.key if each != spec.time), "house_id")
+        raise QueryError(
+            f"{tile} is by {tile.by}, a number, and does not say which figure it shows",
+            hint=f'by names what is told apart, y its figure: by="{other}", y="{tile.by}"',
+        )
     raise QueryError(
         f"{tile} does not say which column it shows",
         expected=f"y=, one of {', '.join(numbers)}"

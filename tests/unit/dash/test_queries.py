@@ -183,6 +183,7 @@ def test_a_value_of_another_type_is_refused(filters: Filters) -> None:
         (rr.line("Load", "loads", y="load", by="stret"), "Did you mean 'street'?"),
         (rr.line("Load", "loads"), "does not say which column it shows. Expected y=, one of load, n"),
         (rr.line("Load", "loads", y="street"), "y names street, which is text in loads"),
+        (rr.leaderboard("Load", "newest", by="load"), 'by="house", y="load"'),
         (rr.bar("Load", "events", y="load"), "does not say which column tells its bars apart"),
         (rr.number("Load", "select sum(load from loads"), "its SQL cannot be understood"),
         (rr.number("Load", "select 1; select 2"), "its SQL is not one question"),

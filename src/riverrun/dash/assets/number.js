@@ -1,6 +1,6 @@
 // One figure, how it changed, and its way there.
 import { el, setAttribute, setText, svg } from "./dom.js";
-import { figure, moment, span } from "./format.js";
+import { age, figure, moment, span } from "./format.js";
 import { level } from "./colors.js";
 
 const WORDS = { warn: "warning", bad: "critical" };
@@ -36,13 +36,15 @@ export class NumberTile {
 
   drawChange(rows) {
     const [first, last] = [rows[0], rows.at(-1)];
-    const whole = this.tile.compare > 0 && rows.length > 1 && last[0] - first[0] > this.tile.compare * 0.5;
-    if (!whole || typeof first[1] !== "number" || typeof last[1] !== "number") return setText(this.change, "");
+    // Where the table does not go back that far, the change is over what there is, and says so.
+    const over = rows.length > 2 ? last[0] - first[0] : 0;
+    const within = over >= this.tile.compare * 0.9 ? span(this.tile.compare) : age(over);
+    if (this.tile.compare <= 0 || over < 1000 || typeof first[1] !== "number" || typeof last[1] !== "number") return setText(this.change, "");
     const by = last[1] - first[1];
     const share = first[1] ? Math.abs(by / first[1]) * 100 : null;
     const size = share !== null && share < 1000 ? `${figure(share, share < 10 ? 1 : 0)} %` : figure(Math.abs(by), this.tile.decimals);
     const [sign, spoken] = by > 0 ? ["↑", "up"] : by < 0 ? ["↓", "down"] : ["=", "no change"];
-    const text = `${by ? ` ${size}` : ""} in ${span(this.tile.compare)}`;
+    const text = `${by ? ` ${size}` : ""} in ${within}`;
     if (this.change.textContent === sign + spoken + text) return;
     this.change.replaceChildren(el("span", { "aria-hidden": "true" }, sign), el("span", { class: "unseen" }, spoken), text);
   }
