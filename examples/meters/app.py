@@ -39,3 +39,15 @@ app.sql("street_load", "select minute, street, sum(load_kw) as load_kw from hous
 @app.stream
 def high_load(readings: DataFrame) -> DataFrame:
     return readings.where("load_kw > 2.0")
+
+
+app.dashboard(
+    rr.number("City load", "select sum(load_kw) from street_load where minute = latest", unit="kW", width=3),
+    rr.number("Houses", "select count(distinct house_id) from house_load", width=3, compare=None),
+    rr.number("Highest house", "select max(load_kw) from house_load where minute = latest", unit="kW", width=3),
+    rr.number("Above 2 kW", "select count(*) from high_load where at = latest", width=3),
+    rr.line("Load by street", "street_load", x="minute", y="load_kw", by="street", unit="kW", width=8),
+    rr.leaderboard("Highest houses", "house_load", by="house_id", y="load_kw", unit="kW", closed=True, width=4),
+    rr.line("Houses of {street}", "house_load", x="minute", y="load_kw", by="house_id", unit="kW", when="street"),
+    title="City power",
+)

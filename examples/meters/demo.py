@@ -27,6 +27,7 @@ from riverrun.artifacts import fetch_set
 from riverrun.cli.fetch import shown_progress
 from riverrun.config import Project, load
 from riverrun.config.run_state import running_state
+from riverrun.config.serve_state import find_serving
 from riverrun.config.stream_state import last
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import group_lags
@@ -63,6 +64,9 @@ class Demo:
         self._source = self._part("source", "source.py", *city)
         with steps.step("Waiting for the first results", "Every stream has read its first records"):
             steps.until(lambda: self._all_running(read=1), 300, "the streams read nothing")
+        with steps.step("Starting the store", "The tables and their dashboard are served"):
+            steps.until(self._served, 120, "the store did not start")
+        self._console.print(f"[bold]The dashboard is at {self._address}/[/bold]  (Ctrl-C ends the demo)")
         self._watchers = [self._part(f"watch-{number}", "watch.py") for number in range(1, MEMBERS + 1)]
 
     def _part(self, name: str, *arguments: str) -> Part:
@@ -75,6 +79,12 @@ class Demo:
         self._check()
         state = running_state(Project(HERE))
         return state is not None and state.state == "ready"
+
+    def _served(self) -> bool:
+        self._check()
+        serving = find_serving(Project(HERE))
+        self._address = serving.address if serving is not None else ""
+        return serving is not None
 
     def _all_running(self, *, read: int) -> bool:
         """Whether all streams run and have read so many records."""
