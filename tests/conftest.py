@@ -1,8 +1,18 @@
 """Options of our own suite."""
 
+import random
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from riverrun.cluster.druid import LocalDruid
+
+# The first test that uses Druid starts it.
+DRUID_TEST_SECONDS = 480
 
 # A shell that starts us in the background makes us ignore Ctrl-C, and our children inherit that; tests send it to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -13,6 +23,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def spark_slots() -> int:
     """Enough for a real-time stream or two, whatever the machine has."""
     return 16
+
+
+@pytest.fixture(scope="session")
+def druid(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[LocalDruid]":
+    """One Druid for the whole run. It reads any Kafka on this machine; a test that kills a role starts it again."""
+    from riverrun.cluster.druid import LocalDruid
+    from riverrun.config import DruidSettings
+
+    root = tmp_path_factory.mktemp("druid")
+    with LocalDruid(root, DruidSettings(), first_port=random.randrange(12000, 28000, 10)) as running:
+        yield running
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "druid" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(DRUID_TEST_SECONDS))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -106,9 +106,12 @@ def _table(state: RunState) -> "RenderableType":
 
     from riverrun.cluster.usage import shown_row, state_rows
 
-    head = Text(f"Kafka is {state.state}", style=_COLOURS.get(state.state, ""))
+    what = "Kafka with Druid" if state.settings.get("druid") else "Kafka"
+    head = Text(f"{what} is {state.state}", style=_COLOURS.get(state.state, ""))
     if state.bootstrap_servers and state.state in ("ready", "degraded"):
         head.append(f" on {state.bootstrap_servers}", style="bold")
+        if state.druid_url:
+            head.append(f", {state.druid_url}", style="bold")
         head.append("   Ctrl-C stops it", style="dim")
     elif state.detail:
         head.append(f": {state.detail}", style="dim")

@@ -288,7 +288,7 @@ class _Starting:
 def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block."""
     from riverrun.cli.up import start_in_background
-    from riverrun.cluster.control import find_running, stop_runner
+    from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster
 
     kafka = settings.settings.kafka
@@ -299,7 +299,7 @@ def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
     try:
         yield require_cluster(loaded_again(settings), settings.project)
     finally:
-        stop_runner(settings.project, kafka.stop_timeout_seconds + 10)
+        stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
 def loaded_again(settings: "Loaded") -> Any:

@@ -34,10 +34,11 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     """Show the project's servers (state, address, pid, uptime, memory, restarts) and the streams of its pipeline.
 
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
-    bootstrap_servers, servers, pipeline, streams, replays.
+    bootstrap_servers, druid_url, servers, pipeline, streams, replays.
     """
     settings = loaded()
     report = _attached(settings) if settings.attached else _local(settings)
+    report["druid_url"] = settings.settings.druid.url
     pipeline, progress = _pipeline(settings.project)
     if as_json:
         streams = [each.as_dict() for each in progress.streams] if progress else []
@@ -124,7 +125,11 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     where = f" on {report['bootstrap_servers']}" if report["bootstrap_servers"] else ""
     elsewhere = f" (attached: {settings.origins['kafka.bootstrap_servers']})" if settings.attached else ""
     detail = f": {report['detail']}" if report["detail"] else ""
-    say(f"Kafka is {report['state']}{where}{elsewhere}{detail}")
+    what = "Kafka with Druid" if any(row["kind"] == "druid" for row in report["servers"]) else "Kafka"
+    say(f"{what} is {report['state']}{where}{elsewhere}{detail}")
+    if report["druid_url"]:
+        attached = f" (attached: {settings.origins['druid.url']})" if settings.druid_attached else ""
+        say(f"Druid is on {report['druid_url']}{attached}")
     rows = report["servers"]
     if not rows:
         return

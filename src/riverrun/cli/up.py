@@ -6,12 +6,13 @@ import click
 
 from riverrun.cli.context import confirm, current_project, loaded
 from riverrun.cli.output import say
-from riverrun.config import KafkaSettings
-from riverrun.errors import ConfigError
+from riverrun.config import Settings
+from riverrun.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from riverrun.cluster.druid import DruidRuntime
     from riverrun.cluster.jvm import Runtime
     from riverrun.config import Loaded
     from riverrun.config.run_state import RunState
@@ -23,17 +24,19 @@ Examples:
   riverrun up                          one broker, until Ctrl-C
   riverrun up --detach                 in the background; prints its address
   riverrun up --brokers 3              three brokers, three copies of each partition
+  riverrun up --druid                  Kafka, and a Druid beside it
 """
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when it is ready.")
+@click.option("--druid", is_flag=True, help="Run Druid as well. [default: when store.kind is druid]")
 @click.option("--brokers", type=int, help="How many brokers. [default: 1]")
 @click.option("--controllers", type=int, help="How many controllers of their own. [default: the first brokers]")
 @click.option("--port", type=int, help="Port of the first broker. [default: 9092 or the next free one]")
 @click.option("--heap-mb", type=int, help="Java heap of each broker, in MiB. [default: 256]")
 @click.option("--replication", type=int, help="Copies of each partition. [default: 3, or as many as brokers]")
 @click.option("--min-insync", type=int, help="Copies that must have a record. [default: one less than the copies]")
-def up(*, detach: bool, **flags: int | None) -> None:
-    """Start the project's Kafka, and keep it running.
+def up(*, detach: bool, druid: bool, **flags: int | None) -> None:
+    """Start the project's Kafka, and keep it running; with --druid a Druid as well.
 
     Its data, logs and state are in .riverrun/ of the project: the same data is there after the next `up`. A second `up`
     finds the first one and prints its address. When the settings name a cluster that runs elsewhere, nothing is started.
@@ -42,52 +45,72 @@ def up(*, detach: bool, **flags: int | None) -> None:
     from riverrun.errors import AlreadyRunningError
 
     settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
+    with_druid = wants_druid(settings, asked=druid)
     if settings.attached:
-        _attached(settings)
+        _attached(settings, with_druid=with_druid)
         return
     kafka = settings.settings.kafka
-    state = find_running(settings.project, kafka, _notice)
+    wanted = settings.settings.druid if with_druid else None
+    state = find_running(settings.project, kafka, _notice, druid=wanted)
     if state is None:
         try:
             if detach:
-                _run_detached(settings, flags)
+                _run_detached(settings, {**flags, "druid": with_druid})
             else:
-                _run_here(settings)
+                _run_here(settings, with_druid=with_druid)
             return
         except AlreadyRunningError:
             # Another `up` was quicker: take what it started.
-            state = find_running(settings.project, kafka, _notice)
+            state = find_running(settings.project, kafka, _notice, druid=wanted)
             if state is None:
                 raise
     say(f"Kafka runs already (pid {state.pid}).")
     _address(state)
 
 
-def start_in_background(settings: "Loaded", flags: "Mapping[str, int | None]") -> "RunState":
-    """Start a runner that outlives this process; its state once its servers are ready."""
-    from riverrun.cluster.control import start_detached
+def wants_druid(settings: "Loaded", *, asked: bool = False) -> bool:
+    """Whether Druid is to be run here: asked for, or the project's store and nowhere else."""
+    if settings.druid_attached:
+        if asked:
+            say(
+                f"Attached to the Druid on {settings.settings.druid.url} ({settings.origins['druid.url']}); none is run."
+            )
+        return False
+    return asked or settings.settings.store.kind == "druid"
 
+
+def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> "RunState":
+    """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`."""
+    from riverrun.cluster.control import start_detached, start_seconds
+
+    with_druid = wants_druid(settings, asked=bool(flags.get("druid")))
     # Here, where there is a terminal to show how far a download is; the runner then finds everything in the cache.
     _prepare(settings)
+    if with_druid:
+        _prepare_druid(settings)
     arguments = ["--project", str(settings.project.root)]
     if settings.profile:
         arguments += ["--profile", settings.profile]
     arguments.append("up")
+    arguments += ["--druid"] if with_druid else []
     for name, value in flags.items():
-        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
-    return start_detached(settings.project, arguments, settings.settings.kafka.start_timeout_seconds)
+        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name != "druid" else []
+    return start_detached(settings.project, arguments, start_seconds(settings.settings, druid=with_druid))
 
 
-def _run_detached(settings: "Loaded", flags: "Mapping[str, int | None]") -> None:
-    _address(start_in_background(settings, flags))
-    say("Kafka runs in the background. `riverrun status` shows it, `riverrun down` stops it.")
+def _run_detached(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> None:
+    state = start_in_background(settings, flags)
+    _address(state)
+    what = "Kafka and Druid run" if state.druid_url else "Kafka runs"
+    say(f"{what} in the background. `riverrun status` shows it, `riverrun down` stops it.")
 
 
-def _run_here(settings: "Loaded") -> None:
+def _run_here(settings: "Loaded", *, with_druid: bool) -> None:
     from riverrun.cli.board import make_board
     from riverrun.cluster.supervisor import Supervisor
 
     runtime = _prepare(settings)
+    druid = _prepare_druid(settings) if with_druid else None
     board = make_board()
     printed = False
 
@@ -102,6 +125,7 @@ def _run_here(settings: "Loaded") -> None:
         settings.project,
         settings.settings,
         runtime=runtime,
+        druid=druid,
         notice=board.notice,
         changed=changed,
         looked=board.looked,
@@ -120,11 +144,24 @@ def _prepare(settings: "Loaded") -> "Runtime":
     return Runtime.prepare(settings.settings, progress=shown_progress())
 
 
-def _attached(settings: "Loaded") -> None:
+def _prepare_druid(settings: "Loaded") -> "DruidRuntime":
+    from riverrun.cli.fetch import shown_progress
+    from riverrun.cluster.druid import DruidRuntime
+
+    return DruidRuntime.prepare(settings.settings, progress=shown_progress())
+
+
+def _attached(settings: "Loaded", *, with_druid: bool) -> None:
     from riverrun.kafka.connection import require_cluster
     from riverrun.kafka.probe import Probe
 
     kafka = settings.settings.kafka
+    if with_druid:
+        raise UsageError(
+            "riverrun runs Druid beside its own Kafka only, and this project is attached to one "
+            f"({settings.origins['kafka.bootstrap_servers']})",
+            hint="Name a Druid that runs elsewhere with druid.url, or use the embedded store (store.kind)",
+        )
     connection = require_cluster(kafka, settings.project)
     seen = Probe(connection.properties()).look(kafka.request_timeout_seconds)
     say(
@@ -135,8 +172,10 @@ def _attached(settings: "Loaded") -> None:
 
 
 def _address(state: "RunState") -> None:
-    """The one result of `up`, for `address=$(riverrun up --detach)`."""
+    """The one result of `up`, for `address=$(riverrun up --detach)`; where Druid is, is said beside it."""
     click.echo(state.bootstrap_servers)
+    if state.druid_url:
+        say(f"Druid answers on {state.druid_url}.")
 
 
 def _notice(text: str) -> None:
@@ -150,14 +189,16 @@ Examples:
   riverrun down --delete-data --dry-run     what would be lost
 """
 )
-@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds before the runner is killed.  [default: 40]")
-@click.option("--delete-data", is_flag=True, help="Delete all topics and records afterwards.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0), help="Seconds before the runner is killed.  [default: 40; with Druid 70]"
+)
+@click.option("--delete-data", is_flag=True, help="Delete all topics, records and tables afterwards.")
 @click.option("--dry-run", is_flag=True, help="With --delete-data: say what would be deleted; do nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) -> None:
-    """Stop the project's Kafka. Its data stays, unless --delete-data says otherwise.
+    """Stop the project's servers. Their data stays, unless --delete-data says otherwise.
 
-    Brokers are asked to stop and given time; what does not stop is killed. When nothing runs, nothing happens.
+    They are asked to stop and given time; what does not stop is killed. When nothing runs, nothing happens.
     """
     from riverrun.cluster import control
 
@@ -173,10 +214,10 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
         confirm("Delete it?", "This deletes", losses, yes=yes)
     if timeout is None:
         try:
-            timeout = loaded().settings.kafka.stop_timeout_seconds + 10.0
+            timeout = control.stop_seconds(project, loaded().settings)
         except ConfigError as error:
             say(f"Ignoring {error}")
-            timeout = KafkaSettings().stop_timeout_seconds + 10.0
+            timeout = control.stop_seconds(project, Settings())
     stopped = control.stop_runner(project, timeout, _notice)
     if stopped.pid or stopped.leftovers:
         say("Killed." if stopped.killed else "Stopped.")

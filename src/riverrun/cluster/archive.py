@@ -9,6 +9,7 @@ suspected, and whatever goes wrong here only means a slower start.
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from riverrun.cluster.jvm import Runtime
 from riverrun.cluster.process import GuardedProcess
 
 _QUIET = "-Xlog:cds=off"
+# Numbers by which lines of one list refer to each other; in a list made of several they would collide.
+_LINE_NUMBER = re.compile(rb" id: \d+")
 # Leftovers of a runner that was killed, and archives of jars or a Java that nobody has used for long.
 _LEFTOVER_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
@@ -25,13 +28,17 @@ _UNUSED_SECONDS = 30 * 86400.0
 
 @dataclass
 class ClassArchive:
-    """The archive of one Java and one class path, under the name of the server; made with `flags`."""
+    """The archive of one Java and one class path, under the name of the server; made with `flags`.
+
+    `recordings` is of how many servers the classes are written down: several kinds of server share one archive.
+    """
 
     runtime: Runtime
     log: Path
     name: str
     flags: tuple[str, ...] = ()
-    _recording: Path | None = field(default=None, init=False)
+    recordings: int = 1
+    _recorded: list[Path] = field(default_factory=list, init=False)
     _maker: GuardedProcess | None = field(default=None, init=False)
     _unfinished: Path | None = field(default=None, init=False)
 
@@ -48,38 +55,36 @@ class ClassArchive:
         return self.runtime.cache / "class-archives" / f"{self.name}-java-{java.version}-{key}.jsa"
 
     def options(self) -> list[str]:
-        """Flags for the next server: use the archive, or, once per runner, write down the classes for it."""
+        """Flags for the next server: use the archive, or, so many times per runner, write down the classes for it."""
         archive = self.path
         if archive.is_file():
             with contextlib.suppress(OSError):
                 os.utime(archive)
             # Verified at each start, which takes no time that could be measured: a damaged one is then refused, not run.
             return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-XX:+VerifySharedSpaces", _QUIET]
-        if self._recording is not None:
+        if len(self._recorded) >= self.recordings or self._maker is not None:
             return []
         try:
             archive.parent.mkdir(parents=True, exist_ok=True)
         except OSError:
             return []
-        self._recording = archive.with_name(f"{archive.stem}.{os.getpid()}.{secrets.token_hex(4)}.classes")
-        return [f"-XX:DumpLoadedClassList={self._recording}"]
+        recording = archive.with_name(f"{archive.stem}.{os.getpid()}.{secrets.token_hex(4)}.classes")
+        self._recorded.append(recording)
+        return [f"-XX:DumpLoadedClassList={recording}"]
 
     def make(self, class_path: str = "") -> None:
         """Begin to make the archive in the background, if this runner has recorded the classes for it.
 
         `class_path` is the one the server says it has, where that is not the runtime's.
         """
-        if self._recording is None or not self.wanted or not self._recording.is_file():
+        if not self.wanted or not all(recording.is_file() for recording in self._recorded):
             return
         with contextlib.suppress(OSError):
             self._prune()
-            classes = self._recording.with_suffix(".ready")
-            # The server goes on writing to its list: take a copy up to the last whole line.
-            content = self._recording.read_bytes()
-            lines = content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
-            # Java 17 makes classes of these that crash it when a profiler or another agent looks at classes as they load.
-            classes.write_bytes(b"".join(line for line in lines if not line.startswith(b"@lambda-form-invoker")))
-            self._unfinished = self._recording.with_suffix(".jsa")
+            first = self._recorded[0]
+            classes = first.with_suffix(".ready")
+            classes.write_bytes(b"".join(self._lines()))
+            self._unfinished = first.with_suffix(".jsa")
             options = [*self.flags, "-Xshare:dump", _QUIET]
             files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={self._unfinished}"]
             command = [str(self.runtime.java.executable), *options, *files, "-cp"]
@@ -87,10 +92,28 @@ class ClassArchive:
             self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=19)
             self._maker.start()
 
+    def _lines(self) -> list[bytes]:
+        """The classes of all recordings, each once."""
+        found: dict[bytes, None] = {}
+        for recording in self._recorded:
+            # The server goes on writing to its list: take it up to the last whole line.
+            content = recording.read_bytes()
+            for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
+                # Java 17 makes classes of these that crash it when a profiler or another agent looks at classes as they
+                # load.
+                if line.startswith(b"@lambda-form-invoker"):
+                    continue
+                if len(self._recorded) > 1:
+                    if b" source: " in line:
+                        continue
+                    line = _LINE_NUMBER.sub(b"", line)  # noqa: PLW2901
+                found[line] = None
+        return list(found)
+
     @property
     def wanted(self) -> bool:
         """Whether classes are recorded, and nothing is made of them yet."""
-        return self._recording is not None and self._maker is None
+        return bool(self._recorded) and self._maker is None
 
     @property
     def making(self) -> bool:
@@ -132,8 +155,8 @@ class ClassArchive:
                 path.unlink()
 
     def _clean(self) -> None:
-        for path in (self._recording, self._recording and self._recording.with_suffix(".ready"), self._unfinished):
-            if path is not None:
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
+        made = (self._recorded[0].with_suffix(".ready"),) if self._recorded else ()
+        for path in (*self._recorded, *made, *((self._unfinished,) if self._unfinished is not None else ())):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
         self._unfinished = None

@@ -13,6 +13,10 @@ from pathlib import Path
 from riverrun._version import __version__
 from riverrun.artifacts import State, cache_folder, check_java, check_set, find_java, read_lock
 from riverrun.artifacts.java import OLDEST
+from riverrun.cluster.druid.jars import ALL_SETS, BASE_SET
+from riverrun.cluster.druid.local import FIRST_PORT as FIRST_DRUID_PORT
+from riverrun.cluster.druid.plan import DruidPlan
+from riverrun.cluster.druid.probe import answers_sql
 from riverrun.cluster.home import LEAST_FREE_MB
 from riverrun.cluster.ports import holder_of, is_free
 from riverrun.cluster.runner import FIRST_PORT
@@ -22,6 +26,9 @@ from riverrun.errors import RiverrunError, not_installed
 
 # What a broker needs besides its heap: measured at 120 to 160 MiB.
 JVM_EXTRA_MB = 180
+# The same for each of Druid's six servers, which share their classes.
+DRUID_EXTRA_MB = 100
+DRUID_SERVERS = 6
 COMFORTABLE_FREE_MB = 1024
 FEW_FILES = 4096
 # The one that riverrun[spark] in pyproject.toml names; a test holds the two against each other.
@@ -51,6 +58,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
     yield java
     yield _spark(java)
     yield from _artifacts(loaded)
+    if _runs_druid(loaded):
+        yield _druid_jars(loaded)
     yield _memory(loaded)
     yield _disk("disk", loaded.project.root, "the project")
     yield _disk("cache disk", cache_folder(loaded.settings.artifacts), "the cache")
@@ -58,6 +67,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
     if not loaded.attached:
         yield _port(loaded)
     yield _cluster(loaded)
+    if _runs_druid(loaded):
+        yield _druid_port(loaded)
 
 
 def _failed(check: str, error: RiverrunError) -> Finding:
@@ -145,6 +156,50 @@ def _artifacts(loaded: Loaded) -> Iterator[Finding]:
     yield _repository(loaded, needed=bool(missing or counts[State.CORRUPT]))
 
 
+def _runs_druid(loaded: Loaded) -> bool:
+    """Whether this project runs a Druid here, or would."""
+    state = running_state(loaded.project)
+    running = state is not None and bool(state.settings.get("druid"))
+    return running or (loaded.settings.store.kind == "druid" and not loaded.druid_attached and not loaded.attached)
+
+
+def _druid_jars(loaded: Loaded) -> Finding:
+    settings = loaded.settings.artifacts
+    try:
+        version = next(each.version for each in read_lock(BASE_SET).artifacts if each.name == "druid-services")
+        checked = [each for name in ALL_SETS for each in check_set(name, settings)]
+    except RiverrunError as error:
+        return _failed("druid jars", error)
+    corrupt = [each.path.name for each in checked if each.state is State.CORRUPT]
+    missing = sum(each.state is State.MISSING for each in checked)
+    if corrupt:
+        found = f"changed since they were fetched: {', '.join(corrupt)}"
+        return Finding("druid jars", "fail", found, "Run `riverrun fetch --repair`")
+    if missing:
+        state, todo = ("fail", "Set artifacts.offline to false") if settings.offline else ("warn", "")
+        todo = todo or f"Nothing: `riverrun up` fetches them. `riverrun fetch {' '.join(ALL_SETS)}` does so now"
+        return Finding("druid jars", state, f"Druid {version}: {missing} of {len(checked)} files are missing", todo)
+    return Finding("druid jars", "ok", f"Druid {version}: {len(checked)} files in {cache_folder(settings)}")
+
+
+def _druid_port(loaded: Loaded) -> Finding:
+    state = running_state(loaded.project)
+    if state is not None and state.druid_url:
+        answers = answers_sql(int(state.druid_url.rpartition(":")[2]), loaded.settings.kafka.request_timeout_seconds)
+        if answers:
+            return Finding("druid", "ok", f"{state.druid_url} answers SQL")
+        return Finding("druid", "fail", f"{state.druid_url} does not answer SQL", "See `riverrun status` and its logs")
+    if state is not None:
+        return Finding("druid", "warn", "it is starting", "Wait, or see `riverrun logs druid-router`")
+    port = loaded.settings.druid.port or FIRST_DRUID_PORT
+    if is_free(port):
+        return Finding("druid", "ok", f"it does not run; its port {port} is free")
+    holder = holder_of(port) or "a process that we may not see"
+    if loaded.settings.druid.port:
+        return Finding("druid", "fail", f"its port {port} is taken by {holder}", "Stop that, or set druid.port to 0")
+    return Finding("druid", "ok", f"its port {port} is taken by {holder}; `riverrun up` takes the next free one")
+
+
 def _repository(loaded: Loaded, *, needed: bool) -> Finding:
     from riverrun.artifacts.reach import reach
 
@@ -171,6 +226,13 @@ def _memory(loaded: Loaded) -> Finding:
     nodes = kafka.brokers + kafka.controllers
     needed = nodes * (kafka.heap_mb + JVM_EXTRA_MB)
     found += f"; {nodes} server{'s' if nodes > 1 else ''} of {kafka.heap_mb} MiB heap need about {needed}"
+    if _runs_druid(loaded):
+        try:
+            druid = DruidPlan.of(loaded.settings.druid).memory_mb + DRUID_SERVERS * DRUID_EXTRA_MB
+        except RiverrunError as error:
+            return _failed("memory", error)
+        needed += druid
+        found += f", Druid about {druid}"
     if needed > total:
         return Finding("memory", "fail", found, "Run fewer brokers (kafka.brokers) or smaller ones (kafka.heap_mb)")
     if needed > available:

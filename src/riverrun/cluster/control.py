@@ -15,12 +15,12 @@ from typing import Any
 from riverrun import errors
 from riverrun.cluster.diagnosis import read_from, tail
 from riverrun.cluster.home import check_space, make_folder
-from riverrun.cluster.kafka import CONTROLLER_DELAY_SECONDS, KafkaNode
 from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
+from riverrun.cluster.node import NEEDED_SECONDS, Node
 from riverrun.cluster.plan import KafkaPlan
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
 from riverrun.cluster.server import Deadline
-from riverrun.config import KafkaSettings, Project
+from riverrun.config import DruidSettings, KafkaSettings, Project, Settings
 from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
 from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
 
@@ -66,10 +66,23 @@ def check_same(state: RunState, settings: KafkaSettings) -> None:
         )
 
 
-def server_state(node: KafkaNode, *, state: str, restarts: int = 0, detail: str = "") -> ServerState:
+def check_druid(state: RunState) -> None:
+    """Refuse to take servers without Druid for some with it."""
+    if not state.settings.get("druid"):
+        raise AlreadyRunningError(
+            f"This project's Kafka runs already (pid {state.pid}), without Druid",
+            expected="a runner with Druid",
+            found="one that was started without --druid",
+            hint="Stop it with `riverrun down`, then start both with `riverrun up --druid`; its data stays",
+            pid=state.pid,
+            differ="druid",
+        )
+
+
+def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "") -> ServerState:
     return ServerState(
         name=node.name,
-        kind=node.node.kind,
+        kind=node.kind,
         state=state,
         pid=node.pid,
         address=node.address,
@@ -158,17 +171,28 @@ def _failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path, log
 
 
 def find_running(
-    project: Project, settings: KafkaSettings, notice: Callable[[str], None] = lambda _: None
+    project: Project,
+    settings: KafkaSettings,
+    notice: Callable[[str], None] = lambda _: None,
+    *,
+    druid: DruidSettings | None = None,
 ) -> RunState | None:
     """The project's runner if it lives and runs what the settings ask for; None when nothing runs.
 
-    One that is starting is waited for; so is the end of one that is stopping.
+    `druid` is given when Druid is asked for as well. A runner that is starting is waited for; so is the end of one that is
+    stopping.
     """
     path = lock_path(project)
     deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
+    waits_for_druid = False
     told = ""
     while is_locked(path):
         state = running_state(project)
+        if state is not None and state.settings.get("druid") and not waits_for_druid:
+            waits_for_druid = True
+            deadline = Deadline(deadline.seconds + (druid or DruidSettings()).start_timeout_seconds)
+        if state is not None and druid is not None and state.settings and state.state != "stopping":
+            check_druid(state)
         if state is not None and state.state in ("ready", "degraded"):
             check_same(state, settings)
             return state
@@ -215,6 +239,21 @@ def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
     return error
 
 
+# --- how long ---
+
+
+def start_seconds(settings: Settings, *, druid: bool) -> float:
+    """How long a runner's servers may take to be ready."""
+    return settings.kafka.start_timeout_seconds + (settings.druid.start_timeout_seconds if druid else 0)
+
+
+def stop_seconds(project: Project, settings: Settings) -> float:
+    """How long the project's runner may take to stop what it runs, before it is to be killed."""
+    state = running_state(project)
+    druid = state is not None and bool(state.settings.get("druid"))
+    return settings.kafka.stop_timeout_seconds + (settings.druid.stop_timeout_seconds if druid else 0) + 10.0
+
+
 # --- stop -----------------------------------------------------------------------------------------------------------
 
 
@@ -250,7 +289,7 @@ def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] 
 def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
     """Wait for servers whose runner is gone; their guards end them. Their names."""
     left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
-    deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
+    deadline = Deadline(NEEDED_SECONDS + ORPHAN_GRACE_SECONDS + 10)
     for path in left:
         notice(f"{path.stem} (pid {lock_pid(path)}) is ending")
         if not wait_until_free(path, deadline):
@@ -286,8 +325,10 @@ def data_losses(project: Project) -> list[str]:
     if not any(path.is_file() for path in project.data.rglob("*")):
         return []
     topics = {name: size for name, size in sizes_below(project.data).items() if not name.startswith("__")}
+    druid = sum(path.stat().st_size for path in (project.data / "druid").rglob("*") if path.is_file())
     return [
         *(f"topic {name} ({size / 1e6:.1f} MB)" for name, size in sorted(topics.items())),
+        *([f"all tables in Druid ({druid / 1e6:.1f} MB)"] if druid else []),
         f"all that is in {project.data}, with the offsets of all groups",
     ]
 

@@ -26,6 +26,36 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} (\w+) +")
 
 
 @dataclass(frozen=True)
+class Product:
+    """Whose server it is, and which settings of ours are about it."""
+
+    name: str
+    section: str
+    more_memory: str
+    less_memory: str
+    java_options: str
+    properties: str
+
+
+KAFKA = Product(
+    name="Kafka",
+    section="kafka",
+    more_memory="kafka.heap_mb or `riverrun up --heap-mb`",
+    less_memory="kafka.heap_mb",
+    java_options="kafka.jvm_options, and the variables",
+    properties="[kafka.broker]",
+)
+DRUID = Product(
+    name="Druid",
+    section="druid",
+    more_memory="druid.memory_mb",
+    less_memory="druid.memory_mb",
+    java_options="the variables",
+    properties="[druid.config]",
+)
+
+
+@dataclass(frozen=True)
 class Death:
     """What is known of a server that ended."""
 
@@ -36,6 +66,7 @@ class Death:
     ports: tuple[int, ...]
     folder: Path
     heap_mb: int
+    product: Product = KAFKA
 
     @property
     def ended(self) -> str:
@@ -54,11 +85,12 @@ def explain(
     ports: tuple[int, ...],
     folder: Path,
     heap_mb: int,
+    product: Product = KAFKA,
 ) -> ClusterError:
     """The error for a server that ended, read from what it wrote since it was started."""
     logged = read_from(log, log_start)
     said = read_from(output, output_start)
-    death = Death(name, exit_code, seconds, f"{logged}\n{said}", ports, folder, heap_mb)
+    death = Death(name, exit_code, seconds, f"{logged}\n{said}", ports, folder, heap_mb, product)
     # A Java that does not come up logs nothing; what it says itself is then all there is.
     shown, lines = (log, tail(logged)) if logged.strip() else (output, tail(said))
     about: dict[str, Any] = {
@@ -83,7 +115,7 @@ def _port_taken(death: Death, found: re.Match[str], about: dict[str, Any]) -> Cl
     port, holder = next(((each, by) for each, by in holders if by), (port, None))
     return PortTakenError(
         f"{death.ended}: port {port or death.ports[0]} is taken by {holder or 'another process'}",
-        hint="Stop that process, or choose another kafka.port; 0 takes a free one",
+        hint=f"Stop that process, or choose another {death.product.section}.port; 0 takes a free one",
         port=port,
         pid=holder.pid if holder else 0,
         **about,
@@ -127,7 +159,7 @@ def _foreign_data(death: Death, found: re.Match[str], about: dict[str, Any]) -> 
 
 def _in_use(death: Death, _: re.Match[str], about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
-        f"{death.ended}: another Kafka process uses {death.folder}",
+        f"{death.ended}: another {death.product.name} process uses {death.folder}",
         hint="Stop that process",
         path=death.folder,
         **about,
@@ -138,7 +170,7 @@ def _no_memory(death: Death, found: re.Match[str], about: dict[str, Any]) -> Clu
     return ServerDiedError(
         f"{death.ended}: its heap of {death.heap_mb} MiB is too small",
         found=_shorten(found[0]),
-        hint="Give it more with kafka.heap_mb or `riverrun up --heap-mb`",
+        hint=f"Give it more with {death.product.more_memory}",
         heap_mb=death.heap_mb,
         **about,
     )
@@ -148,7 +180,7 @@ def _no_machine_memory(death: Death, found: re.Match[str], about: dict[str, Any]
     return ServerDiedError(
         f"{death.ended}: this machine cannot give it a heap of {death.heap_mb} MiB",
         found=_shorten(found[0]),
-        hint="Give it less with kafka.heap_mb, or end other programs",
+        hint=f"Give it less with {death.product.less_memory}, or end other programs",
         heap_mb=death.heap_mb,
         **about,
     )
@@ -158,14 +190,14 @@ def _bad_option(death: Death, found: re.Match[str], about: dict[str, Any]) -> Cl
     return ServerDiedError(
         f"{death.ended}: Java refuses an option",
         found=_shorten(found[0]),
-        hint="Check kafka.jvm_options, and the variables JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
+        hint=f"Check {death.product.java_options} JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
         **about,
     )
 
 
 def _wrong_java(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: this Java is not one that Kafka runs on",
+        f"{death.ended}: this Java is not one that {death.product.name} runs on",
         found=_shorten(found[0]),
         hint="Set java.home to a Java 17 or newer; `riverrun doctor` shows which one is used",
         **about,
@@ -174,9 +206,9 @@ def _wrong_java(death: Death, found: re.Match[str], about: dict[str, Any]) -> Cl
 
 def _bad_property(death: Death, found: re.Match[str], about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: Kafka refuses its configuration",
+        f"{death.ended}: {death.product.name} refuses its configuration",
         found=_shorten(found[0]),
-        hint="Check [kafka.broker] in riverrun.toml",
+        hint=f"Check {death.product.properties} in riverrun.toml",
         **about,
     )
 
@@ -209,8 +241,8 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[st
     (re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use"), _port_taken),
     (_line_with("Address already in use", r"java\.net\.BindException"), _port_taken),
     (_line_with("No space left on device", "Disk quota exceeded"), _disk_full),
-    (_line_with("Failed to acquire lock on file"), _in_use),
-    (_line_with("OutOfMemoryError", "Too small maximum heap"), _no_memory),
+    (_line_with("Failed to acquire lock on file", "ERROR XSDB6", "Another instance of Derby"), _in_use),
+    (_line_with("OutOfMemoryError", "Too small maximum heap", "Not enough direct memory"), _no_memory),
     (
         _line_with(
             "Could not reserve enough space",
@@ -241,11 +273,30 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, re.Match[str], dict[st
             "InconsistentVoterSetException",
             "different from the voter set",
             r"Corrupt\w*Exception",
+            # Derby's: a file of another version, a damaged page or log.
+            "ERROR XCW00",
+            "ERROR XSLA",
+            "ERROR XSDB",
+            "ERROR XSDG",
+            "ERROR XBM0I",
+            # ZooKeeper's.
+            "Unable to load database on disk",
+            "No snapshot found, but there are log entries",
+            "CRC check failed",
         ),
         _foreign_data,
     ),
     (_line_with("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
-    (_line_with(r"\w*ConfigException", r"IllegalArgumentException: requirement failed"), _bad_property),
+    (
+        _line_with(
+            r"\w*ConfigException",
+            r"IllegalArgumentException: requirement failed",
+            "Problem parsing object at prefix",
+            r"Unable to provision[^\n]*",
+            "Unknown provider",
+        ),
+        _bad_property,
+    ),
     (
         _line_with("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
         _missing_class,

@@ -1,57 +1,29 @@
 """One Kafka node: a JVM that is a broker, a controller, or both."""
 
-import contextlib
-import fcntl
-import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from riverrun.cluster import storage
 from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.diagnosis import explain
 from riverrun.cluster.home import Home, check_space, make_folder
-from riverrun.cluster.jvm import Runtime, environment, java_options
+from riverrun.cluster.jvm import Runtime, java_options
+from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
 from riverrun.cluster.ports import HOST
-from riverrun.cluster.process import ORPHAN_GRACE_SECONDS, GuardedProcess
 from riverrun.cluster.properties import format_properties
-from riverrun.cluster.server import Deadline, Server
-from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyError
 
-# Between two looks at a server that starts; its end is noticed at once.
-LOOK_SECONDS = 0.05
-
-# When the runner was killed, controllers of their own outlive the brokers by this: without them no broker can leave.
-CONTROLLER_DELAY_SECONDS = 3.0
 # Kafka's own mark of a log folder that was closed properly; gone again once the broker runs.
 CLEAN = ".kafka_cleanshutdown"
-
-LOG4J = """\
-status = error
-appender.file.type = RollingFile
-appender.file.name = file
-appender.file.fileName = ${sys:riverrun.log}
-appender.file.filePattern = ${sys:riverrun.log}.%i
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %-5p %m (%c{1})%n%ex
-appender.file.policies.type = Policies
-appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 8MB
-appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 3
-rootLogger.level = info
-rootLogger.appenderRef.file.ref = file
+LOGGING = "log4j2.properties"
 # Two hundred lines of values at each start, which the configuration file has as well.
-logger.values.name = org.apache.kafka.common.config.AbstractConfig
-logger.values.level = warn
-logger.shown.name = org.apache.kafka.common.config.ConfigDef
-logger.shown.level = warn
-"""
+QUIET = {
+    "org.apache.kafka.common.config.AbstractConfig": "warn",
+    "org.apache.kafka.common.config.ConfigDef": "warn",
+}
 
 
-class KafkaNode(Server):
-    """One node of a cluster. Everything it writes is under the home's folders, by its name."""
+class KafkaNode(Node):
+    """One node of a cluster."""
 
     def __init__(
         self,
@@ -64,27 +36,25 @@ class KafkaNode(Server):
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__(node.name, node.kind, home=home, runtime=runtime, archive=archive, notice=notice)
         self.node = node
         self.plan = plan
         self.record = record
-        self.home = home
-        self.runtime = runtime
-        self.started_at = 0.0
-        self._archive = archive
-        self._archive_used = False
-        self._notice = notice
-        self._process: GuardedProcess | None = None
-        self._log_start = 0
+        self.orphan_delay_seconds = 0.0 if node.is_broker else NEEDED_SECONDS
 
     # --- what it is ---
 
     @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
     def start_timeout_seconds(self) -> float:
         return self.plan.start_timeout_seconds
+
+    @property
+    def stop_timeout_seconds(self) -> float:
+        return self.plan.stop_timeout_seconds
+
+    @property
+    def heap_mb(self) -> int:
+        return self.plan.heap_mb
 
     @property
     def port(self) -> int:
@@ -92,164 +62,53 @@ class KafkaNode(Server):
         return self.record.ports[self.name if self.node.is_broker else f"{self.name}.controller"]
 
     @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    @property
-    def log(self) -> Path:
-        return self.home.logs / f"{self.name}.log"
-
-    @property
-    def output(self) -> Path:
-        """What Java itself says: normally nothing."""
-        return self.home.logs / f"{self.name}.out"
+    def own_ports(self) -> tuple[int, ...]:
+        names = (self.name, f"{self.name}.controller")
+        return tuple(self.record.ports[name] for name in names if name in self.record.ports)
 
     @property
     def folder(self) -> Path:
-        """The node's storage."""
         return kafka_folder(self.home) / self.name
 
     @property
-    def pid(self) -> int:
-        """Java's own pid; 0 when it does not run."""
-        return self._process.pid if self._process is not None and self._process.alive else 0
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.alive
-
-    @property
-    def lived_seconds(self) -> float:
-        return self._process.lived_seconds if self._process is not None else 0.0
+    def work_folder(self) -> Path:
+        return kafka_folder(self.home)
 
     # --- its life ---
 
-    def start(self) -> None:
-        if self.alive:
-            return
+    def prepare(self) -> None:
         make_folder(self.folder)
         check_space(self.folder)
         self._format()
-        configuration = self.home.run / f"{self.name}.properties"
-        configuration.write_text(format_properties(self.properties()), encoding="ascii")
-        logging = self.home.run / "log4j2.properties"
-        logging.write_text(LOG4J, encoding="ascii")
-        self._log_start = size(self.log)
-        archive = self._archive.options() if self._archive is not None else []
-        self._archive_used = any(option.startswith("-XX:SharedArchiveFile") for option in archive)
-        lock = node_lock(self.home, self.name, self._notice)
-        try:
-            # Paths are relative to the working folder: a comma or a colon in the project's own would not survive.
-            self._process = GuardedProcess(
-                self.runtime.command(
-                    "kafka.Kafka",
-                    [f"../../run/{configuration.name}"],
-                    options=[
-                        *java_options(self.plan.heap_mb, self.plan.jvm_options),
-                        *archive,
-                        f"-XX:ErrorFile=../../logs/{self.name}.crash",
-                        f"-Driverrun.log=../../logs/{self.log.name}",
-                        f"-Dlog4j2.configurationFile=../../run/{logging.name}",
-                    ],
-                ),
-                cwd=kafka_folder(self.home),
-                output=self.output,
-                environ=environment(),
-                keep_fd=lock,
-                orphan_delay_seconds=0.0 if self.node.is_broker else CONTROLLER_DELAY_SECONDS,
-            )
-            self._process.start()
-            self.started_at = time.time()
-            os.pwrite(lock, b"%-20d" % self._process.pid, 0)
-        finally:
-            # From here on the child alone holds the lock.
-            os.close(lock)
+        self._configuration.write_text(format_properties(self.properties()), encoding="ascii")
+        write_logging(self.home.run / LOGGING, QUIET)
 
-    def ready(self, deadline: Deadline) -> None:
+    def command(self, options: Sequence[str]) -> list[str]:
+        return self.runtime.command(
+            "kafka.Kafka",
+            [f"../../run/{self._configuration.name}"],
+            options=[
+                *java_options(self.plan.heap_mb, self.plan.jvm_options),
+                *options,
+                f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
+            ],
+        )
+
+    def answers(self, seconds: float) -> bool:
         from riverrun.kafka.probe import answers
 
-        while not answers(HOST, self.port, 0.25):
-            self.check()
-            if deadline.passed:
-                raise self.not_ready(deadline)
-            self.pause()
-
-    def check(self) -> None:
-        """Raise what the node died of, if it did. A node that an archive may have killed is started once more without."""
-        if self.alive:
-            return
-        if self._archive is not None and self._archive_used and size(self.log) <= self._log_start:
-            self._notice(f"{self.name} ended before Kafka began; trying without the class archive")
-            self._archive.drop()
-            self._archive = None
-            self.start()
-            return
-        raise self.death()
-
-    def pause(self) -> None:
-        """Wait a moment, or less if the node ends."""
-        if self._process is not None:
-            self._process.wait(LOOK_SECONDS)
-
-    def ask_to_stop(self) -> None:
-        if self._process is not None:
-            self._process.ask_to_stop()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until it has ended; False when it still lives then."""
-        return self._process is None or self._process.wait(seconds)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop(Deadline(self.plan.stop_timeout_seconds))
+        return answers(HOST, self.port, seconds)
 
     @property
     def closed_its_logs(self) -> bool:
         """Whether it has stopped being a broker: all records are in closed files, and the next start need not check them."""
         return not self.node.is_broker or (self.folder / CLEAN).exists()
 
-    def kill(self) -> None:
-        """Kill it with -9, as a crash would, and wait until it is gone."""
-        if self._process is not None:
-            self._process.kill()
-
-    def restart(self) -> None:
-        """Start it again, after `stop`, `kill` or a death, and wait until it is ready."""
-        self.stop()
-        deadline = Deadline(self.start_timeout_seconds)
-        self.start()
-        self.ready(deadline)
-
-    # --- what it says when it fails ---
-
-    def death(self) -> ClusterError:
-        process = self._process
-        if process is None:
-            return ClusterError(f"{self.name} was not started")
-        return explain(
-            self.name,
-            exit_code=process.exit_code or 0,
-            seconds=process.lived_seconds,
-            log=self.log,
-            log_start=self._log_start,
-            output=self.output,
-            output_start=process.output_start,
-            ports=tuple(self._own_ports().values()),
-            folder=self.folder,
-            heap_mb=self.plan.heap_mb,
-        )
-
-    def not_ready(self, deadline: Deadline) -> ServerNotReadyError:
-        return ServerNotReadyError(
-            f"{self.name} runs and was not ready after {deadline.seconds:.0f} s",
-            expected=f"an answer on {self.address}",
-            found="none",
-            hint=f"See {self.log}, or give it more time with kafka.start_timeout_seconds",
-            server=self.name,
-            log=self.log,
-        )
-
     # --- its files ---
+
+    @property
+    def _configuration(self) -> Path:
+        return self.home.run / f"{self.name}.properties"
 
     def properties(self) -> dict[str, str]:
         """The node's server.properties."""
@@ -276,10 +135,6 @@ class KafkaNode(Server):
             found["inter.broker.listener.name"] = "CLIENT"
         return found | small_machine(self.plan) | dict(self.plan.properties)
 
-    def _own_ports(self) -> Mapping[str, int]:
-        names = (self.name, f"{self.name}.controller")
-        return {name: self.record.ports[name] for name in names if name in self.record.ports}
-
     def _format(self) -> None:
         if storage.is_formatted(self.folder):
             storage.check_storage(self.folder, self.record.cluster_id, self.node.id)
@@ -295,34 +150,6 @@ class KafkaNode(Server):
                 cluster_id=self.record.cluster_id,
                 properties=self.properties(),
             )
-
-
-def node_lock(home: Home, name: str, notice: Callable[[str], None]) -> int:
-    """A node's own lock, once no earlier process holds it: a broker whose runner was killed takes seconds to end."""
-    path = home.run / f"{name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = Deadline(CONTROLLER_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
-    told = False
-    try:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return descriptor
-            pid = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-            if deadline.passed:
-                raise AlreadyRunningError(
-                    f"{name} of an earlier runner still lives (pid {pid})",
-                    hint=f"End it: kill {pid}",
-                    server=name,
-                    pid=pid,
-                )
-            if not told:
-                notice(f"{name} of an earlier runner (pid {pid}) is ending; waiting for it")
-                told = True
-            time.sleep(LOOK_SECONDS)
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def small_machine(plan: KafkaPlan) -> dict[str, str]:
@@ -359,10 +186,3 @@ def small_machine(plan: KafkaPlan) -> dict[str, str]:
 
 def kafka_folder(home: Home) -> Path:
     return home.data / "kafka"
-
-
-def size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -14,7 +14,8 @@ from pathlib import Path
 from riverrun.cluster.archive import ClassArchive
 from riverrun.cluster.home import Home, folder_error, make_folder
 from riverrun.cluster.jvm import QUICK_START, Runtime
-from riverrun.cluster.kafka import LOOK_SECONDS, KafkaNode, kafka_folder, node_lock
+from riverrun.cluster.kafka import KafkaNode, kafka_folder
+from riverrun.cluster.node import ANSWER_SECONDS, LOOK_SECONDS, node_lock
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
 from riverrun.cluster.ports import HOST, Claims
 from riverrun.cluster.server import Deadline, Server
@@ -212,13 +213,11 @@ class LocalKafka(Server):
         return new
 
     def _answer(self, deadline: Deadline) -> None:
-        from riverrun.kafka.probe import answers
-
         waiting = list(self.nodes)
         while waiting:
             for node in self.nodes:
                 node.check()
-            waiting = [node for node in waiting if not answers(HOST, node.port, 0.25)]
+            waiting = [node for node in waiting if not node.answers(ANSWER_SECONDS)]
             if waiting:
                 if deadline.passed:
                     raise waiting[0].not_ready(deadline)

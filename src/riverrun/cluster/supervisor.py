@@ -5,17 +5,17 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 from riverrun._version import __version__
 from riverrun.cluster.control import compared_settings, error_to_state, server_state
+from riverrun.cluster.druid import DruidRuntime, LocalDruid
 from riverrun.cluster.home import Home, folder_error
 from riverrun.cluster.jvm import Runtime
-from riverrun.cluster.kafka import KafkaNode
 from riverrun.cluster.lock import RunnerLock
-from riverrun.cluster.ports import HOST
+from riverrun.cluster.node import ANSWER_SECONDS, Node
 from riverrun.cluster.runner import LocalKafka
 from riverrun.cluster.server import Deadline
 from riverrun.config import Project, Settings
@@ -24,7 +24,8 @@ from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
 
 # A look at the servers happens at least this often; the end of one wakes the runner at once.
 LOOK_SECONDS = 0.5
-# A server that lived shorter than this died young; after so many young deaths in a row the runner gives up.
+# A server that lived shorter than this died young; after so many young deaths in a row of one that is vital the runner
+# gives up. Without one of Druid's, Kafka still takes records: that one is tried without end.
 YOUNG_SECONDS = 60.0
 MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
@@ -39,7 +40,7 @@ class StopRequestedError(BaseException):
 class _Watched:
     """A server as the runner sees it."""
 
-    node: KafkaNode
+    node: Node
     state: str = "starting"
     detail: str = ""
     restarts: int = 0
@@ -50,7 +51,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Runs a project's servers until it is told to stop.
+    """Runs a project's Kafka, and Druid when its runtime is given, until it is told to stop.
 
     `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
     """
@@ -61,6 +62,7 @@ class Supervisor:
         settings: Settings,
         *,
         runtime: Runtime,
+        druid: DruidRuntime | None = None,
         notice: Callable[[str], None] = lambda _: None,
         changed: Callable[[RunState], None] = lambda _: None,
         looked: Callable[[RunState], None] = lambda _: None,
@@ -68,13 +70,16 @@ class Supervisor:
         self._project = project
         self._settings = settings
         self._runtime = runtime
+        self._druid_runtime = druid
         self._notice = notice
         self._changed = changed
         self._looked = looked
         self._lock = RunnerLock(lock_path(project))
         self._kafka: LocalKafka | None = None
+        self._druid: LocalDruid | None = None
         self._watched: list[_Watched] = []
-        self._state = RunState(os.getpid(), "starting", __version__, settings=compared_settings(settings.kafka))
+        told = compared_settings(settings.kafka) | ({"druid": 1} if druid is not None else {})
+        self._state = RunState(os.getpid(), "starting", __version__, settings=told)
         self._written: RunState | None = None
 
     def run(self) -> None:
@@ -129,13 +134,44 @@ class Supervisor:
         )
         deadline = Deadline(kafka.start_timeout_seconds)
         kafka.start()
-        self._watched = [_Watched(node) for node in kafka.nodes]
-        self._update()
+        self._show()
         kafka.ready(deadline)
-        # Ports may have been chosen anew, with new nodes, while it became ready.
-        self._watched = [_Watched(node, state="ready") for node in kafka.nodes]
         self._state.bootstrap_servers = kafka.bootstrap_servers
+        self._show(ready={node.name for node in kafka.nodes})
+        if self._druid_runtime is not None:
+            self._start_druid(self._druid_runtime)
         self._update(state="ready")
+
+    def _start_druid(self, runtime: DruidRuntime) -> None:
+        """After Kafka: that is up in a moment, and users may begin while Druid takes its time."""
+        druid = self._druid = LocalDruid(
+            self._project.home,
+            self._settings.druid,
+            runtime=runtime,
+            notice=self._notice,
+            progressed=self._show_druid,
+        )
+        deadline = Deadline(druid.start_timeout_seconds)
+        druid.start()
+        self._show_druid()
+        druid.ready(deadline)
+        self._show_druid()
+        self._state.druid_url = druid.url
+
+    def _show_druid(self) -> None:
+        answering = self._druid.answering if self._druid is not None else set()
+        kafka = {node.name for node in self._kafka.nodes} if self._kafka is not None else set()
+        self._show(ready=kafka | answering)
+
+    def _show(self, ready: Collection[str] = ()) -> None:
+        """Watch the servers there are now. Ports may have been chosen anew, with new nodes, while they became ready."""
+        nodes = [node for server in self._servers for node in server.nodes]
+        self._watched = [_Watched(node, state="ready" if node.name in ready else "starting") for node in nodes]
+        self._update()
+
+    @property
+    def _servers(self) -> list[LocalKafka | LocalDruid]:
+        return [server for server in (self._kafka, self._druid) if server is not None]
 
     # --- keep running ---
 
@@ -146,8 +182,8 @@ class Supervisor:
             down = [watched.node.name for watched in self._watched if watched.state != "ready"]
             self._update(state="degraded" if down else "ready")
             self._looked(self._state)
-            if self._kafka is not None:
-                self._kafka.settle()
+            for server in self._servers:
+                server.settle()
             stop_signals.wait(LOOK_SECONDS)
 
     def _look(self, watched: _Watched) -> None:
@@ -162,7 +198,7 @@ class Supervisor:
         young = watched.node.lived_seconds < YOUNG_SECONDS
         watched.young_deaths = watched.young_deaths + 1 if young else 1
         watched.error = error
-        if watched.young_deaths > MOST_YOUNG_DEATHS:
+        if watched.node.vital and watched.young_deaths > MOST_YOUNG_DEATHS:
             self._notice(f"{watched.node.name} died {watched.young_deaths} times in a row; giving up")
             raise error
         pause = min(FIRST_PAUSE_SECONDS * 2 ** (watched.young_deaths - 1), LONGEST_PAUSE_SECONDS)
@@ -181,9 +217,7 @@ class Supervisor:
             self._died(watched, error)
 
     def _look_at_start(self, watched: _Watched, deadline: Deadline) -> None:
-        from riverrun.kafka.probe import answers
-
-        if answers(HOST, watched.node.port, 0.25):
+        if watched.node.answers(ANSWER_SECONDS):
             watched.state, watched.detail, watched.deadline = "ready", "", None
             self._notice(f"{watched.node.name} runs again (pid {watched.node.pid})")
         elif deadline.passed:
@@ -193,16 +227,19 @@ class Supervisor:
     # --- stop ---
 
     def _stop(self, stop_signals: "_StopSignals", failed: BaseException | None = None) -> None:
-        if self._kafka is not None and any(node.alive for node in self._kafka.nodes):
+        if any(node.alive for server in self._servers for node in server.nodes):
             try:
                 stop_signals.armed = True
                 self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
                 self._update(state="stopping")
-                self._kafka.stop()
+                # Druid reads Kafka: it goes first.
+                for server in reversed(self._servers):
+                    server.stop()
             except StopRequestedError:
                 self._notice("killing")
                 stop_signals.armed = False
-                self._kafka.kill()
+                for server in reversed(self._servers):
+                    server.kill()
             finally:
                 stop_signals.armed = False
         if isinstance(failed, Exception):

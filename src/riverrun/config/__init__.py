@@ -5,16 +5,19 @@ from riverrun.config.project import Project, find_project
 from riverrun.config.secret import Secret
 from riverrun.config.spec import (
     ArtifactSettings,
+    DruidSettings,
     JavaSettings,
     KafkaSettings,
     ProjectSettings,
     Settings,
     SparkSettings,
+    StoreSettings,
     StreamSettings,
 )
 
 __all__ = [
     "ArtifactSettings",
+    "DruidSettings",
     "JavaSettings",
     "KafkaSettings",
     "Loaded",
@@ -23,6 +26,7 @@ __all__ = [
     "Secret",
     "Settings",
     "SparkSettings",
+    "StoreSettings",
     "StreamSettings",
     "find_project",
     "load",

@@ -42,6 +42,11 @@ class Loaded:
             RUNNING
         )
 
+    @property
+    def druid_attached(self) -> bool:
+        """Whether the settings name a Druid that riverrun does not run."""
+        return bool(self.settings.druid.url) and not self.origins["druid.url"].startswith(RUNNING)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, secrets starred: what `riverrun config` prints."""
         return [
@@ -234,9 +239,13 @@ class _Loader:
                 f"kafka.replication = {replication}: nothing could ever be written"
             )
         self._check_login()
-        if not attached and (state := running_state(self.project)) and state.bootstrap_servers:
-            self.values["kafka.bootstrap_servers"] = state.bootstrap_servers
-            self.origins["kafka.bootstrap_servers"] = f"{RUNNING} (pid {state.pid})"
+        if attached or (state := running_state(self.project)) is None:
+            return
+        running = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
+        for key, address in running.items():
+            if address and not self.values[key]:
+                self.values[key] = address
+                self.origins[key] = f"{RUNNING} (pid {state.pid})"
 
     def _check_login(self) -> None:
         protocol, mechanism = self.values["kafka.security_protocol"], self.values["kafka.sasl_mechanism"]

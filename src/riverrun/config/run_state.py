@@ -45,6 +45,8 @@ class RunState:
     state: str
     version: str
     bootstrap_servers: str = ""
+    # The router of the Druid it runs; empty when it runs none, or that is not ready yet.
+    druid_url: str = ""
     started_at: float = 0.0
     detail: str = ""
     settings: dict[str, int] = field(default_factory=dict)

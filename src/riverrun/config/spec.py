@@ -185,7 +185,9 @@ class StoreSettings:
 class DruidSettings:
     """The Druid that riverrun runs beside Kafka, or one that runs elsewhere."""
 
-    url: str = setting("", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088")
+    url: str = setting(
+        "", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088"
+    )
     username: str = setting("", "User of an attached Druid.")
     password: Secret = setting(Secret(), "Password of that user.")
     kafka_servers: str = setting(
@@ -195,6 +197,9 @@ class DruidSettings:
         {}, "Consumer properties for an attached Druid's Kafka ingestion, such as its login.", advanced=True
     )
     port: int = setting(0, "Port of the router on 127.0.0.1. 0: 8888, or the next free one.", minimum=0, maximum=65535)
+    memory_mb: int = setting(
+        0, "Heap and buffers of Druid's servers together, in MiB. 0: the least that works, 832.", minimum=0
+    )
     start_timeout_seconds: int = setting(240, "How long Druid may take to be ready.", minimum=1)
     stop_timeout_seconds: int = setting(30, "How long Druid may take to stop before it is killed.", minimum=1)
     task_seconds: int = setting(

@@ -94,7 +94,8 @@ def test_an_unknown_set_names_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         read_lock("kafak")
     assert str(caught.value) == (
-        "There is no set 'kafak'. Expected one of kafka, kafka-tools, spark-kafka. The nearest is 'kafka'."
+        "There is no set 'kafak'. Expected one of druid, druid-datasketches, druid-kafka-indexing, kafka, kafka-tools, "
+        "spark-kafka. The nearest is 'kafka'."
     )
     with pytest.raises(UsageError):
         read_lock("../locks/kafka")
@@ -122,6 +123,23 @@ def test_every_lock_is_as_script_lock_writes_it(monkeypatch: pytest.MonkeyPatch)
         assert format_lock(lock, remarks=script.remarks(name, recipe)) == path.read_text(encoding="utf-8")
         roots = {":".join((each.group, each.name, each.version)) for each in lock.artifacts}
         assert set(recipe.roots) <= roots
+
+
+def test_druid_and_its_extensions_are_one_version_and_share_no_jar() -> None:
+    base = {artifact.name: artifact.version for artifact in read_lock("druid").artifacts}
+    assert base["druid-services"] == base["druid-sql"] == "33.0.0"
+    assert base["zookeeper"] == "3.8.4"
+    assert {"derbynet", "log4j-core", "log4j-slf4j-impl"} <= set(base)
+    assert "sigar" not in base
+    for name, jar in (
+        ("druid-kafka-indexing", "druid-kafka-indexing-service"),
+        ("druid-datasketches", "druid-datasketches"),
+    ):
+        own = {artifact.name: artifact.version for artifact in read_lock(name).artifacts}
+        assert own[jar] == "33.0.0"
+        assert not set(own) & set(base)
+    kafka = {artifact.name for artifact in read_lock("druid-kafka-indexing").artifacts}
+    assert "kafka-clients" in kafka
 
 
 def test_versions_that_must_go_together() -> None:

@@ -51,6 +51,20 @@ def test_a_terminal_gets_a_table() -> None:
     assert "broker-1: it died" in text
 
 
+def test_a_terminal_says_where_druid_is() -> None:
+    from rich.console import Console
+
+    shown = LiveBoard()
+    screen = io.StringIO()
+    shown._console = Console(file=screen, force_terminal=True, width=120, highlight=False)
+    both = state("ready", "ready")
+    both.settings, both.druid_url = {"druid": 1}, "http://127.0.0.1:8888"
+    shown.changed(both)
+    shown.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "Kafka with Druid is ready on 127.0.0.1:9092, http://127.0.0.1:8888" in text
+
+
 def test_a_terminal_that_is_gone_does_not_stop_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")

@@ -49,6 +49,14 @@ def test_a_wrong_request_is_refused(arguments: str, told: str, capsys: pytest.Ca
     assert told in capsys.readouterr().err
 
 
+def test_druid_beside_an_attached_kafka_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RIVERRUN_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    assert run(["up", "--druid"]) == 2
+    assert "druid.url" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["topics", "groups", "offsets show g", "consume t", "produce t", "topics describe t", "dlq list", "dlq redrive t"],

@@ -168,3 +168,19 @@ def test_a_cluster_that_does_not_answer(loading: Callable[..., Loaded]) -> None:
     assert found["cluster"].state == "fail"
     assert address in found["cluster"].found
     assert "port" not in found
+
+
+def test_druid_is_looked_at_where_it_is_the_store(loading: Callable[..., Loaded]) -> None:
+    assert not {"druid", "druid jars"} & set(findings(loading))
+    found = findings(lambda: loading(STORE_KIND="druid"))
+    assert (found["druid jars"].state, "files are missing" in found["druid jars"].found) == ("fail", True)
+    assert found["druid"].found.startswith("it")
+    assert "Druid about" in found["memory"].found
+    elsewhere = findings(lambda: loading(STORE_KIND="druid", DRUID_URL="http://druid.example:8888"))
+    assert "druid jars" not in elsewhere
+
+
+def test_a_druid_port_that_is_taken(loading: Callable[..., Loaded]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        found = findings(lambda: loading(STORE_KIND="druid", DRUID_PORT=str(taken.getsockname()[1])))["druid"]
+    assert (found.state, "druid.port" in found.todo) == ("fail", True)

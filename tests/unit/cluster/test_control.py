@@ -12,7 +12,7 @@ import pytest
 from riverrun.cluster import control
 from riverrun.cluster.lock import RunnerLock, lock_pid, wait_until_free
 from riverrun.cluster.server import Deadline
-from riverrun.config import KafkaSettings, Project
+from riverrun.config import DruidSettings, KafkaSettings, Project, Settings
 from riverrun.config.run_state import RunState, ServerState, is_locked, lock_path, running_state, state_path
 from riverrun.errors import (
     AlreadyRunningError,
@@ -142,6 +142,35 @@ def test_one_that_never_gets_ready_is_not_waited_for_without_end(
     with pytest.raises(ServerNotReadyError, match="still starting"):
         control.find_running(project, KafkaSettings(start_timeout_seconds=1), notices.append)
     assert notices == [f"a runner of this project (pid {runner.pid}) is starting; waiting for it"]
+
+
+# --- with Druid, or without ---
+
+
+def test_druid_beside_a_runner_without_it_says_what_to_do(project: Project, runner: "subprocess.Popen[bytes]") -> None:
+    state(runner.pid).write(state_path(project))
+    with pytest.raises(AlreadyRunningError) as caught:
+        control.find_running(project, KafkaSettings(), druid=DruidSettings())
+    assert caught.value.fields["differ"] == "druid"
+    assert "riverrun down" in caught.value.hint
+    assert "riverrun up --druid" in caught.value.hint
+
+
+def test_a_runner_with_druid_is_what_both_want(project: Project, runner: "subprocess.Popen[bytes]") -> None:
+    state(runner.pid, druid=1).write(state_path(project))
+    for druid in (None, DruidSettings()):
+        found = control.find_running(project, KafkaSettings(), druid=druid)
+        assert found is not None
+        assert found.pid == runner.pid
+
+
+def test_a_runner_with_druid_is_given_the_time_of_both(project: Project, runner: "subprocess.Popen[bytes]") -> None:
+    settings = Settings()
+    alone = control.stop_seconds(project, settings)
+    state(runner.pid, druid=1).write(state_path(project))
+    assert control.stop_seconds(project, settings) == alone + settings.druid.stop_timeout_seconds
+    both = control.start_seconds(settings, druid=True)
+    assert both == control.start_seconds(settings, druid=False) + settings.druid.start_timeout_seconds
 
 
 # --- stop ---

@@ -215,6 +215,20 @@ def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -
     assert list(archive.path.parent.iterdir()) == []
 
 
+def test_one_archive_of_several_servers_has_the_classes_of_all(tmp_path: Path) -> None:
+    archive = ClassArchive(runtime(tmp_path), tmp_path / "out", "druid-33.0.0", recordings=2)
+    lists = []
+    for _ in range(2):
+        (option,) = archive.options()
+        lists.append(Path(option.partition("=")[2]))
+    assert archive.options() == []
+    lists[0].write_bytes(b"java/lang/Object id: 0\na/A id: 7\n@lambda-form-invoker x\nhalf a li")
+    lists[1].write_bytes(b"java/lang/Object id: 0\nb/B id: 7\nc/C id: 8 super: 7 source: c.jar\n")
+    assert archive._lines() == [b"java/lang/Object\n", b"a/A\n", b"b/B\n"]
+    archive.close()
+    assert list(archive.path.parent.iterdir()) == []
+
+
 def test_another_java_or_jar_has_another_archive(tmp_path: Path) -> None:
     one = runtime(tmp_path)
     path = ClassArchive(one, tmp_path / "out", "kafka-4.3.1").path

@@ -188,6 +188,23 @@ def test_the_running_cluster_is_found_only_while_its_runner_lives(project: Proje
     assert last_state(project) is not None
 
 
+def test_the_running_druid_is_found_with_the_cluster(project: Project) -> None:
+    import fcntl
+
+    project.run.mkdir(parents=True)
+    state = RunState(os.getpid(), "ready", "1", "127.0.0.1:9092", druid_url="http://127.0.0.1:8888")
+    state.write(state_path(project))
+    with lock_path(project).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        loaded = load(project, environ={})
+        assert loaded.settings.druid.url == "http://127.0.0.1:8888"
+        assert not loaded.druid_attached
+        named = load(project, environ={"RIVERRUN_DRUID_URL": "https://druid.example:9088"})
+        assert named.settings.druid.url == "https://druid.example:9088"
+        assert named.druid_attached
+        assert named.settings.kafka.bootstrap_servers == "127.0.0.1:9092"
+
+
 def test_a_half_written_state_is_no_state(project: Project) -> None:
     project.run.mkdir(parents=True)
     state_path(project).write_text('{"pid": 1, "sta')

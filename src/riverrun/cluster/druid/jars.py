@@ -1,0 +1,95 @@
+"""Druid's jars: the base on the class path, each extension in a folder of its own as Druid wants it."""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.artifacts import Progress, cache_folder, fetch
+from riverrun.cluster.jvm import Runtime
+from riverrun.config import Settings
+from riverrun.errors import CacheError, ClusterError
+
+BASE_SET = "druid"
+# Druid's name of an extension, and the set its jars are in.
+EXTENSION_SETS: Mapping[str, str] = {
+    "druid-kafka-indexing-service": "druid-kafka-indexing",
+    "druid-datasketches": "druid-datasketches",
+}
+ALL_SETS = (BASE_SET, *EXTENSION_SETS.values())
+
+
+@dataclass(frozen=True)
+class DruidRuntime:
+    """A Java with Druid's class path, and the folder of its extensions."""
+
+    runtime: Runtime
+    extensions: Path
+
+    @classmethod
+    def prepare(cls, settings: Settings, *, progress: Progress | None = None) -> "DruidRuntime":
+        """Find Java and the jars; fetch what is missing."""
+        runtime = Runtime.prepare(settings, server_set=BASE_SET, progress=progress)
+        jars = {
+            name: fetch(server_set, settings.artifacts, progress=progress)
+            for name, server_set in EXTENSION_SETS.items()
+        }
+        return cls(runtime, extension_folder(jars, cache_folder(settings.artifacts)))
+
+    @property
+    def version(self) -> str:
+        """As the jars say it: 33.0.0."""
+        for path in self.runtime.class_path:
+            if found := re.fullmatch(r"druid-services-(\d.*)\.jar", path.name):
+                return found[1]
+        raise ClusterError("The class path has no druid-services jar")
+
+
+def extension_folder(jars: Mapping[str, Sequence[Path]], cache: Path) -> Path:
+    """A folder below the cache with a folder per extension, made of links to the cached jars; made when it is not there.
+
+    Links are relative, so the cache may be moved. Everything that makes the folder what it is, is in its name.
+    """
+    parent = cache / "druid-extensions"
+    links = {
+        f"{name}/{jar.name}": os.path.relpath(jar, parent / "x" / name) for name, files in jars.items() for jar in files
+    }
+    identity = "\n".join(f"{link} {target}" for link, target in sorted(links.items()))
+    folder = parent / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    try:
+        if not _is_right(folder, links):
+            _make(folder, links)
+    except OSError as error:
+        raise CacheError(
+            f"The folder {folder} could not be made: {error.strerror or error}",
+            hint="Correct the rights of the cache, or name another folder with artifacts.cache_dir",
+            path=folder,
+        ) from error
+    return folder
+
+
+def _is_right(folder: Path, links: Mapping[str, str]) -> bool:
+    try:
+        return all(os.readlink(folder / link) == target for link, target in links.items())  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def _make(folder: Path, links: Mapping[str, str]) -> None:
+    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
+        new = Path(temporary) / folder.name
+        for link, target in links.items():
+            (new / link).parent.mkdir(parents=True, exist_ok=True)
+            (new / link).symlink_to(target)
+        try:
+            new.rename(folder)
+        except OSError:
+            if not _is_right(folder, links):
+                # Somebody changed what is there: put it aside, it goes with the temporary folder.
+                folder.rename(Path(temporary) / "old")
+                new.rename(folder)

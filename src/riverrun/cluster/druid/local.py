@@ -1,0 +1,287 @@
+"""A Druid on this machine, as one server: for tests, for user code, and for `riverrun up --druid` around it.
+
+with LocalDruid(Path("/tmp/cluster"), DruidSettings()) as druid:
+    druid.url                        # "http://127.0.0.1:8888", the router
+    druid.indexer.kill()             # as a crash would
+    druid.indexer.restart()
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.druid.jars import DruidRuntime
+from riverrun.cluster.druid.plan import ZOOKEEPER, DruidPlan, DruidRecord
+from riverrun.cluster.druid.probe import answers_sql, leads
+from riverrun.cluster.druid.properties import DERBY
+from riverrun.cluster.druid.role import DruidNode, DruidRole, ZooKeeper, druid_folder
+from riverrun.cluster.home import Home, folder_error, make_folder
+from riverrun.cluster.jvm import QUICK_START
+from riverrun.cluster.node import ANSWER_SECONDS, node_lock
+from riverrun.cluster.ports import Claims
+from riverrun.cluster.server import Deadline, Server
+from riverrun.config import DruidSettings, Settings
+from riverrun.errors import NotRunningError, PortTakenError, ServerNotReadyError
+
+FIRST_PORT = 8888
+# All but the router listen this far above it, out of the way of what users type.
+INNER_PORTS_ABOVE = 1000
+# Two runners of two users may choose the same free port at the same moment.
+PORT_TRIES = 3
+# A question through several servers, the first of which may still be loading its classes.
+QUESTION_SECONDS = 5.0
+# Without ZooKeeper no role can say goodbye, and each tries for minutes.
+WITHOUT_ZOOKEEPER_SECONDS = 3.0
+
+
+class LocalDruid(Server):
+    """ZooKeeper and the five roles with their data, logs and run state under `root`.
+
+    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
+    used again, on the same ports when they are free. `notice` is told, in a sentence, what a user may want to know;
+    `progressed` is called when a server has begun to answer. `archive` False does without the class-data archive.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        settings: DruidSettings | None = None,
+        *,
+        runtime: DruidRuntime | None = None,
+        first_port: int = FIRST_PORT,
+        notice: Callable[[str], None] = lambda _: None,
+        progressed: Callable[[], None] = lambda: None,
+        archive: bool = True,
+    ) -> None:
+        self.settings = settings or DruidSettings()
+        self.plan = DruidPlan.of(self.settings)
+        self.home = Home(root.resolve())
+        self.nodes: list[DruidNode] = []
+        self.answering: set[str] = set()
+        self._runtime = runtime
+        self._first_port = first_port
+        self._notice = notice
+        self._progressed = progressed
+        self._use_archive = archive
+        self._archive: ClassArchive | None = None
+        self._claims = Claims()
+        self._tries_left = PORT_TRIES
+
+    # --- what it is ---
+
+    @property
+    def name(self) -> str:
+        return "druid"
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return self.plan.start_timeout_seconds
+
+    @property
+    def url(self) -> str:
+        """The router's address: SQL, and everything a client of Druid needs."""
+        return f"http://{self.router.address}"
+
+    @property
+    def zookeeper(self) -> DruidNode:
+        return self._node(ZOOKEEPER)
+
+    @property
+    def coordinator(self) -> DruidNode:
+        """Coordinator and overlord, and the metadata in it."""
+        return self._node("druid-coordinator")
+
+    @property
+    def broker(self) -> DruidNode:
+        return self._node("druid-broker")
+
+    @property
+    def historical(self) -> DruidNode:
+        return self._node("druid-historical")
+
+    @property
+    def indexer(self) -> DruidNode:
+        return self._node("druid-indexer")
+
+    @property
+    def router(self) -> DruidNode:
+        return self._node("druid-router")
+
+    def _node(self, name: str) -> DruidNode:
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise NotRunningError("This Druid has not been started")
+
+    # --- its life ---
+
+    def start(self) -> None:
+        """All at once: they wait for each other."""
+        if any(node.alive for node in self.nodes):
+            return
+        self.home.make()
+        folder = druid_folder(self.home)
+        make_folder(folder)
+        druid = self._runtime = self._runtime or DruidRuntime.prepare(Settings(druid=self.settings))
+        if self._use_archive:
+            name, log = f"druid-{druid.version}", self.home.logs / "class-archive.out"
+            flags = (*QUICK_START, "-Xmx256m")
+            self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.names))
+        record = self._recorded(druid.version, folder)
+        for name in self.plan.names:
+            # Its port is free again only when an earlier process of it has ended.
+            os.close(node_lock(self.home, name, self._notice))
+        self._choose_ports(record)
+        try:
+            record.write(self._record_path)
+        except OSError as error:
+            raise folder_error(error, folder) from error
+        self.answering = set()
+        self.nodes = self._made(druid, record)
+        for node in self.nodes:
+            node.start()
+
+    def ready(self, deadline: Deadline) -> None:
+        """All servers answer, the coordinator leads, and SQL through the router comes back."""
+        try:
+            self._answer(deadline)
+            self._work_together(deadline)
+        except PortTakenError:
+            # Chosen by us and lost to somebody since: choose others. A port that was asked for is the user's to change.
+            self._tries_left -= 1
+            if self.plan.port or not self._tries_left or deadline.passed:
+                raise
+            self._notice("a port was taken while Druid started; choosing others")
+            self.stop()
+            self.start()
+            self.ready(deadline)
+            return
+        if self._archive is not None:
+            self._archive.make()
+
+    def stop(self) -> None:
+        """Those first who need the others most: ask, wait, then kill. ZooKeeper last."""
+        if self.nodes:
+            deadline = Deadline(self.plan.stop_timeout_seconds)
+            for group in ([self.indexer], [self.historical, self.broker, self.router], [self.coordinator]):
+                # One that hangs must not take the time of all the others.
+                left = deadline.left / 2 if self.zookeeper.alive else min(deadline.left, WITHOUT_ZOOKEEPER_SECONDS)
+                stop_together(group, Deadline(left))
+            stop_together([self.zookeeper], deadline)
+        self._close()
+
+    def kill(self) -> None:
+        """Kill all with -9."""
+        for node in self.nodes:
+            node.kill()
+        self._close()
+
+    def settle(self) -> None:
+        """Housekeeping for a runner that lives long: put a finished class archive in its place."""
+        if self._archive is not None:
+            self._archive.settle()
+
+    def works(self) -> bool:
+        """Whether it answers SQL now, and the coordinator leads."""
+        port = self.router.port
+        return leads(port, QUESTION_SECONDS) and answers_sql(port, QUESTION_SECONDS)
+
+    # --- how ---
+
+    def _made(self, druid: DruidRuntime, record: DruidRecord) -> list[DruidNode]:
+        zookeeper = ZooKeeper(
+            ZOOKEEPER,
+            ZOOKEEPER,
+            self.plan,
+            record,
+            home=self.home,
+            runtime=druid.runtime,
+            archive=self._archive,
+            notice=self._notice,
+        )
+        roles = [
+            DruidRole(
+                role,
+                self.plan,
+                record,
+                extensions=druid.extensions,
+                home=self.home,
+                runtime=druid.runtime,
+                archive=self._archive,
+                notice=self._notice,
+            )
+            for role in self.plan.roles
+        ]
+        return [zookeeper, *roles]
+
+    def _answer(self, deadline: Deadline) -> None:
+        while waiting := [node for node in self.nodes if node.name not in self.answering]:
+            for node in self.nodes:
+                node.check()
+            for node in waiting:
+                if node.answers(ANSWER_SECONDS):
+                    self.answering.add(node.name)
+                    self._progressed()
+            if deadline.passed and len(self.answering) < len(self.nodes):
+                raise next(node for node in self.nodes if node.name not in self.answering).not_ready(deadline)
+            waiting[0].pause()
+
+    def _work_together(self, deadline: Deadline) -> None:
+        while not self.works():
+            for node in self.nodes:
+                node.check()
+            if deadline.passed:
+                raise ServerNotReadyError(
+                    f"All of Druid's servers run, and {self.url} did not answer SQL in {deadline.seconds:.0f} s",
+                    hint=f"See the logs in {self.home.logs}, or give it more time with druid.start_timeout_seconds",
+                    server=self.router.name,
+                )
+            self.router.pause()
+
+    def _close(self) -> None:
+        self._claims.close()
+        if self._archive is not None:
+            self._archive.close()
+
+    @property
+    def _record_path(self) -> Path:
+        return druid_folder(self.home) / "druid.json"
+
+    def _recorded(self, version: str, folder: Path) -> DruidRecord:
+        record = DruidRecord.read(self._record_path)
+        if record is None:
+            return DruidRecord(version, str(folder))
+        record.check(version, folder)
+        return record
+
+    def _choose_ports(self, record: DruidRecord) -> None:
+        self._claims.close()
+        before, record.ports = record.ports, {}
+        router, *others = [*reversed(self.plan.names), DERBY]
+        if self.plan.port:
+            record.ports[router] = self._claims.claim_exactly(self.plan.port, router, "druid.port")
+        else:
+            record.ports[router] = self._port(router, before, self._first_port)
+        for name in others:
+            record.ports[name] = self._port(name, before, self._first_port + INNER_PORTS_ABOVE)
+
+    def _port(self, name: str, before: dict[str, int], start: int) -> int:
+        old = before.get(name, 0)
+        if old and self._claims.claim(old):
+            return old
+        new = self._claims.claim_first(start)
+        if old:
+            self._notice(f"port {old} of {name} is taken now; it uses {new}")
+        return new
+
+
+def stop_together(nodes: Sequence[DruidNode], deadline: Deadline) -> None:
+    """Ask all, wait for all, kill those that are left at the deadline."""
+    for node in nodes:
+        node.ask_to_stop()
+    while living := [node for node in nodes if node.alive]:
+        if deadline.passed:
+            for node in living:
+                node.kill()
+        living[0].pause()

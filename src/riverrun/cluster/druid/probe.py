@@ -1,0 +1,58 @@
+"""Questions to Druid and ZooKeeper in their own protocols: a TCP connection proves nothing."""
+
+import http.client
+import json
+import socket
+from typing import Any
+
+from riverrun.cluster.ports import HOST
+
+# More than any answer asked for here.
+MOST_BYTES = 1 << 20
+
+
+def ask(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, Any]:
+    """Status and JSON of an answer; (0, None) when there was none. With a body it is posted."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
+    try:
+        if body is None:
+            connection.request("GET", path)
+        else:
+            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        content = response.read(MOST_BYTES)
+    except (OSError, http.client.HTTPException):
+        return 0, None
+    finally:
+        connection.close()
+    try:
+        return response.status, json.loads(content)
+    except ValueError:
+        return response.status, None
+
+
+def is_healthy(port: int, seconds: float) -> bool:
+    """Whether a role has started all its parts."""
+    return ask(port, "/status/health", seconds) == (200, True)
+
+
+def leads(port: int, seconds: float) -> bool:
+    """Whether the coordinator coordinates and gives out tasks: after a start it waits for its predecessor's session to
+    end. Asked through the router, whether that knows where the coordinator is."""
+    paths = ("/druid/coordinator/v1/isLeader", "/druid/indexer/v1/isLeader")
+    return all(ask(port, path, seconds) == (200, {"leader": True}) for path in paths)
+
+
+def answers_sql(port: int, seconds: float) -> bool:
+    """Whether a question through the router reaches a broker and comes back."""
+    question = {"query": "SELECT 1", "resultFormat": "array"}
+    return ask(port, "/druid/v2/sql", seconds, question) == (200, [[1]])
+
+
+def zookeeper_answers(port: int, seconds: float) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=seconds) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(16) == b"imok"
+    except OSError:
+        return False

@@ -1,0 +1,202 @@
+"""ZooKeeper and one role of Druid: a JVM each."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.diagnosis import DRUID, Product
+from riverrun.cluster.druid.plan import ZOOKEEPER, ZOOKEEPER_HEAP_MB, DruidPlan, DruidRecord, RolePlan
+from riverrun.cluster.druid.probe import is_healthy, leads, zookeeper_answers
+from riverrun.cluster.druid.properties import DERBY, role_properties, zookeeper_properties
+from riverrun.cluster.home import Home, check_space, make_folder
+from riverrun.cluster.jvm import QUICK_START, SAFE, Runtime
+from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
+from riverrun.cluster.properties import format_properties
+
+LOGGING = "log4j2-druid.properties"
+QUIET = {
+    # A line for each of its web resources, at each start.
+    "com.sun.jersey": "warn",
+    "com.google.inject": "warn",
+}
+# What Druid reaches into Java for; as its own start scripts say it.
+OPENED = (
+    "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
+)
+DRUID_JAVA = (
+    "-Xss512k",
+    "-Duser.timezone=UTC",
+    # Jersey and Derby log by Java's own logger.
+    "-Djava.util.logging.manager=org.apache.logging.log4j.jul.LogManager",
+    "-Djava.io.tmpdir=tmp",
+    # Derby's own log; the coordinator's tells what matters.
+    "-Dderby.stream.error.file=/dev/null",
+)
+
+
+class DruidNode(Node):
+    """What ZooKeeper and the roles share: they run in Druid's folder, and their death does not end the runner."""
+
+    product: ClassVar[Product] = DRUID
+    vital: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        plan: DruidPlan,
+        record: DruidRecord,
+        *,
+        home: Home,
+        runtime: Runtime,
+        archive: ClassArchive | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(name, kind, home=home, runtime=runtime, archive=archive, notice=notice)
+        self.plan = plan
+        self.record = record
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return self.plan.start_timeout_seconds
+
+    @property
+    def stop_timeout_seconds(self) -> float:
+        return self.plan.stop_timeout_seconds
+
+    @property
+    def port(self) -> int:
+        return self.record.ports[self.name]
+
+    @property
+    def folder(self) -> Path:
+        return druid_folder(self.home)
+
+    @property
+    def work_folder(self) -> Path:
+        return druid_folder(self.home)
+
+    def prepare(self) -> None:
+        make_folder(self.folder / "tmp")
+        check_space(self.folder)
+        write_private(self._configuration, format_properties(self.properties()))
+        write_logging(self.home.run / LOGGING, QUIET)
+
+    def properties(self) -> dict[str, str]:
+        """What is in its configuration file."""
+        raise NotImplementedError
+
+    @property
+    def _configuration(self) -> Path:
+        return self.home.run / f"{self.name}.properties"
+
+
+class ZooKeeper(DruidNode):
+    """One ZooKeeper: by it the roles find each other and choose who leads. Its jars come with Druid's."""
+
+    # The roles say goodbye to it when they stop.
+    orphan_delay_seconds = NEEDED_SECONDS
+
+    @property
+    def heap_mb(self) -> int:
+        return ZOOKEEPER_HEAP_MB
+
+    @property
+    def folder(self) -> Path:
+        return druid_folder(self.home) / ZOOKEEPER
+
+    def properties(self) -> dict[str, str]:
+        return zookeeper_properties(self.port)
+
+    def command(self, options: Sequence[str]) -> list[str]:
+        return self.runtime.command(
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            [f"../../run/{self._configuration.name}"],
+            options=[
+                *small_java(self.heap_mb),
+                *options,
+                "-Dzookeeper.jmx.log4j.disable=true",
+                # It sets so much aside for its log at once: 64 MiB by default, of which it needs a thousandth.
+                "-Dzookeeper.preAllocSize=1024",
+                f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
+            ],
+        )
+
+    def answers(self, seconds: float) -> bool:
+        return zookeeper_answers(self.port, seconds)
+
+
+class DruidRole(DruidNode):
+    """One of Druid's five JVMs."""
+
+    def __init__(
+        self,
+        role: RolePlan,
+        plan: DruidPlan,
+        record: DruidRecord,
+        *,
+        extensions: Path,
+        home: Home,
+        runtime: Runtime,
+        archive: ClassArchive | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(role.name, "druid", plan, record, home=home, runtime=runtime, archive=archive, notice=notice)
+        self.role = role
+        self.extensions = extensions
+
+    @property
+    def heap_mb(self) -> int:
+        return self.role.heap_mb
+
+    @property
+    def own_ports(self) -> tuple[int, ...]:
+        return (self.port, self.record.ports[DERBY]) if self.role.role == "coordinator" else (self.port,)
+
+    def properties(self) -> dict[str, str]:
+        return role_properties(self.role, self.plan, self.record.ports, str(self.extensions))
+
+    def command(self, options: Sequence[str]) -> list[str]:
+        return self.runtime.command(
+            "org.apache.druid.cli.Main",
+            ["server", self.role.role],
+            options=[
+                *small_java(self.role.heap_mb),
+                f"-XX:MaxDirectMemorySize={self.role.direct_mb}m",
+                *DRUID_JAVA,
+                *OPENED,
+                *options,
+                f"-Ddruid.properties.file=../../run/{self._configuration.name}",
+                f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
+            ],
+        )
+
+    def answers(self, seconds: float) -> bool:
+        if not is_healthy(self.port, seconds):
+            return False
+        return self.role.role != "coordinator" or leads(self.port, seconds)
+
+
+def small_java(heap_mb: int) -> list[str]:
+    return [f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
+
+
+def druid_folder(home: Home) -> Path:
+    return home.data / "druid"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user may read: a property of the user's may be a secret."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(text)
