@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun.artifacts import Progress, cache_folder, fetch
+from riverrun.cluster.druid.offset_header import offset_header_jar
 from riverrun.cluster.jvm import Runtime
 from riverrun.config import Settings
 from riverrun.errors import CacheError, ClusterError
 
 BASE_SET = "druid"
 # Druid's name of an extension, and the set its jars are in.
+KAFKA_EXTENSION = "druid-kafka-indexing-service"
 EXTENSION_SETS: Mapping[str, str] = {
-    "druid-kafka-indexing-service": "druid-kafka-indexing",
+    KAFKA_EXTENSION: "druid-kafka-indexing",
     "druid-datasketches": "druid-datasketches",
 }
 ALL_SETS = (BASE_SET, *EXTENSION_SETS.values())
@@ -34,10 +36,13 @@ class DruidRuntime:
         """Find Java and the jars; fetch what is missing."""
         runtime = Runtime.prepare(settings, server_set=BASE_SET, progress=progress)
         jars = {
-            name: fetch(server_set, settings.artifacts, progress=progress)
+            name: list(fetch(server_set, settings.artifacts, progress=progress))
             for name, server_set in EXTENSION_SETS.items()
         }
-        return cls(runtime, extension_folder(jars, cache_folder(settings.artifacts)))
+        cache = cache_folder(settings.artifacts)
+        # Beside Kafka's client, so that the client finds it.
+        jars[KAFKA_EXTENSION].append(offset_header_jar(cache / "druid-offset-header"))
+        return cls(runtime, extension_folder(jars, cache))
 
     @property
     def version(self) -> str:
