@@ -31,11 +31,11 @@ from riverrun.store.contract import Limits, Standing, Store
 MOST_A_SECOND = 10.0
 MOST_SHARE = 0.5
 # How often the store is looked at for changes; less often where looking is dear.
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.025
 LOOK_SHARE = 0.1
 MOST_LOOK_SECONDS = 1.0
 # What comes within this time is one frame.
-FRAME_SECONDS = 0.04
+FRAME_SECONDS = 0.025
 TABLES_SECONDS = 1.0
 PING_SECONDS = 10.0
 # A view outlives its last viewer by this: somebody who reloads finds it warm.
