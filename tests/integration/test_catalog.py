@@ -1,8 +1,13 @@
 """The tables of an app in its topic: published by the pipeline, followed by the store."""
 
+import json
 import secrets
 from dataclasses import replace
 
+import pytest
+
+import riverrun as rr
+from riverrun.errors import StoreError
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.catalog import Catalog, catalog_topic, publish
 from riverrun.testing.pytest_plugin import KafkaUnderTest
@@ -23,6 +28,22 @@ def test_tables_come_change_and_go(kafka: KafkaUnderTest) -> None:
         assert catalog.refresh() == {"load": wider}
     with Catalog(kafka.connection, app) as later:
         assert later.refresh() == {"load": wider}
+
+
+def test_one_that_cannot_be_read_is_said_and_the_others_are_followed(kafka: KafkaUnderTest) -> None:
+    app = f"catalog{secrets.token_hex(4)}"
+    publish(kafka.connection, app, [LOAD])
+    with rr.Producer(kafka.connection) as producer:
+        producer.send(catalog_topic(app), b'{"name": "odd"}', key="odd")
+    publish_later = replace(LOAD, retention_ms=5)
+    with Catalog(kafka.connection, app) as catalog:
+        with pytest.raises(StoreError, match="The table odd in the topic"):
+            catalog.refresh()
+        assert catalog.tables == {"load": LOAD}
+        with rr.Producer(kafka.connection) as producer:
+            producer.send(catalog_topic(app), json.dumps(publish_later.as_dict()).encode(), key="load")
+            producer.send(catalog_topic(app), None, key="odd")
+        assert catalog.refresh() == {"load": publish_later}
 
 
 def test_what_has_not_changed_is_not_published_again(kafka: KafkaUnderTest) -> None:

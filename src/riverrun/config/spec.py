@@ -198,7 +198,7 @@ class DruidSettings:
     )
     port: int = setting(0, "Port of the router on 127.0.0.1. 0: 8888, or the next free one.", minimum=0, maximum=65535)
     memory_mb: int = setting(
-        0, "Heap and buffers of Druid's servers together, in MiB. 0: the least that works, 904.", minimum=0
+        0, "Heap and buffers of Druid's servers together, in MiB. 0: the least that works, 944.", minimum=0
     )
     quick_start: bool = setting(
         False, "Start in 0.6 of the time, from the second start on, for 180 MiB more memory.", advanced=True

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from riverrun.errors import StoreError, TopicNotFoundError
+from riverrun.errors import DeclarationError, StoreError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
@@ -47,26 +47,35 @@ class Catalog:
         self._tail = Tail(connection, self._topic)
 
     def refresh(self) -> dict[str, TableSpec]:
-        """The tables there are now; none before the first pipeline has published. KafkaError when the brokers are gone."""
+        """The tables there are now; none before the first pipeline has published. KafkaError when the brokers are gone,
+        StoreError, once, when one of them cannot be read; the others are known then all the same."""
         try:
             records = self._tail.read()
         except TopicNotFoundError:
             return self.tables
+        unreadable: StoreError | None = None
         for key, value in records:
-            name = key.decode()
-            if value is None:
-                self.tables.pop(name, None)
-                continue
             try:
-                self.tables[name] = table_from(json.loads(value))
-            except (ValueError, KeyError, TypeError) as error:
-                raise StoreError(
-                    f"The table {name} in the topic {self._topic} cannot be read",
-                    found=str(error),
-                    hint="A newer riverrun may have written it: use that one",
-                    table=name,
-                ) from error
+                self._take(key.decode(), value)
+            except StoreError as error:
+                unreadable = error
+        if unreadable is not None:
+            raise unreadable
         return self.tables
+
+    def _take(self, name: str, value: bytes | None) -> None:
+        if value is None:
+            self.tables.pop(name, None)
+            return
+        try:
+            self.tables[name] = table_from(json.loads(value))
+        except (ValueError, KeyError, TypeError, DeclarationError) as error:
+            raise StoreError(
+                f"The table {name} in the topic {self._topic} cannot be read",
+                found=str(error),
+                hint="A newer riverrun may have written it: use that one",
+                table=name,
+            ) from error
 
     def close(self) -> None:
         self._tail.close()

@@ -1,5 +1,8 @@
 """The tables of an app: every stream's rows, and the topics that `app.store` names, as the store needs to know them."""
 
+from dataclasses import replace
+
+import msgspec
 from pyspark.sql.types import (
     BooleanType,
     ByteType,
@@ -88,7 +91,11 @@ def _of_topic(done: Compilation, kept: Kept) -> TableSpec | Problem:
     if topic is None or topic.event is None:
         return Problem(str(kept.line), f"The table {kept.table} is made of {kept.source}, whose records have no type")
     time = schema_of(topic.event).time_field or ""
-    return _table(kept, topic.name, Shape.of_event(topic.event).columns, kept.key, time, upserts=bool(kept.key))
+    made = _table(kept, topic.name, Shape.of_event(topic.event).columns, kept.key, time, upserts=bool(kept.key))
+    # A field may be called otherwise in the record (msgspec's `rename`).
+    said = {each.name: each.encode_name for each in msgspec.structs.fields(topic.event)}
+    columns = [replace(each, path=(said[each.path[0]], *each.path[1:])) if each.path else each for each in made.columns]
+    return replace(made, columns=tuple(columns))
 
 
 def _table(kept: Kept, topic: str, fields: StructType, key: tuple[str, ...], time: str, *, upserts: bool) -> TableSpec:

@@ -41,7 +41,7 @@ def test_names_are_those_users_see() -> None:
 @pytest.mark.parametrize("memory_mb", [0, 1, LEAST_MB])
 def test_the_least_is_what_was_measured(memory_mb: int) -> None:
     assert sized(memory_mb) == SMALLEST
-    assert (RolePlan("indexer", 256, 72) in SMALLEST, LEAST_MB) == (True, 904)
+    assert (RolePlan("indexer", 256, 112) in SMALLEST, LEAST_MB) == (True, 944)
 
 
 @pytest.mark.parametrize("memory_mb", [1000, 4096, 65536])

@@ -35,7 +35,7 @@ SMALLEST = (
     RolePlan("coordinator", 128, 16),
     RolePlan("broker", 112, 72),
     RolePlan("historical", 96, 72),
-    RolePlan("indexer", 256, 72),
+    RolePlan("indexer", 256, 112),
     RolePlan("router", 64, 16),
 )
 LEAST_MB = sum(role.memory_mb for role in SMALLEST)
