@@ -48,6 +48,8 @@ app.dashboard(
     rr.number("Above 2 kW", "select count(*) from high_load where at = latest", width=3),
     rr.line("Load by street", "street_load", x="minute", y="load_kw", by="street", unit="kW", width=8),
     rr.leaderboard("Highest houses", "house_load", by="house_id", y="load_kw", unit="kW", closed=True, width=4),
+    rr.heat_map("Load through the hour", "street_load", x="minute", y="load_kw", by="street", unit="kW", width=8),
+    rr.rows("Above 2 kW, newest first", "high_load", columns=("at", "house_id", "load_kw"), limit=50, width=4),
     rr.line("Houses of {street}", "house_load", x="minute", y="load_kw", by="house_id", unit="kW", when="street"),
     title="City power",
 )
