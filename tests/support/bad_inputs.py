@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from riverrun.artifacts.lock import read_lock
 from riverrun.config import KafkaSettings
 from riverrun.errors import RiverrunError
 from riverrun.kafka.connection import Connection, client_id
@@ -286,7 +287,9 @@ def full_disk(world: World) -> str:
 @case("Have a jar in the cache that changed by one byte")
 def corrupt_jar(world: World) -> str:
     cache = copy_of_cache(world)
-    jar = next(cache.rglob("kafka-clients-*.jar"))
+    # The broker's own: Spark and Druid bring others of that name.
+    wanted = next(each for each in read_lock("kafka").artifacts if each.name == "kafka-clients")
+    jar = next(cache.rglob(wanted.file_name))
     content = bytearray(jar.read_bytes())
     content[1000] ^= 1
     jar.unlink()
