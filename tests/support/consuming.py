@@ -40,7 +40,8 @@ class Bench:
 
     def send(self, records: Iterable[tuple[bytes | None, bytes | None, int]], **more: Any) -> None:
         """(value, key, partition) each; returns when all are acknowledged."""
-        producer = Producer(self.connection.properties({"linger.ms": 5, "acks": "all"}))
+        # Idempotent: else a batch that is sent again, as to a topic whose leader is not chosen yet, may come after the next.
+        producer = Producer(self.connection.properties({"linger.ms": 5, "enable.idempotence": True}))
         problems: list[Any] = []
         for number, (value, key, partition) in enumerate(records):
             producer.produce(
