@@ -226,14 +226,12 @@ class Ingest:
                 with self._lock:
                     self._declare(self._catalog)
             except KafkaError as error:
-                self._writer_trouble = error.what
+                self._troubled(error.what, str(error))
                 if not wait:
                     return True
                 self._stopping.wait(_IDLE_SECONDS)
             except StoreError as error:
-                if self._writer_trouble != error.what:
-                    self._notice(str(error))
-                self._writer_trouble = error.what
+                self._troubled(error.what, str(error))
                 return True
             else:
                 self._writer_trouble = ""
@@ -250,9 +248,13 @@ class Ingest:
             self._upkeep()
         except duckdb.Error as error:
             said = f"Upkeep of the store failed: {_said(error)}"
-            if said != self._writer_trouble:
-                self._notice(said)
-            self._writer_trouble = said
+            self._troubled(said, said)
+
+    def _troubled(self, trouble: str, said: str) -> None:
+        """Remember what is in the way, and say it when it is new."""
+        if trouble != self._writer_trouble:
+            self._notice(said)
+        self._writer_trouble = trouble
 
 
 def _said(error: Exception) -> str:
