@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +110,16 @@ class Claims:
             if self.claim(port):
                 return port
         raise ClusterError(f"No free port from {start} to {end - 1} on {HOST}", hint="Stop some servers", first=start)
+
+    def claim_again(self, name: str, before: Mapping[str, int], start: int, notice: Callable[[str], None]) -> int:
+        """Take the port that `name` had before, else the first free one from `start` up; `notice` hears of a change."""
+        old = before.get(name, 0)
+        if old and self.claim(old):
+            return old
+        new = self.claim_first(start)
+        if old:
+            notice(f"port {old} of {name} is taken now; it uses {new}")
+        return new
 
     def claim_exactly(self, port: int, wanted_for: str, setting: str = "kafka.port") -> int:
         """Take this port, or say who has it."""

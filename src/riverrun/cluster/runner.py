@@ -197,20 +197,13 @@ class LocalKafka(Server):
         for node in nodes:
             if node.is_broker and node.name not in record.ports:
                 start = self.plan.port + 1 if self.plan.port else self._first_port
-                record.ports[node.name] = self._port(node.name, before, start)
+                record.ports[node.name] = self._claims.claim_again(node.name, before, start, self._notice)
         for node in nodes:
             if node.is_controller:
                 name = f"{node.name}.controller"
-                record.ports[name] = self._port(name, before, self._first_port + CONTROLLER_PORTS_ABOVE)
-
-    def _port(self, name: str, before: dict[str, int], start: int) -> int:
-        old = before.get(name, 0)
-        if old and self._claims.claim(old):
-            return old
-        new = self._claims.claim_first(start)
-        if old:
-            self._notice(f"port {old} of {name} is taken now; it uses {new}")
-        return new
+                record.ports[name] = self._claims.claim_again(
+                    name, before, self._first_port + CONTROLLER_PORTS_ABOVE, self._notice
+                )
 
     def _answer(self, deadline: Deadline) -> None:
         waiting = list(self.nodes)

@@ -260,18 +260,11 @@ class LocalDruid(Server):
         if self.plan.port:
             record.ports[router] = self._claims.claim_exactly(self.plan.port, router, "druid.port")
         else:
-            record.ports[router] = self._port(router, before, self._first_port)
+            record.ports[router] = self._claims.claim_again(router, before, self._first_port, self._notice)
         for name in others:
-            record.ports[name] = self._port(name, before, self._first_port + INNER_PORTS_ABOVE)
-
-    def _port(self, name: str, before: dict[str, int], start: int) -> int:
-        old = before.get(name, 0)
-        if old and self._claims.claim(old):
-            return old
-        new = self._claims.claim_first(start)
-        if old:
-            self._notice(f"port {old} of {name} is taken now; it uses {new}")
-        return new
+            record.ports[name] = self._claims.claim_again(
+                name, before, self._first_port + INNER_PORTS_ABOVE, self._notice
+            )
 
 
 def stop_together(nodes: Sequence[DruidNode], deadline: Deadline) -> None:
