@@ -1,10 +1,10 @@
 """What a Kafka cluster is to be: its nodes, their roles and ids, copies, and how that agrees with the data there is."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from riverrun.cluster.record import Record
 from riverrun.cluster.storage import new_id
 from riverrun.config import KafkaSettings
 from riverrun.errors import ConfigError, DataDirectoryError
@@ -98,7 +98,7 @@ class KafkaPlan:
 
 
 @dataclass
-class ClusterRecord:
+class ClusterRecord(Record):
     """What a cluster's data is made for, kept beside it: `data/kafka/cluster.json`.
 
     The controllers are a static quorum: their ids are written into their own state, so they stay what they were when the
@@ -116,24 +116,6 @@ class ClusterRecord:
     @classmethod
     def new(cls, plan: KafkaPlan, kafka_version: str) -> "ClusterRecord":
         return cls(new_id(), kafka_version, plan.controller_ids, plan.broker_ids, plan.min_insync)
-
-    @classmethod
-    def read(cls, path: Path) -> "ClusterRecord | None":
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise DataDirectoryError(
-                f"{path}, which says what the data beside it is made for, cannot be read: {error}",
-                hint="Put it back, or delete all data with `riverrun down --delete-data`",
-                path=path,
-            ) from error
-
-    def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
 
     def check(self, plan: KafkaPlan, kafka_version: str, folder: Path) -> None:
         """Refuse a plan that the data cannot follow."""

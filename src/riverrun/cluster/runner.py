@@ -7,37 +7,37 @@ with LocalKafka(Path("/tmp/cluster"), KafkaSettings(brokers=3)) as kafka:
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.home import Home, folder_error, make_folder
+from riverrun.cluster.home import make_folder
 from riverrun.cluster.jvm import QUICK_START, Runtime
 from riverrun.cluster.kafka import KafkaNode, kafka_folder
-from riverrun.cluster.node import ANSWER_SECONDS, LOOK_SECONDS, node_lock
+from riverrun.cluster.local import LocalServers
+from riverrun.cluster.node import ANSWER_SECONDS, LOOK_SECONDS
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
-from riverrun.cluster.ports import HOST, Claims
-from riverrun.cluster.server import Deadline, Server
+from riverrun.cluster.ports import HOST
+from riverrun.cluster.server import Deadline
 from riverrun.config import KafkaSettings, Settings
-from riverrun.errors import NotRunningError, PortTakenError, RiverrunError, ServerNotReadyError
+from riverrun.errors import NotRunningError, RiverrunError, ServerNotReadyError
 
 FIRST_PORT = 9092
 # Controllers listen this far above the brokers, out of the way of what users type.
 CONTROLLER_PORTS_ABOVE = 1000
-# Two runners of two users may choose the same free port at the same moment.
-PORT_TRIES = 3
 # How long a broker may take to close its logs when the controllers are gone.
 WITHOUT_QUORUM_SECONDS = 10.0
 
 
-class LocalKafka(Server):
+class LocalKafka(LocalServers[KafkaNode]):
     """A cluster of one or more nodes with its data, logs and run state under `root`.
 
     `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
     used again: the same cluster comes back, on the same ports when they are free. `notice` is told, in a sentence, what a
     user may want to know. `archive` False does without the class-data archive.
     """
+
+    called = "the cluster"
 
     def __init__(
         self,
@@ -51,16 +51,10 @@ class LocalKafka(Server):
     ) -> None:
         self.settings = settings or KafkaSettings()
         self.plan = KafkaPlan.of(self.settings)
-        self.home = Home(root.resolve())
-        self.nodes: list[KafkaNode] = []
+        super().__init__(root, first_port, notice, fixed_port=bool(self.plan.port))
         self._runtime = runtime
-        self._first_port = first_port
-        self._notice = notice
         self._use_archive = archive
-        self._archive: ClassArchive | None = None
-        self._claims = Claims()
         self._record: ClusterRecord | None = None
-        self._tries_left = PORT_TRIES
 
     @property
     def name(self) -> str:
@@ -98,11 +92,9 @@ class LocalKafka(Server):
             self._archive = ClassArchive(runtime, log, name, (*QUICK_START, "-Xmx256m"))
         record = self._record = self._recorded(runtime.kafka_version)
         nodes = self.plan.nodes(record.controller_ids)
-        for node in nodes:
-            # Its port is free again only when an earlier process of it has ended.
-            os.close(node_lock(self.home, node.name, self._notice))
+        self._wait_for_earlier([node.name for node in nodes])
         self._choose_ports(record, nodes)
-        self._write(record)
+        record.write(self._record_path)
         self.nodes = [
             KafkaNode(
                 node,
@@ -118,24 +110,11 @@ class LocalKafka(Server):
         for each in self.nodes:
             each.start()
 
-    def ready(self, deadline: Deadline) -> None:
+    def _gather(self, deadline: Deadline) -> None:
         """All nodes answer, and all brokers take part in the cluster."""
-        try:
-            self._answer(deadline)
-            self._take_part(deadline)
-            self._tell_min_insync(deadline)
-        except PortTakenError:
-            # Chosen by us and lost to somebody since: choose others. A port that was asked for is the user's to change.
-            self._tries_left -= 1
-            if self.plan.port or not self._tries_left or deadline.passed:
-                raise
-            self._notice("a port was taken while the cluster started; choosing others")
-            self.stop()
-            self.start()
-            self.ready(deadline)
-            return
-        if self._archive is not None:
-            self._archive.make()
+        self._answer(deadline)
+        self._take_part(deadline)
+        self._tell_min_insync(deadline)
 
     def stop(self) -> None:
         """Brokers first and all at once, then controllers; ask, wait, then kill."""
@@ -146,33 +125,11 @@ class LocalKafka(Server):
         stop_all(self.controllers, deadline, quorum)
         self._close()
 
-    def kill(self) -> None:
-        """Kill all nodes with -9."""
-        for node in self.nodes:
-            node.kill()
-        self._close()
-
-    def settle(self) -> None:
-        """Housekeeping for a runner that lives long: put a finished class archive in its place."""
-        if self._archive is not None:
-            self._archive.settle()
-
     # --- how ---
-
-    def _close(self) -> None:
-        self._claims.close()
-        if self._archive is not None:
-            self._archive.close()
 
     @property
     def _record_path(self) -> Path:
         return kafka_folder(self.home) / "cluster.json"
-
-    def _write(self, record: ClusterRecord) -> None:
-        try:
-            record.write(self._record_path)
-        except OSError as error:
-            raise folder_error(error, self._record_path.parent) from error
 
     def _recorded(self, kafka_version: str) -> ClusterRecord:
         record = ClusterRecord.read(self._record_path)
@@ -248,7 +205,7 @@ class LocalKafka(Server):
         value, timeout = str(self.plan.min_insync), max(deadline.left, 1.0)
         set_cluster_default(HOST, self.brokers[0].port, "min.insync.replicas", value, timeout)
         record.min_insync = self.plan.min_insync
-        self._write(record)
+        record.write(self._record_path)
 
 
 def stop_all(nodes: list[KafkaNode], deadline: Deadline, quorum: Sequence[KafkaNode] = ()) -> None:

@@ -6,7 +6,6 @@ with LocalDruid(Path("/tmp/cluster"), DruidSettings()) as druid:
     druid.indexer.restart()
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,32 +15,32 @@ from riverrun.cluster.druid.plan import ZOOKEEPER, DruidPlan, DruidRecord
 from riverrun.cluster.druid.probe import answers_sql, leads
 from riverrun.cluster.druid.properties import DERBY
 from riverrun.cluster.druid.role import DruidNode, DruidRole, ZooKeeper, druid_folder
-from riverrun.cluster.home import Home, folder_error, make_folder
+from riverrun.cluster.home import make_folder
 from riverrun.cluster.jvm import QUICK_START
-from riverrun.cluster.node import ANSWER_SECONDS, node_lock
-from riverrun.cluster.ports import Claims
-from riverrun.cluster.server import Deadline, Server
+from riverrun.cluster.local import LocalServers
+from riverrun.cluster.node import ANSWER_SECONDS
+from riverrun.cluster.server import Deadline
 from riverrun.config import DruidSettings, Settings
-from riverrun.errors import NotRunningError, PortTakenError, ServerNotReadyError
+from riverrun.errors import NotRunningError, ServerNotReadyError
 
 FIRST_PORT = 8888
 # All but the router listen this far above it, out of the way of what users type.
 INNER_PORTS_ABOVE = 1000
-# Two runners of two users may choose the same free port at the same moment.
-PORT_TRIES = 3
 # A question through several servers, the first of which may still be loading its classes.
 QUESTION_SECONDS = 5.0
 # Without ZooKeeper no role can say goodbye, and each tries for minutes.
 WITHOUT_ZOOKEEPER_SECONDS = 3.0
 
 
-class LocalDruid(Server):
+class LocalDruid(LocalServers[DruidNode]):
     """ZooKeeper and the five roles with their data, logs and run state under `root`.
 
     `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
     used again, on the same ports when they are free. `notice` is told, in a sentence, what a user may want to know;
     `progressed` is called when a server has begun to answer.
     """
+
+    called = "Druid"
 
     def __init__(
         self,
@@ -55,16 +54,10 @@ class LocalDruid(Server):
     ) -> None:
         self.settings = settings or DruidSettings()
         self.plan = DruidPlan.of(self.settings)
-        self.home = Home(root.resolve())
-        self.nodes: list[DruidNode] = []
+        super().__init__(root, first_port, notice, fixed_port=bool(self.plan.port))
         self.answering: set[str] = set()
         self._runtime = runtime
-        self._first_port = first_port
-        self._notice = notice
         self._progressed = progressed
-        self._archive: ClassArchive | None = None
-        self._claims = Claims()
-        self._tries_left = PORT_TRIES
 
     # --- what it is ---
 
@@ -127,36 +120,18 @@ class LocalDruid(Server):
             flags = (*QUICK_START, "-Xmx256m")
             self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.roles))
         record = self._recorded(druid.version, folder)
-        for name in self.plan.names:
-            # Its port is free again only when an earlier process of it has ended.
-            os.close(node_lock(self.home, name, self._notice))
+        self._wait_for_earlier(self.plan.names)
         self._choose_ports(record)
-        try:
-            record.write(self._record_path)
-        except OSError as error:
-            raise folder_error(error, folder) from error
+        record.write(self._record_path)
         self.answering = set()
         self.nodes = self._made(druid, record)
         for node in self.nodes:
             node.start()
 
-    def ready(self, deadline: Deadline) -> None:
+    def _gather(self, deadline: Deadline) -> None:
         """All servers answer, the coordinator leads, and SQL through the router comes back."""
-        try:
-            self._answer(deadline)
-            self._work_together(deadline)
-        except PortTakenError:
-            # Chosen by us and lost to somebody since: choose others. A port that was asked for is the user's to change.
-            self._tries_left -= 1
-            if self.plan.port or not self._tries_left or deadline.passed:
-                raise
-            self._notice("a port was taken while Druid started; choosing others")
-            self.stop()
-            self.start()
-            self.ready(deadline)
-            return
-        if self._archive is not None:
-            self._archive.make()
+        self._answer(deadline)
+        self._work_together(deadline)
 
     def stop(self) -> None:
         """Those first who need the others most: ask, wait, then kill. ZooKeeper last."""
@@ -168,17 +143,6 @@ class LocalDruid(Server):
                 stop_together(group, Deadline(left))
             stop_together([self.zookeeper], deadline)
         self._close()
-
-    def kill(self) -> None:
-        """Kill all with -9."""
-        for node in self.nodes:
-            node.kill()
-        self._close()
-
-    def settle(self) -> None:
-        """Housekeeping for a runner that lives long: put a finished class archive in its place."""
-        if self._archive is not None:
-            self._archive.settle()
 
     def works(self) -> bool:
         """Whether it answers SQL now, and the coordinator leads."""
@@ -236,11 +200,6 @@ class LocalDruid(Server):
                     server=self.router.name,
                 )
             self.router.pause()
-
-    def _close(self) -> None:
-        self._claims.close()
-        if self._archive is not None:
-            self._archive.close()
 
     @property
     def _record_path(self) -> Path:

@@ -1,10 +1,10 @@
 """What a Druid is to be: its roles, how large each is, and how that agrees with the data there is."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from riverrun.cluster.record import Record
 from riverrun.config import DruidSettings
 from riverrun.errors import ConfigError, DataDirectoryError
 
@@ -97,7 +97,7 @@ def sized(memory_mb: int) -> tuple[RolePlan, ...]:
 
 
 @dataclass
-class DruidRecord:
+class DruidRecord(Record):
     """What Druid's data is made for, kept beside it: `data/druid/druid.json`.
 
     `folder` is where it was made: Druid writes the whole path of each segment into its metadata.
@@ -106,24 +106,6 @@ class DruidRecord:
     druid_version: str
     folder: str
     ports: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, path: Path) -> "DruidRecord | None":
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise DataDirectoryError(
-                f"{path}, which says what the data beside it is made for, cannot be read: {error}",
-                hint="Put it back, or delete all data with `riverrun down --delete-data`",
-                path=path,
-            ) from error
-
-    def write(self, path: Path) -> None:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        temporary.replace(path)
 
     def check(self, druid_version: str, folder: Path) -> None:
         """Refuse data that this Druid cannot use."""
