@@ -76,7 +76,9 @@ def riverrun_command(folder: Path, address: str, speed: str, *, forever: bool = 
     (folder / "riverrun.toml").touch()
     run = [sys.executable, "-m", "riverrun", "--project", str(folder), "run", str(JOB / "meters.py")]
     stop = [] if forever or speed == "batch" else ["--until-caught-up"]
-    return [*run, "--speed", speed, "--every", "0 s", "--bootstrap-servers", address, "--fresh", "by_riverrun", *stop]
+    # Nothing that the same job by hand does not do: no store beside it.
+    only = ["--store", "none", "--fresh", "by_riverrun"]
+    return [*run, "--speed", speed, "--every", "0 s", "--bootstrap-servers", address, *only, *stop]
 
 
 def by_hand_command(folder: Path, address: str, speed: str, jars: str, java: str) -> list[str]:
