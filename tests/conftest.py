@@ -9,10 +9,14 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
     from riverrun.cluster.druid import LocalDruid
 
 # The first test that uses Druid starts it.
 DRUID_TEST_SECONDS = 480
+DRUID_FILES = ("tests/integration/test_druid_",)
 
 # A shell that starts us in the background makes us ignore Ctrl-C, and our children inherit that; tests send it to them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -40,6 +44,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "druid" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(DRUID_TEST_SECONDS))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadScopeScheduling":
+    """Several processes take whole files, in their order: the long ones come first. Who uses Druid is one file to them, so
+    that there is one Druid."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, name = nodeid.partition("::")
+            return "druid" if file.startswith(DRUID_FILES) or "[druid" in name else file
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
