@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import duckdb
 
@@ -11,6 +12,7 @@ from riverrun.errors import QueryCancelledError, QueryError, QueryTimeoutError
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.arrow import as_promised
 from riverrun.store.contract import Answer, Limits, Standing, State, Store
+from riverrun.store.embedded.snapshot import write_snapshot
 from riverrun.store.sql import prepare
 
 TYPES = {"text": "varchar", "json": "varchar", "timestamp": "timestamptz"}
@@ -118,6 +120,9 @@ class DuckStore(Store):
             self._running.pop(name, None)
         more = rows.num_rows > limits.rows
         return Answer(as_promised(rows.slice(0, limits.rows), prepared.columns), more, time.monotonic() - began)
+
+    def snapshot(self, path: Path) -> None:
+        write_snapshot(self._connection, self._tables, path)
 
     def cancel(self, name: str) -> bool:
         running = self._running.get(name)

@@ -13,6 +13,8 @@ from riverrun.errors import UsageError
 if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.kafka.admin.admin import Admin
+    from riverrun.store.client import StoreClient
+    from riverrun.store.contract import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,6 +73,20 @@ def load_declared(settings: Loaded, app_file: str | None) -> "App | None":
     named = settings.settings.project.app
     path = Path(app_file) if app_file else settings.project.root / named if named else None
     return load_pipeline(path, settings.settings, settings.project) if path else None
+
+
+def store_of(settings: Loaded) -> "StoreClient | Store":
+    """The store that is served; else the embedded one as it was left. Used in a `with`."""
+    from riverrun.config.run_state import is_locked
+    from riverrun.config.serve_state import find_serving, lock_path, require_serving
+    from riverrun.store.client import StoreClient
+    from riverrun.store.opening import store_at_rest
+
+    if find_serving(settings.project) is None and not is_locked(lock_path(settings.project)):
+        at_rest = store_at_rest(settings.settings, settings.project)
+        if at_rest is not None:
+            return at_rest
+    return StoreClient(require_serving(settings.project).address)
 
 
 def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import loaded, store_of
 from riverrun.cli.output import plural, print_rows, say
 
 if TYPE_CHECKING:
-    from riverrun.config import Loaded
     from riverrun.store.client import StoreClient
     from riverrun.store.contract import Answer, Limits, Store
 
@@ -57,25 +56,11 @@ def query(
     store = settings.settings.store
     question = sys.stdin.read() if sql == "-" else sql
     limits = Limits(limit or store.query_rows, timeout or float(store.query_seconds))
-    with _store(settings) as client:
+    with store_of(settings) as client:
         if watch is not None:
             _watch(client, question, limits, kind, watch)
         else:
             _write(_ask(client, question, limits), kind, output)
-
-
-def _store(settings: "Loaded") -> "StoreClient | Store":
-    """The store that is served; else the embedded one as it was left. Used in a `with`."""
-    from riverrun.config.run_state import is_locked
-    from riverrun.config.serve_state import find_serving, lock_path, require_serving
-    from riverrun.store.client import StoreClient
-    from riverrun.store.opening import store_at_rest
-
-    if find_serving(settings.project) is None and not is_locked(lock_path(settings.project)):
-        at_rest = store_at_rest(settings.settings, settings.project)
-        if at_rest is not None:
-            return at_rest
-    return StoreClient(require_serving(settings.project).address)
 
 
 def _ask(client: "StoreClient | Store", question: str, limits: "Limits") -> "Answer":

@@ -1,11 +1,13 @@
-"""`riverrun tables`: the tables of the project's store, where they stand, and removing one."""
+"""`riverrun tables`: the tables of the project's store, where they stand, a copy of them, and removing one."""
 
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import confirm, current_project
+from riverrun.cli.context import confirm, current_project, loaded, store_of
 from riverrun.cli.output import json_option, print_json, print_rows, say
 
 if TYPE_CHECKING:
@@ -85,6 +87,37 @@ def _column(column: dict[str, Any], table: dict[str, Any]) -> dict[str, Any]:
     role = ["key"] if column["name"] in table["key"] else []
     role += ["time"] if column["name"] == table["time"] else []
     return {"column": column["name"], "type": column["type"], "role": ", ".join(role)}
+
+
+@tables.command(epilog="Example: riverrun tables snapshot meters.duckdb && duckdb meters.duckdb")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def snapshot(file: Path, force: bool) -> None:
+    """Copy all tables, as they are at one moment, into a DuckDB file: for DuckDB's own shell and whatever opens such files.
+
+    The store and questions go on meanwhile. Only the embedded store has this; when no process serves it, its tables are
+    copied as they were left.
+    """
+    from riverrun.errors import UsageError
+    from riverrun.store.client import StoreClient
+
+    if file.exists() and not force:
+        raise UsageError(f"{file} is there already", hint="Name another file, or say --force to write over it")
+    if not file.parent.is_dir():
+        raise UsageError(f"There is no folder {file.parent}", hint="Make it first")
+    with store_of(loaded()) as store:
+        if isinstance(store, StoreClient):
+            store.snapshot(file, _copied if sys.stderr.isatty() else lambda *_: None)
+        else:
+            file.unlink(missing_ok=True)
+            store.snapshot(file)
+        names = sorted(store.tables)
+    say(f"{file}: {', '.join(names) or 'no tables'}; {_size(file.stat().st_size)}. Open it with: duckdb {file}")
+
+
+def _copied(done: int, whole: int) -> None:
+    """How far the copy is, on one line."""
+    click.echo(f"\r{_size(done)} of {_size(whole)}", err=True, nl=done >= whole)
 
 
 @tables.command(epilog="Example: riverrun tables remove house_load --yes")

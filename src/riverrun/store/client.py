@@ -1,6 +1,8 @@
 """A store that another process serves, over its HTTP API: the same questions, the same answers, the same errors."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
@@ -109,6 +111,23 @@ class StoreClient:
             raise
         return True
 
+    def snapshot(self, path: Path, progressed: Callable[[int, int], None] = lambda *_: None) -> None:
+        """Bring a copy of all tables, as they are at one moment, as a DuckDB file. `progressed` is told the bytes that have
+        come, and how many there are."""
+        part = path.with_name(f"{path.name}.part")
+        try:
+            # The copy is made before the first byte of it comes.
+            with self._stream("POST", "/api/snapshot", json={}, timeout=None) as answer, part.open("wb") as file:
+                whole = int(answer.headers.get("content-length", 0))
+                for piece in answer.iter_bytes():
+                    file.write(piece)
+                    progressed(file.tell(), whole)
+            part.replace(path)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written", found=error.strerror or str(error), path=str(path)) from error
+        finally:
+            part.unlink(missing_ok=True)
+
     def close(self) -> None:
         self._client.close()
 
@@ -119,23 +138,31 @@ class StoreClient:
         self.close()
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        with self._stream(method, path, **options) as answer:
+            answer.read()
+            return answer
+
+    @contextmanager
+    def _stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
+        """The answer, its body to be read; what the store raised is raised."""
         try:
-            answer = self._client.request(method, path, **options)
+            with self._client.stream(method, path, **options) as answer:
+                if not answer.is_success:
+                    answer.read()
+                    raise self._refused(answer)
+                yield answer
         except httpx.HTTPError as error:
             raise StoreUnavailableError(
                 f"The store at {self.address} does not answer: {str(error) or type(error).__name__}",
                 hint="Look whether `riverrun serve` still runs",
                 address=self.address,
             ) from error
-        if answer.is_success:
-            return answer
+
+    def _refused(self, answer: httpx.Response) -> RiverrunError:
         try:
-            told = answer.json()["error"]
-            raise _error(told)
+            return _error(answer.json()["error"])
         except (ValueError, KeyError, TypeError):
-            raise StoreError(
-                f"The store at {self.address} answers {answer.status_code}", found=answer.text[:200]
-            ) from None
+            return StoreError(f"The store at {self.address} answers {answer.status_code}", found=answer.text[:200])
 
 
 def _error(told: Mapping[str, Any]) -> RiverrunError:

@@ -8,9 +8,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
+from riverrun.errors import StoreError
 from riverrun.model.table import TableSpec
 
 if TYPE_CHECKING:
@@ -93,6 +95,18 @@ class Store(ABC):
     @abstractmethod
     def cancel(self, name: str) -> bool:
         """End a question that runs: its `ask` raises. False when none of that name runs."""
+
+    def snapshot(self, path: Path) -> None:  # noqa: ARG002
+        """Write a copy of all tables, as they are at one moment, as a DuckDB file."""
+        raise StoreError(
+            "Only the embedded store gives a copy of its tables as a file",
+            hint="Ask for rows with `riverrun query --format parquet`, or ask Druid itself through its SQL API",
+        )
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it keeps files on this machine, if it does."""
+        return None
 
     def __enter__(self) -> Self:
         try:

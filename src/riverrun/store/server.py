@@ -9,21 +9,25 @@ import asyncio
 import contextlib
 import json
 import logging
+import shutil
 import socket
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -155,6 +159,7 @@ class _Api:
         self._limits = limits
         self._running: set[str] = set()
         self._room: asyncio.Semaphore | None = None
+        self._copying = asyncio.Lock()
 
     def application(self, routes: Sequence[BaseRoute]) -> Starlette:
         own = [
@@ -164,6 +169,7 @@ class _Api:
             Route("/api/tables/{name}", self.remove, methods=["DELETE"]),
             Route("/api/query", self.query, methods=["POST"]),
             Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
+            Route("/api/snapshot", self.snapshot, methods=["POST"]),
         ]
         return Starlette(
             routes=[*own, *routes],
@@ -268,6 +274,23 @@ class _Api:
             finally:
                 leaving.cancel()
 
+    async def snapshot(self, request: Request) -> Response:
+        """A copy of all tables as a DuckDB file, made beside the store's own and gone when it is sent."""
+        _require_json(request)
+        if self._copying.locked():
+            return _failed(StoreUnavailableError("A snapshot is being made", hint="Ask again when it is done"))
+        async with self._copying:
+            folder = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._store.folder))
+            path = folder / "tables.duckdb"
+            try:
+                await run_in_threadpool(self._store.snapshot, path)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        return FileResponse(
+            path, media_type="application/octet-stream", background=BackgroundTask(shutil.rmtree, folder, True)
+        )
+
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["name"]
         done = await run_in_threadpool(self._store.cancel, name)
@@ -281,10 +304,15 @@ async def _left(request: Request) -> None:
         pass
 
 
-async def _question(request: Request) -> dict[str, Any]:
+def _require_json(request: Request) -> None:
+    """No web page of another origin can send that without asking first."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HTTPException(415, "A question is sent as application/json")
+
+
+async def _question(request: Request) -> dict[str, Any]:
+    _require_json(request)
     try:
         asked = json.loads(await request.body())
     except (ValueError, RecursionError):

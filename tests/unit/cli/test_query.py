@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from riverrun.cli.main import run
 from riverrun.config.project import Project
 from riverrun.config.serve_state import ServeState
+from riverrun.store.contract import Store
 from riverrun.store.server import StoreServer
 from support.duck_store import DuckStore
 
@@ -149,6 +151,33 @@ def test_removing_asks_first(store: DuckStore, capsys: pytest.CaptureFixture[str
     assert "houses" in store.tables
     told(capsys, "tables", "remove", "houses", "--yes")
     assert "houses" not in store.tables
+
+
+def test_a_copy_of_the_tables_opens_in_duckdb_itself(
+    store: DuckStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, err = told(capsys, "tables", "snapshot", "copy.duckdb")
+    assert "copy.duckdb: house_load, houses, readings; " in err
+    with duckdb.connect("copy.duckdb", read_only=True) as copy:
+        assert copy.execute("select count(*), sum(load_kw) from house_load").fetchone() == (30, 217.5)
+    before = (tmp_path / "copy.duckdb").read_bytes()
+    assert "say --force" in told(capsys, "tables", "snapshot", "copy.duckdb", code=2)[1]
+    assert (tmp_path / "copy.duckdb").read_bytes() == before
+    told(capsys, "tables", "remove", "houses", "--yes")
+    told(capsys, "tables", "snapshot", "copy.duckdb", "--force")
+    with duckdb.connect("copy.duckdb", read_only=True) as copy:
+        assert [each[0] for each in copy.execute("show tables").fetchall()] == ["house_load", "readings"]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_a_copy_cannot_be(
+    store: DuckStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "There is no folder nowhere" in told(capsys, "tables", "snapshot", "nowhere/copy.duckdb", code=2)[1]
+    monkeypatch.setattr(DuckStore, "snapshot", Store.snapshot)
+    _, err = told(capsys, "tables", "snapshot", "copy.duckdb", code=1)
+    assert "Only the embedded store gives a copy of its tables" in err
+    assert not Path("copy.duckdb").exists()
 
 
 def test_python_asks_the_same(store: DuckStore) -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -322,3 +323,41 @@ def test_rows_for_python(store: DuckStore) -> None:
 
 def test_requests_have_a_size() -> None:
     assert serving.MOST_BYTES >= 64 * 1024
+
+
+# --- a copy of the tables ---
+
+
+def test_a_snapshot_leaves_nothing_behind(http: httpx.Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(DuckStore, "folder", tmp_path)
+    answer = http.post("/api/snapshot", json={})
+    assert answer.status_code == 200
+    assert answer.content[8:12] == b"DUCK"
+    until_gone = time.monotonic() + 10
+    while list(tmp_path.iterdir()) and time.monotonic() < until_gone:
+        time.sleep(0.01)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_page_of_another_origin_makes_one(http: httpx.Client) -> None:
+    assert http.post("/api/snapshot", content="{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert http.get("/api/snapshot").status_code == 405
+
+
+def test_one_at_a_time(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(self: DuckStore, path: Path) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        path.write_bytes(b"copy")
+
+    monkeypatch.setattr(DuckStore, "snapshot", slow)
+    first = threading.Thread(target=lambda: http.post("/api/snapshot", json={}))
+    first.start()
+    assert begun.wait(30)
+    refused = http.post("/api/snapshot", json={})
+    go_on.set()
+    first.join()
+    assert refused.status_code == 503
+    assert "is being made" in refused.json()["error"]["message"]

@@ -173,8 +173,11 @@ class EmbeddedStore(Store):
     def cancel(self, name: str) -> bool:
         return self._asking.cancel(name)
 
+    @property
+    def folder(self) -> Path:
+        return self._file.folder
+
     def snapshot(self, path: Path) -> None:
-        """Write a copy of all tables, as they are at one moment, that DuckDB's own shell opens: `duckdb PATH`."""
         write_snapshot(self._file.database, self.tables, path)
 
     def rejected(self, table: str = "", most: int = 100) -> list[tuple[str, Misfit]]:
