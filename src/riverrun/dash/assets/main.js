@@ -1,6 +1,7 @@
 // The page: what is declared becomes tiles, the stream fills them, the address keeps which filters are set.
 import { $, el, setAttribute, setText } from "./dom.js";
 import { clock, day, label } from "./format.js";
+import { onColours } from "./header.js";
 import { States } from "./state.js";
 import { Stream } from "./stream.js";
 import { TileView } from "./tile.js";
@@ -112,6 +113,16 @@ function show() {
   status();
 }
 
+// An app without dashboards has tables all the same.
+function showNone() {
+  setText($("title"), page.app);
+  for (const id of ["clock", "link", "pause"]) $(id).hidden = true;
+  $("tiles").replaceChildren(el("section", { class: "tile none", "aria-labelledby": "none" },
+    el("h2", { id: "none" }, "No dashboard yet"),
+    el("p", {}, "The pipeline file declares none: ", el("code", {}, "app.dashboard(…)"), " makes one."),
+    el("p", {}, "Its tables can be asked on the ", el("a", { href: "/sql" }, "SQL page"), "; how records flow is on the ", el("a", { href: "/pipeline" }, "pipeline page"), ".")));
+}
+
 function showBoards() {
   $("boards").hidden = page.boards.length < 2;
   $("boards").replaceChildren(...page.boards.map((board) => el("a", {
@@ -162,6 +173,7 @@ function draw() {
 }
 
 function tick() {
+  if (!page.board) return;
   for (const view of page.views.values()) view.tick(page.states.now, travel.at);
   const newest = Math.max(0, ...ours().map((each) => each.newest));
   const at = travel.at ?? newest;
@@ -239,30 +251,6 @@ function goLive() {
   banner();
 }
 
-// --- colours ---
-
-const THEMES = ["auto", "light", "dark"];
-const NAMES = { auto: "as the system", light: "light", dark: "dark" };
-
-function setTheme(chosen) {
-  if (chosen === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = chosen;
-  try {
-    localStorage.setItem("riverrun-theme", chosen);
-  } catch { /* Then it is for this page only. */ }
-  nameTheme();
-  recolour();
-}
-
-function nameTheme() {
-  const chosen = document.documentElement.dataset.theme ?? "auto";
-  setAttribute($("theme"), "aria-label", `Colours: ${NAMES[chosen]}`);
-  setAttribute($("theme"), "title", `Colours: ${NAMES[chosen]}`);
-  setAttribute($("theme"), "data-theme-shown", chosen);
-}
-
-const recolour = () => page.views.forEach((view) => view.recolour());
-
 // --- begin ---
 
 async function begin() {
@@ -280,14 +268,14 @@ async function begin() {
     }
   }
   $("banner").hidden = true;
-  if (!page.boards.length) return setText($("tiles"), "The pipeline file declares no dashboard: app.dashboard(…) makes one.");
+  if (!page.boards.length) return showNone();
   recall();
   show();
 }
 
-$("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % 3]));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+onColours(() => page.views.forEach((view) => view.recolour()));
 addEventListener("popstate", () => {
+  if (!page.board) return;
   recall();
   show();
 });
@@ -297,6 +285,5 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) hiddenTimer = setTimeout(() => stream.close(), HIDDEN);
   else if (page.board && travel.at === null && !stream.source && !stream.timer) stream.open(liveUrl());
 });
-nameTheme();
 setInterval(tick, 1000);
 begin();
