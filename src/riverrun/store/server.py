@@ -47,7 +47,7 @@ from riverrun.errors import (
 from riverrun.model.near import nearest
 from riverrun.store.contract import Limits, Store
 from riverrun.store.formats import MEDIA, document, encoded
-from riverrun.store.sql import describe
+from riverrun.store.sql import describe, vocabulary
 
 FIRST_PORT = 8480
 MOST_BYTES = 256 * 1024
@@ -167,6 +167,7 @@ class _Api:
             Route("/api/tables", self.tables),
             Route("/api/tables/{name}", self.table),
             Route("/api/tables/{name}", self.remove, methods=["DELETE"]),
+            Route("/api/sql", self.language),
             Route("/api/query", self.query, methods=["POST"]),
             Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
             Route("/api/snapshot", self.snapshot, methods=["POST"]),
@@ -225,6 +226,11 @@ class _Api:
             where.pop("table", None)
             found.append({**each, **where})
         return found
+
+    async def language(self, request: Request) -> Response:  # noqa: ARG002
+        """What a question may say and take, for an editor."""
+        limits = {"rows": self._limits.rows, "seconds": self._limits.seconds, "most_rows": MOST_ROWS}
+        return JSONResponse({**vocabulary(), "limits": limits})
 
     async def query(self, request: Request) -> Response:
         asked = await _question(request)
@@ -376,7 +382,8 @@ def _error(code: str, message: str) -> dict[str, Any]:
 
 def _failed(error: RiverrunError, status: int | None = None) -> Response:
     found = status or next((each for kind, each in _STATUS if isinstance(error, kind)), 500)
-    return JSONResponse({"error": error.as_dict()}, found)
+    parts = {name: getattr(error, name) for name in ("what", "expected", "found", "hint", "lines")}
+    return JSONResponse({"error": {**error.as_dict(), "parts": parts}}, found)
 
 
 async def _riverrun_error(request: Request, error: Exception) -> Response:  # noqa: ARG001

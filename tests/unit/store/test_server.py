@@ -133,6 +133,20 @@ def test_an_error_has_its_status_and_code(http: httpx.Client, body: Any, status:
     assert answer.json()["error"]["message"]
 
 
+def test_an_error_has_parts_for_a_page(http: httpx.Client) -> None:
+    parts = http.post("/api/query", json={"sql": "drop table houses"}).json()["error"]["parts"]
+    assert parts == {
+        "what": "DROP is not how a question begins", "expected": "SELECT, WITH or FROM", "found": "",
+        "hint": "Questions only read the store's tables", "lines": [],
+    }  # fmt: skip
+
+
+def test_the_language_and_its_limits(http: httpx.Client) -> None:
+    content = http.get("/api/sql").json()
+    assert content["limits"] == {"rows": 1000, "seconds": 30, "most_rows": serving.MOST_ROWS}
+    assert "group by" in content["words"]
+
+
 def test_what_is_not_a_question_for_us(http: httpx.Client) -> None:
     simple = http.post("/api/query", content=b'{"sql": "select 1"}', headers={"content-type": "text/plain"})
     assert simple.status_code == 415

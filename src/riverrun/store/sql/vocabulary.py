@@ -1,0 +1,32 @@
+"""What a question is made of, for an editor that helps to write one."""
+
+from typing import Any
+
+from riverrun.store.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
+
+# Those of several words are told as one, because that is how they are typed.
+WORDS = (
+    "select", "distinct", "from", "where", "group by", "having", "order by", "limit", "offset", "with", "as", "join",
+    "left join", "right join", "full join", "cross join", "on", "using", "union all", "union", "intersect", "except",
+    "qualify", "over", "partition by", "filter", "rollup", "cube", "grouping sets", "all", "case", "when", "then",
+    "else", "end", "and", "or", "not", "in", "exists", "between", "like", "ilike", "is null", "is not null", "asc",
+    "desc", "nulls first", "nulls last", "interval", "at time zone", "cast", "try_cast", "extract", "true", "false",
+    "null", "latest", "exclude", "values", "rows between", "unbounded preceding", "preceding", "current row",
+)  # fmt: skip
+TYPES = ("text", "boolean", "bigint", "double", "decimal", "timestamp", "date", "json")
+
+
+def vocabulary() -> dict[str, Any]:
+    """Words, types and functions; of a function, how many arguments it takes and what it gives where that is known."""
+    functions = [
+        {
+            "name": name,
+            "use": each.use,
+            "least": each.least,
+            "most": each.most,
+            "result": each.result if isinstance(each.result, str) else "",
+        }
+        for name, each in FUNCTIONS.items()
+    ]
+    rows = [{"name": name, "use": "rows", "least": 1, "most": 3, "result": ""} for name in TABLE_FUNCTIONS]
+    return {"words": WORDS, "types": TYPES, "functions": [*functions, *rows]}
