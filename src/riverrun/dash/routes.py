@@ -82,7 +82,8 @@ def dash_routes(hub: Hub) -> list[Route]:
         return _json(state)
 
     return [
-        Route("/", _page, methods=["GET"], middleware=guard),
+        Route("/", _page("index.html"), methods=["GET"], middleware=guard),
+        Route("/sql", _page("sql.html"), methods=["GET"], middleware=guard),
         Route("/assets/{name:path}", _asset, methods=["GET"], middleware=guard),
         Route("/api/dashboards", _told(dashboards), methods=["GET"], middleware=guard),
         Route("/api/live/{dashboard}", _told(live), methods=["GET"], middleware=guard),
@@ -196,8 +197,11 @@ def assets() -> Mapping[str, Asset]:
     return found
 
 
-async def _page(request: Request) -> Response:
-    return _file(request, assets()["index.html"])
+def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
+    async def page(request: Request) -> Response:
+        return _file(request, assets()[name])
+
+    return page
 
 
 async def _asset(request: Request) -> Response:

@@ -13,6 +13,7 @@ from support.city import City, city_app
 from support.dashing import DashServer
 
 FOLDER = Path(riverrun.dash.__file__).parent / "assets"
+PAGES = ("/", "/sql")
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,9 @@ def client() -> Iterator[httpx.Client]:
         yield client
 
 
-def test_the_page_and_all_it_names_is_there(client: httpx.Client) -> None:
-    page = client.get("/")
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_and_all_it_names_is_there(client: httpx.Client, path: str) -> None:
+    page = client.get(path)
     assert page.status_code == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     named = re.findall(r'(?:src|href)="(/[^"]+)"', page.text)
@@ -45,8 +47,8 @@ def test_the_page_is_light() -> None:
 
 def test_nothing_of_the_page_breaks_its_own_orders() -> None:
     """No script, style or handler inside the markup, no markup made of text, no other host."""
-    html = (FOLDER / "index.html").read_text(encoding="utf-8")
-    assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|https?:", html)
+    for path in FOLDER.glob("*.html"):
+        assert not re.search(r"<script>|<style|\sstyle=|\son\w+=|https?:", path.read_text(encoding="utf-8")), path
     for path in [
         each for each in FOLDER.iterdir() if each.suffix in {".js", ".css"} and not each.name.startswith("uplot")
     ]:
@@ -57,7 +59,7 @@ def test_nothing_of_the_page_breaks_its_own_orders() -> None:
 
 
 def test_every_answer_has_its_orders(client: httpx.Client) -> None:
-    for path in ("/", "/assets/main.js", "/api/dashboards", "/nothing"):
+    for path in (*PAGES, "/assets/main.js", "/api/dashboards", "/nothing"):
         headers = client.get(path).headers
         assert headers["content-security-policy"] == POLICY
         assert headers["x-content-type-options"] == "nosniff"
