@@ -160,7 +160,7 @@ export class ChartView {
       this.show();
     };
     const { kind, x, y, by } = this.plan;
-    const along = listed((type) => TIMES.has(type) || isNumber(type));
+    const along = listed((type) => TIMES.has(type) || isNumber(type)).filter(([at]) => at === x || y.length > 1 || !y.includes(at));
     const numbers = listed(isNumber);
     const words = listed((type) => type === "text" || type === "boolean");
     const several = y.length > 1 ? [["all", "all numbers"]] : [];

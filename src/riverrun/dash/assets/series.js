@@ -246,9 +246,10 @@ function bounds(low, high, zero) {
   return [base, high + (high - base) * 0.08];
 }
 
-function tickLabels(splits) {
+export function tickLabels(splits) {
   const step = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : 1;
-  const digits = step >= 1 ? 0 : Math.min(6, Math.ceil(-Math.log10(step) - 1e-9));
+  // As many as the step has: one of 2.5 has to say 12.5, not 13.
+  const digits = [0, 1, 2, 3, 4, 5].find((count) => Math.abs(step * 10 ** count - Math.round(step * 10 ** count)) < 1e-6 * step * 10 ** count) ?? 6;
   return splits.map((value) => figure(value, digits));
 }
 
