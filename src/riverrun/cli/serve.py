@@ -8,7 +8,13 @@ from riverrun.cli.context import cluster_option, load_declared, loaded
 from riverrun.cli.output import say
 
 if TYPE_CHECKING:
+    from riverrun.app import App
+    from riverrun.config import Loaded
+    from riverrun.dash.live import Hub
+    from riverrun.dash.picture import Picture
+    from riverrun.kafka.connection import Connection
     from riverrun.model.dashboard import Dashboard
+    from riverrun.store.contract import Store
 
 
 @click.command(epilog="Example: riverrun serve meters.py --store embedded")
@@ -44,6 +50,7 @@ def serve(
     settings = loaded(kafka__bootstrap_servers=bootstrap, store__kind=store_kind, store__port=port)
     app_name = name
     dashboards: dict[str, Dashboard] = {}
+    app: App | None = None
     if app_name is None:
         app = load_declared(settings, file)
         if app is None:
@@ -63,7 +70,13 @@ def serve(
         stop_on_signals() as stop,
         open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
         StoreServer(
-            opened, store.port, limits=limits, routes=dash_routes(hub := Hub(opened, dashboards, app_name))
+            opened,
+            store.port,
+            limits=limits,
+            routes=dash_routes(
+                hub := Hub(opened, dashboards, app_name),
+                picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),
+            ),
         ) as server,
     ):
         address = server.start()
@@ -73,4 +86,32 @@ def serve(
         notice(f"the tables of {app_name} are at {address}/sql; Ctrl-C stops")
         stop.wait()
         hub.end()
+        picture.end()
     say("Stopped.")
+
+
+def _picture(
+    settings: "Loaded", name: str, app: "App | None", *, connection: "Connection", store: "Store", hub: "Hub"
+) -> "Picture":
+    """The pipeline picture. What runs tells its shape; until something does, the pipeline file does."""
+    from riverrun.dash.picture import Picture
+    from riverrun.dash.picture_details import Details
+    from riverrun.dash.picture_shape import shape_of
+    from riverrun.dash.picture_source import Source
+    from riverrun.kafka.admin.disk import topic_sizes
+    from riverrun.streams.graph import graph_of
+
+    details = Details(
+        connection,
+        store,
+        topics=app.topics if app is not None else None,
+        groups=lambda stream: f"{name}.{stream}",
+        sizes=lambda: topic_sizes(settings),
+    )
+    return Picture(
+        name,
+        Source(settings.project, name, connection, store),
+        details,
+        declared=shape_of(app, graph_of(app).inputs) if app is not None else None,
+        viewers=lambda: hub.viewers,
+    )

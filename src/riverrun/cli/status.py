@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from riverrun.config import Loaded, Project
     from riverrun.model.progress import PipelineProgress
 
-# A pipeline that lives and has not told anything for so long is stuck, or its disk is full.
-SILENT_SECONDS = 30.0
-
 
 @click.command(
     epilog="""\b
@@ -36,10 +33,12 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
     bootstrap_servers, druid_url, servers, pipeline, streams, replays.
     """
+    from riverrun.config.stream_state import pipeline_of
+
     settings = loaded()
     report = _attached(settings) if settings.attached else _local(settings)
     report["druid_url"] = settings.settings.druid.url
-    pipeline, progress = _pipeline(settings.project)
+    pipeline, progress = pipeline_of(settings.project)
     if as_json:
         streams = [each.as_dict() for each in progress.streams] if progress else []
         print_json({**report, "pipeline": pipeline, "streams": streams, "replays": _replays(settings.project)})
@@ -140,44 +139,6 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
             say(f"{row['name']}: {row['detail']}")
     if not settings.attached:
         say(f"Logs: {settings.project.logs}")
-
-
-def _pipeline(project: "Project") -> "tuple[dict[str, Any] | None, PipelineProgress | None]":
-    """The pipeline that runs or ran last, and its streams as far as that is still true."""
-    from riverrun.config import stream_state
-    from riverrun.model.progress import unix_seconds
-
-    if stream_state.is_running(project):
-        progress = stream_state.read(project)
-        pid, file = stream_state.holder(project)
-        if progress is None:
-            return {"state": "starting", "file": file, "pid": pid or None, "detail": ""}, None
-        told = unix_seconds(progress.updated_at)
-        silent = time.time() - told if told is not None else 0.0
-        detail = f"it has told nothing for {silent:.0f} s" if silent > SILENT_SECONDS else ""
-        return _about(progress, "running", detail), progress
-    progress = stream_state.last(project)
-    if progress is None:
-        return None, None
-    if not progress.ended_at:
-        return _about(progress, "died", f"its process {progress.pid} died without cleaning up"), None
-    failed = progress.failed
-    detail = f"failed: {', '.join(failed)}" if failed else ""
-    return _about(progress, "failed" if failed else "ended", detail), progress
-
-
-def _about(progress: "PipelineProgress", state: str, detail: str) -> dict[str, Any]:
-    return {
-        "state": state,
-        "app": progress.app,
-        "file": progress.file,
-        "pid": progress.pid if state == "running" else None,
-        "address": progress.address if state == "running" else "",
-        "started_at": progress.started_at,
-        "updated_at": progress.updated_at,
-        "ended_at": progress.ended_at,
-        "detail": detail,
-    }
 
 
 _STATES = {

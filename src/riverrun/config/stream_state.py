@@ -5,16 +5,20 @@ exactly while the lock is held. A file without a lock and without `ended_at` was
 """
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from riverrun.config.held import Held, holder_of
 from riverrun.config.project import Project
 from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError
-from riverrun.model.progress import PipelineProgress, progress_from
+from riverrun.model.progress import PipelineProgress, progress_from, unix_seconds
+
+# A pipeline that lives and has not told anything for so long is stuck, or its disk is full.
+SILENT_SECONDS = 30.0
 
 
 def state_path(project: Project) -> Path:
@@ -81,6 +85,44 @@ def read(project: Project) -> PipelineProgress | None:
     progress = last(project)
     # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
     return progress if progress is not None and progress.pid == holder(project)[0] else None
+
+
+def pipeline_of(project: Project) -> tuple[dict[str, Any] | None, PipelineProgress | None]:
+    """The pipeline that runs or ran last, for people and programs, and its streams as far as that is still true.
+
+    Its `state` is starting, running, died (killed), failed or ended.
+    """
+    if is_running(project):
+        progress = read(project)
+        pid, file = holder(project)
+        if progress is None:
+            return {"state": "starting", "file": file, "pid": pid or None, "detail": ""}, None
+        told = unix_seconds(progress.updated_at)
+        silent = time.time() - told if told is not None else 0.0
+        detail = f"it has told nothing for {silent:.0f} s" if silent > SILENT_SECONDS else ""
+        return _about(progress, "running", detail), progress
+    progress = last(project)
+    if progress is None:
+        return None, None
+    if not progress.ended_at:
+        return _about(progress, "died", f"its process {progress.pid} died without cleaning up"), None
+    failed = progress.failed
+    detail = f"failed: {', '.join(failed)}" if failed else ""
+    return _about(progress, "failed" if failed else "ended", detail), progress
+
+
+def _about(progress: PipelineProgress, state: str, detail: str) -> dict[str, Any]:
+    return {
+        "state": state,
+        "app": progress.app,
+        "file": progress.file,
+        "pid": progress.pid if state == "running" else None,
+        "address": progress.address if state == "running" else "",
+        "started_at": progress.started_at,
+        "updated_at": progress.updated_at,
+        "ended_at": progress.ended_at,
+        "detail": detail,
+    }
 
 
 def holder(project: Project) -> tuple[int, str]:

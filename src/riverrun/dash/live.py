@@ -185,6 +185,14 @@ class Hub:
         view.viewers.discard(viewer)
         self._linger(view)
 
+    @property
+    def viewers(self) -> dict[str, int]:
+        """How many pages look at each dashboard."""
+        found = dict.fromkeys(self.dashboards, 0)
+        for view in self._views.values():
+            found[view.board.name] += len(view.viewers)
+        return found
+
     def _linger(self, view: View) -> None:
         if not view.viewers and view.ends is None and not self.closed:
             view.ends = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._end, view)

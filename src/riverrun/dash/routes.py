@@ -25,6 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from riverrun.cluster.loopback import is_for_us
 from riverrun.dash.feed import error_for_page
 from riverrun.dash.live import Hub
+from riverrun.dash.picture import Picture
+from riverrun.dash.picture_routes import picture_answers
 from riverrun.errors import RiverrunError, StoreUnavailableError, UsageError
 from riverrun.model.dashboard import Dashboard, Tile
 
@@ -56,14 +58,18 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-def dash_app(hub: Hub) -> Starlette:
+def dash_app(hub: Hub, picture: Picture | None = None) -> Starlette:
     """The dashboards as an application of their own. End the hub before the server, else it waits for its viewers."""
-    return Starlette(routes=dash_routes(hub), middleware=[Middleware(Guard)])
+    return Starlette(routes=dash_routes(hub, picture), middleware=[Middleware(Guard)])
 
 
-def dash_routes(hub: Hub) -> list[Route]:
+def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
     """The same as routes for another application, such as the store's; each brings its own guard."""
     guard = [Middleware(Guard)]
+    drawn = [
+        Route(path, _told(answer), methods=[method], middleware=guard)
+        for method, path, answer in (picture_answers(picture) if picture is not None else ())
+    ]
 
     async def dashboards(_: Request) -> Response:
         await hub.ready()
@@ -88,6 +94,8 @@ def dash_routes(hub: Hub) -> list[Route]:
         Route("/api/dashboards", _told(dashboards), methods=["GET"], middleware=guard),
         Route("/api/live/{dashboard}", _told(live), methods=["GET"], middleware=guard),
         Route("/api/tiles/{dashboard}/{tile}", _told(tile), methods=["GET"], middleware=guard),
+        Route("/pipeline", _pipeline, methods=["GET"], middleware=guard),
+        *drawn,
     ]
 
 
@@ -202,6 +210,10 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
         return _file(request, assets()[name])
 
     return page
+
+
+async def _pipeline(request: Request) -> Response:
+    return _file(request, assets()["pipeline.html"])
 
 
 async def _asset(request: Request) -> Response:

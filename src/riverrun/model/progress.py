@@ -90,6 +90,8 @@ class PipelineProgress:
     # When the pipeline ended in order, empty while it runs; it stays empty when its process was killed.
     ended_at: str = ""
     streams: list[StreamProgress] = field(default_factory=list)
+    # What flows where (model/shape.py), for who shows it without the pipeline file.
+    shape: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[str]:

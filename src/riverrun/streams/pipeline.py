@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from riverrun.app import App
 from riverrun.config import Project, Settings
+from riverrun.dash.picture_shape import shape_of
 from riverrun.errors import PipelineError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
@@ -161,6 +162,7 @@ class Pipeline:
             self.app.file,
             pid=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            shape=shape_of(self.app, graph.inputs, {name: self.done.sources(name) for name in graph.order}).as_dict(),
         )
 
     def _require_stream(self, name: str) -> None:
