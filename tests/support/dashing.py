@@ -3,14 +3,22 @@
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Self
 
 import uvicorn
 
 import riverrun as rr
+from riverrun.config.project import Project
 from riverrun.dash.live import Hub
+from riverrun.dash.picture import Picture
+from riverrun.dash.picture_details import Details
+from riverrun.dash.picture_shape import shape_of
+from riverrun.dash.picture_source import Source
 from riverrun.dash.routes import dash_app
 from riverrun.store.contract import Store
+from riverrun.streams.graph import graph_of
 
 READY_SECONDS = 30.0
 
@@ -18,9 +26,11 @@ READY_SECONDS = 30.0
 class DashServer:
     """Serves the dashboards of `app` from `store` while it is entered."""
 
-    def __init__(self, app: rr.App, store: Store) -> None:
+    def __init__(self, app: rr.App, store: Store, picture: Callable[[Hub], Picture] | None = None) -> None:
+        """`picture` makes the pipeline picture; without it, it shows what the app declares, and no cluster."""
         self.app = app
         self.store = store
+        self._picture = picture or self._resting
         self.port = 0
         self.hub: Hub | None = None
         self._thread: threading.Thread | None = None
@@ -45,7 +55,10 @@ class DashServer:
     async def _serve(self, listener: socket.socket) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.hub = Hub(self.store, self.app.dashboards, self.app.name)
-        config = uvicorn.Config(dash_app(self.hub), log_level="error", lifespan="off", timeout_graceful_shutdown=2)
+        picture = self._picture(self.hub)
+        config = uvicorn.Config(
+            dash_app(self.hub, picture), log_level="error", lifespan="off", timeout_graceful_shutdown=2
+        )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
         while not server.started:  # noqa: ASYNC110  -- uvicorn has no event for it
@@ -53,8 +66,15 @@ class DashServer:
         self._ready.set()
         await self._stop.wait()
         await self.hub.close()
+        picture.close()
         server.should_exit = True
         await serving
+
+    def _resting(self, hub: Hub) -> Picture:
+        details = Details(None, self.store)
+        source = Source(Project(Path("/nowhere")), self.app.name, None, self.store)
+        declared = shape_of(self.app, graph_of(self.app).inputs)
+        return Picture(self.app.name, source, details, declared=declared, viewers=lambda: hub.viewers)
 
     def stop(self) -> None:
         if self._thread is not None and self._loop is not None and self._stop is not None:

@@ -6,7 +6,7 @@ What changed since the last look goes out as one frame of bytes, made once. Who 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
@@ -48,7 +48,7 @@ class Viewer:
         self.wake = asyncio.Event()
         self._picture = picture
 
-    async def messages(self) -> AsyncIterator[bytes]:
+    async def messages(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the picture closes or the caller stops asking."""
         picture = self._picture
         picture.join(self)

@@ -1,4 +1,4 @@
-"""What the pipeline picture is drawn from: the file that the run writes, the offsets of its topics, the tables of the store."""
+"""What the pipeline picture is drawn from: the file that the run writes, the offsets of topics, the tables of the store."""
 
 import time
 from collections.abc import Mapping, Sequence
