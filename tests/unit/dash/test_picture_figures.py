@@ -60,7 +60,7 @@ def test_a_stream_that_computes_another_by_itself_reads_its_topics() -> None:
 
 def test_what_is_kept_otherwise_is_a_table_by_its_name() -> None:
     app = rr.App("meters")
-    source = app.topic("readings", None)
+    source: Any = app.topic("readings", None)
     load = app.sql("house_load", "select * from readings", topic="loads")
     app.sql("unkept", "select * from readings", store=False)
     app.store(load, name="houses_now")
@@ -90,7 +90,7 @@ def test_what_is_no_shape_is_none(content: dict[str, Any]) -> None:
 
 def test_everything_runs() -> None:
     before = seen()
-    after = seen(5.0, topics=before.topics | {"readings": TopicSeen(100, 7100, 2)})
+    after = seen(5.0, topics={**before.topics, "readings": TopicSeen(100, 7100, 2)})
     made = figures(before, after, viewers=2)
     assert made["topic:readings"]["in"] == 1200.0
     assert made["topic:readings"]["records"] == 7000
@@ -104,7 +104,7 @@ def test_everything_runs() -> None:
 def test_a_topic_flows_as_its_stream_says_for_offsets_count_marks_of_transactions_too() -> None:
     before = seen()
     more = stream("house_load", account=replace(stream("x").account, out=1000))
-    moved = before.topics | {"house_load": TopicSeen(100, 1250, 2)}
+    moved = {**before.topics, "house_load": TopicSeen(100, 1250, 2)}
     after = seen(10.0, progress=progress(more), topics=moved)
     made = figures(before, after)
     assert made["stream:house_load"]["out"] == made["topic:house_load"]["in"] == made["table:house_load"]["in"] == 10.0
@@ -174,9 +174,8 @@ def test_a_rate_begins_anew_when_the_count_does_or_nobody_looked() -> None:
     assert rates.of("a", 4, 15) == 10.0
     assert rates.of("a", 60, 99) is None
     # An average of the last seconds, not of all.
-    for second in range(61, 90):
-        last = rates.of("a", second, 99 + (second - 60) * 7)
-    assert last == 7.0
+    found = [rates.of("a", second, 99 + (second - 60) * 7) for second in range(61, 90)]
+    assert found[-1] == 7.0
 
 
 # --- what is sent ---
