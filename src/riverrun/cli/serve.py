@@ -83,6 +83,7 @@ def serve(
         state.write(address)
         if dashboards:
             notice(f"the dashboard of {app_name} is at {address}/")
+        notice(f"the pipeline of {app_name} is at {address}/pipeline")
         notice(f"the tables of {app_name} are at {address}/sql; Ctrl-C stops")
         stop.wait()
         hub.end()

@@ -38,6 +38,7 @@ class StoreBeside:
         if not self._told and (serving := self.serving) is not None:
             self._told = True
             self._notice(f"tables at {serving.address}; ask them with `riverrun query`")
+            self._notice(f"the pipeline, live: {serving.address}/pipeline")
 
     @property
     def serving(self) -> Serving | None:

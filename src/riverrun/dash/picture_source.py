@@ -19,6 +19,8 @@ from riverrun.store.contract import Store
 TOPICS_SECONDS = 10.0
 # So long a look waits for the brokers; slower ones are heard at the next.
 PATIENCE_SECONDS = 0.5
+# Of a pipeline that failed, its streams tell.
+_WORDS = {"running": "runs, but", "died": "does not run:"}
 
 
 class Source:
@@ -36,8 +38,8 @@ class Source:
         pipeline, progress = pipeline_of(self._project)
         if pipeline is not None and pipeline.get("app", self._app) != self._app:
             pipeline = progress = None
-        elif pipeline is not None and pipeline["detail"]:
-            troubles.append(f"The pipeline {pipeline['state']}: {pipeline['detail']}")
+        elif pipeline is not None and pipeline["detail"] and pipeline["state"] in _WORDS:
+            troubles.append(f"The pipeline {_WORDS[pipeline['state']]} {pipeline['detail']}.")
         seen: Mapping[str, TopicSeen | None] = {}
         if self._kafka is not None:
             seen, trouble = self._kafka.look(topics)
