@@ -205,14 +205,14 @@ def _outside(node: Node, made: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
     """Who writes a topic, as far as the topic tells; of a file nothing moves."""
     topic = made.get(f"topic:{node.of}") if node.of else None
     if topic is None:
-        return {"state": "", "word": "file" if node.kind == "source" else "lookup"}
+        return {"state": "", "word": ""}
     rate = topic.get("in")
     return {"state": "running" if rate else "waiting", "word": "writing" if rate else "silent", "out": rate}
 
 
 def _dashboard(viewers: int) -> dict[str, Any]:
-    word = "not looked at" if not viewers else "1 viewer" if viewers == 1 else f"{viewers} viewers"
-    return {"state": "running" if viewers else "waiting", "word": word, "viewers": viewers}
+    state: State = "running" if viewers else "waiting"
+    return {"state": state, "word": "live" if viewers else "idle", "viewers": viewers}
 
 
 def _ms(text: str) -> int | None:

@@ -95,7 +95,7 @@ def test_everything_runs() -> None:
     assert made["topic:readings"]["in"] == 1200.0
     assert made["topic:readings"]["records"] == 7000
     assert made["source:readings"] == {"state": "running", "word": "writing", "out": 1200.0}
-    assert made["dashboard:main"]["word"] == "2 viewers"
+    assert made["dashboard:main"] == {"state": "running", "word": "live", "viewers": 2}
     assert made["lookup:houses"]["state"] == ""
     assert made["stream:house_load"]["account"]["closes"] is True
     assert {state for state, _ in words(made).values()} == {"running", "waiting", ""}

@@ -54,10 +54,11 @@ function layersOf(ids, ways) {
     return layer.get(id);
   };
   ids.forEach(depth);
-  // What only feeds others stands right before them.
+  // What only feeds others, such as a file and what is made of it, stands right before them.
+  const free = (id, deep = 0) => deep < ids.length && before.get(id).every((each) => after.get(each).length === 1 && free(each, deep + 1));
   for (const id of [...ids].sort((a, b) => layer.get(b) - layer.get(a))) {
     const next = after.get(id).map((each) => layer.get(each)).filter((each) => each > layer.get(id));
-    if (next.length && before.get(id).length <= next.length) layer.set(id, Math.min(...next) - 1);
+    if (next.length && free(id)) layer.set(id, Math.min(...next) - 1);
   }
   return layer;
 }

@@ -49,21 +49,24 @@ export function millis(value) {
   return value < 1000 ? `${Math.round(value)} ms` : `${three(value / 1000)} s`;
 }
 
-// The two figures of a node: how much flows, and what is behind or there.
-export function figuresOf(kind, figures) {
-  if (figures.state === undefined) return ["", ""];
-  if (kind === "stream") {
-    if (figures.in === undefined) return ["", ""];
-    const dead = figures.dead ? `${short(figures.dead)} dead` : "";
-    return [`${rate(figures.in)} → ${rate(figures.out)}`, dead || (figures.lag === null ? "" : `lag ${short(figures.lag)}`)];
+// The figures of a node, in two lines of two: how much flows, and what is behind or there.
+export function figuresOf(node, it) {
+  if (it.state === undefined) return [];
+  const some = (value, text) => (value === undefined || value === null ? "" : text);
+  switch (node.kind) {
+    case "stream":
+      return it.in === undefined ? [] : [`in ${rate(it.in)}`, `out ${rate(it.out)}`, some(it.lag, `lag ${short(it.lag)}`), it.dead ? `${short(it.dead)} dead` : ""];
+    case "topic":
+      return it.records === undefined ? [] : [rate(it.in), "", `${short(it.records)} records`, `${it.partitions} ${it.partitions === 1 ? "part" : "parts"}`];
+    case "table":
+      return it.rows === undefined ? [] : [rate(it.in), "", `${short(it.rows)} rows`, it.lag ? `lag ${short(it.lag)}` : ""];
+    case "source":
+      return node.of ? [rate(it.out), "", `to ${node.of}`, ""] : ["", "", node.about, ""];
+    case "lookup":
+      return ["", "", node.about ? `by ${node.about}` : "", ""];
+    default:
+      return ["", "", it.viewers === 1 ? "1 viewer" : `${count(it.viewers)} viewers`, ""];
   }
-  if (kind === "topic") return figures.records === undefined ? ["", ""] : [rate(figures.in), `${short(figures.records)} records`];
-  if (kind === "table") {
-    if (figures.rows === undefined) return ["", ""];
-    return [rate(figures.in), figures.lag ? `lag ${short(figures.lag)}` : `${short(figures.rows)} rows`];
-  }
-  if (kind === "source" && figures.out !== undefined) return [rate(figures.out), ""];
-  return ["", ""];
 }
 
 // A node in words, for who does not see it.

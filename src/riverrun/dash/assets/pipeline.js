@@ -8,9 +8,12 @@ import { Stream } from "./stream.js";
 
 const LIVE = "/api/pipeline/live";
 const HIDDEN = 60000;
-const [WIDE, HIGH] = [158, 76];
+const LARGE = { wide: 158, high: 92, word: 19, figures: [[0, 61], [1, 61], [0, 79], [1, 79]] };
+// Where there is little room, one below the other.
+const SMALL = { wide: 116, high: 124, word: 56, figures: [[0, 74], [0, 88], [0, 102], [0, 116]] };
 // A picture that is too wide is made smaller, down to what can be read; then it scrolls.
 const SMALLEST = 0.8;
+const LARGEST = 1.3;
 const MARGIN = 14;
 // So many looks back a node's figures are kept for its lines.
 const KEPT = 120;
@@ -68,12 +71,14 @@ function drawAll() {
     return $("graph").replaceChildren(el("p", { class: "nothing" }, "Nothing is known of this pipeline yet: `riverrun serve FILE` or `riverrun run FILE` tells its shape."));
   }
   const down = phone.matches;
-  const sizes = down ? { along: HIGH, across: WIDE, gapAlong: 40, gapAcross: 12 } : { along: WIDE, across: HIGH, gapAlong: 38, gapAcross: 20 };
+  const size = down ? SMALL : LARGE;
+  const { wide, high } = size;
+  const sizes = down ? { along: high, across: wide, gapAlong: 34, gapAcross: 10, thin: 6 } : { along: wide, across: high, gapAlong: 38, gapAcross: 20 };
   const made = layout(page.shape.nodes.map((node) => node.id), page.shape.edges, sizes);
   const point = ({ along, across }) => (down ? [across + MARGIN, along + MARGIN] : [along + MARGIN, across + MARGIN]);
   const [width, height] = (down ? [made.across, made.along] : [made.along, made.across]).map((size) => Math.ceil(size + 2 * MARGIN));
   const picture = svg("svg", { class: "picture", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${page.shape.nodes.length} parts of the pipeline. Arrow keys go along the flow, Enter opens a part.` });
-  picture.style.maxWidth = `${width}px`;
+  picture.style.maxWidth = `${Math.round(width * LARGEST)}px`;
   picture.style.minWidth = `${Math.round(width * SMALLEST)}px`;
   const under = svg("g", { "aria-hidden": "true" });
   for (const line of made.lines) under.append(drawLine(line, point, down));
@@ -82,9 +87,9 @@ function drawAll() {
     const [one, other] = [made.nodes.get(a.id), made.nodes.get(b.id)];
     return one.layer - other.layer || one.order - other.order;
   });
-  for (const node of sorted) picture.append(drawNode(node, made.nodes.get(node.id), point));
+  for (const node of sorted) picture.append(drawNode(node, made.nodes.get(node.id), point, size));
   $("graph").replaceChildren(picture);
-  for (const drawn of page.drawn.values()) fit(drawn.name, drawn.title, WIDE - 24);
+  for (const drawn of page.drawn.values()) fit(drawn.name, drawn.title, wide - 24);
   if (!page.drawn.has(page.at)) page.at = sorted[0].id;
   setAttribute(page.drawn.get(page.at).box, "tabindex", "0");
   if (focused && page.drawn.has(focused)) page.drawn.get(focused).box.focus({ preventScroll: true });
@@ -107,24 +112,25 @@ function drawLine({ from, to, points }, point, down) {
   return svg("g", { class: "way", "data-from": from, "data-to": to }, still, flow);
 }
 
-function drawNode(node, at, point) {
+function drawNode(node, at, point, size) {
+  const { wide, high, word, figures } = size;
   const [x, y] = point(at);
   const name = svg("text", { class: "node-name", x: 12, y: 39 });
   const parts = {
-    title: node.title || node.name, name, kind: node.kind,
-    sign: svg("path", { class: "sign" }), word: svg("text", { class: "node-word", x: WIDE - 25, y: 19, "text-anchor": "end" }),
-    left: svg("text", { class: "node-figure", x: 12, y: 61 }), right: svg("text", { class: "node-figure side", x: WIDE - 12, y: 61, "text-anchor": "end" }),
+    title: node.title || node.name, name, node,
+    sign: svg("path", { class: "sign" }), word: svg("text", { class: "node-word", x: size === SMALL ? 12 : wide - 25, y: word, "text-anchor": size === SMALL ? "start" : "end" }),
+    figures: figures.map(([right, y], place) => svg("text", { class: place < 2 ? "node-figure" : "node-figure side", x: right ? wide - 12 : 12, y, "text-anchor": right ? "end" : "start" })),
   };
   parts.box = svg("g", {
-    class: "node", "data-id": node.id, "data-kind": node.kind, transform: `translate(${x - WIDE / 2},${y - HIGH / 2})`, tabindex: "-1", role: "button",
+    class: "node", "data-id": node.id, "data-kind": node.kind, transform: `translate(${x - wide / 2},${y - high / 2})`, tabindex: "-1", role: "button",
     onclick: () => select(page.selected === node.id ? "" : node.id),
     onkeydown: (event) => keyed(event, node.id),
     onfocus: () => focusOn(node.id),
   },
-  svg("rect", { class: "node-back", width: WIDE, height: HIGH, rx: 9 }),
+  svg("rect", { class: "node-back", width: wide, height: high, rx: 9 }),
   svg("g", { class: "node-icon", transform: "translate(12,9)" }, svg("path", { d: ICONS[node.kind] })),
   svg("text", { class: "node-kind", x: 31, y: 19 }, KINDS[node.kind]),
-  name, svg("g", { transform: `translate(${WIDE - 15},15)` }, parts.sign), parts.word, parts.left, parts.right);
+  name, svg("g", { transform: `translate(${wide - 15},15)` }, parts.sign), parts.word, ...parts.figures);
   page.drawn.set(node.id, parts);
   return parts.box;
 }
@@ -141,22 +147,21 @@ function fill() {
   if (!page.shape) return;
   for (const [id, drawn] of page.drawn) {
     const figures = page.nodes[id] ?? {};
-    const [left, right] = figuresOf(drawn.kind, figures);
+    const texts = figuresOf(drawn.node, figures).filter((text) => text || !phone.matches);
     setAttribute(drawn.box, "data-state", figures.state || "none");
     setAttribute(drawn.sign, "d", SIGNS[figures.state] ?? "");
     setText(drawn.word, figures.word ?? "");
-    setText(drawn.left, left);
-    setText(drawn.right, right);
-    setAttribute(drawn.right, "data-bad", figures.dead ? "" : null);
-    setAttribute(drawn.box, "aria-label", described(about(id), figures));
+    drawn.figures.forEach((each, at) => {
+      setText(each, texts[at] ?? "");
+      setAttribute(each, "data-bad", figures.dead && at === 3 ? "" : null);
+    });
+    setAttribute(drawn.box, "aria-label", described(drawn.node, figures));
     setAttribute(drawn.box, "aria-pressed", String(page.selected === id));
   }
   for (const line of page.lines) {
     const flow = flowOf(page.nodes[line.from] ?? {}, page.nodes[line.to] ?? {});
-    const width = 1.5 + Math.min(4, Math.log10(1 + flow));
-    setAttribute(line.still, "stroke-width", width.toFixed(1));
-    setAttribute(line.flow, "stroke-width", width.toFixed(1));
-    setAttribute(line.flow, "data-on", flow > 0 ? "" : null);
+    setAttribute(line.still, "stroke-width", (1.5 + Math.min(8, 1.5 * Math.log10(1 + flow))).toFixed(1));
+    setAttribute(line.still.parentNode, "data-flows", flow > 0 ? "" : null);
   }
   panel.fill();
   const { pipeline } = page;
