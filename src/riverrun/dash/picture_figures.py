@@ -17,6 +17,8 @@ State = Literal["running", "waiting", "failed", "stopped", ""]
 
 # A flow is an average of this long: longer than a micro-batch, shorter than patience.
 WINDOW_SECONDS = 10.0
+# Of a stream, of so many batches at least: rows come out at the end of each.
+BATCHES = 3
 # Without a record for so long, something waits.
 QUIET_SECONDS = 15.0
 MOST_ERROR = 2000
@@ -58,14 +60,14 @@ class Rates:
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
-    def of(self, key: str, at: float, count: int) -> float | None:
-        """A second, over the last `WINDOW_SECONDS`; None while there is nothing to compare with."""
+    def of(self, key: str, at: float, count: int, window: float = WINDOW_SECONDS) -> float | None:
+        """A second, over the last `window` seconds; None while there is nothing to compare with."""
         seen = self._seen.setdefault(key, deque())
         if seen and (seen[-1][1] > count or at - seen[-1][0] > WINDOW_SECONDS):
             # It counts anew, or nobody has looked for a while.
             seen.clear()
         seen.append((at, count))
-        while at - seen[0][0] > WINDOW_SECONDS:
+        while at - seen[0][0] > window:
             seen.popleft()
         first_at, first = seen[0]
         return _short((count - first) / (at - first_at)) if at > first_at else None
@@ -102,7 +104,9 @@ class Figures:
             return {"state": state, "word": word}
         moves = seen.runs and found.phase == "running"
         # Spark's real-time mode tells of a long batch when it is over; then its own averages are the better ones.
-        counted = self._rates.of(node.id, seen.at, found.account.out)
+        counted = self._rates.of(
+            node.id, seen.at, found.account.out, max(WINDOW_SECONDS, BATCHES * found.batch_ms / 1000)
+        )
         out = _short(found.rows_out_per_second) if found.speed == "real-time" else counted
         state, word = _stream_state(found, seen)
         return {

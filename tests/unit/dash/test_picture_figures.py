@@ -115,6 +115,16 @@ def test_a_topic_flows_as_its_stream_says_for_offsets_count_marks_of_transaction
     assert made["topic:house_load"]["in"] == 15.0
 
 
+def test_the_flow_out_of_long_batches_is_that_of_several() -> None:
+    def moment(at: float) -> Seen:
+        out = 1000 * int(at // 14)
+        given = stream("house_load", batch_ms=14_000, account=replace(stream("x").account, out=out))
+        return seen(at, progress=progress(given))
+
+    found = [figures(*(moment(second) for second in range(last))) for last in range(50, 70)]
+    assert all(40 < each["stream:house_load"]["out"] < 100 for each in found)
+
+
 @pytest.mark.parametrize(
     ("given", "state", "word"),
     [
