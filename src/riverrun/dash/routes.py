@@ -94,7 +94,7 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
         Route("/api/dashboards", _told(dashboards), methods=["GET"], middleware=guard),
         Route("/api/live/{dashboard}", _told(live), methods=["GET"], middleware=guard),
         Route("/api/tiles/{dashboard}/{tile}", _told(tile), methods=["GET"], middleware=guard),
-        Route("/pipeline", _pipeline, methods=["GET"], middleware=guard),
+        Route("/pipeline", _page("pipeline.html"), methods=["GET"], middleware=guard),
         *drawn,
     ]
 
@@ -210,10 +210,6 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
         return _file(request, assets()[name])
 
     return page
-
-
-async def _pipeline(request: Request) -> Response:
-    return _file(request, assets()["pipeline.html"])
 
 
 async def _asset(request: Request) -> Response:
