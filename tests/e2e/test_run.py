@@ -13,6 +13,8 @@ import psutil
 import pytest
 
 import riverrun as rr
+from riverrun.config.project import Project
+from riverrun.config.serve_state import find_serving
 from support.cluster import ProjectDriver, wait_for
 
 if TYPE_CHECKING:
@@ -91,6 +93,14 @@ def asked(project: ProjectDriver, sql: str) -> Any:
     return json.loads(answer.out) if answer.code == 0 else None
 
 
+def pipeline_picture(project: ProjectDriver) -> dict[str, Any]:
+    serving = find_serving(Project(project.root))
+    assert serving is not None
+    with urllib.request.urlopen(f"{serving.address}/api/pipeline", timeout=10) as answer:  # noqa: S310
+        found: dict[str, Any] = json.loads(answer.read())
+    return found
+
+
 def children(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
     return found
@@ -116,6 +126,11 @@ def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDr
         assert asked(project, "select minute, n from per_minute where minute = latest") == [
             {"minute": "2026-01-01T00:00:00Z", "n": 200}
         ]
+        picture = pipeline_picture(project)
+        assert ["topic:readings", "stream:high"] in picture["shape"]["edges"]
+        assert picture["nodes"]["stream:high"]["account"] == stand | {"closes": True}
+        assert picture["nodes"]["topic:readings"]["records"] == 201
+        assert picture["nodes"]["table:high"]["rows"] == 50
         second = project.run("run")
         assert second.code == 1
         assert f"in the process {running.pid}" in second.err
