@@ -2,14 +2,17 @@
 
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from riverrun.config import KafkaSettings
 from riverrun.config.project import Project
 from riverrun.config.stream_state import StreamState, state_path
 from riverrun.dash.picture_source import Source
+from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
 from support.city import HOUSE_LOAD
 from support.memory_store import MemoryStore
@@ -79,3 +82,20 @@ def test_the_run_of_another_app_is_none_of_ours(project: Project, source: Source
         state.write(told("bank"))
         assert source.shape() == (None, False)
         assert source.look([]).pipeline is None
+
+
+def test_brokers_that_do_not_answer_hold_nobody_up(project: Project, store: MemoryStore) -> None:
+    nowhere = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=1))
+    source = Source(project, "meters", nowhere, store)
+    try:
+        began = time.monotonic()
+        found = source.look(["readings"])
+        assert time.monotonic() - began < 3
+        assert list(found.standings) == ["house_load"]
+        deadline = time.monotonic() + 30
+        while not found.troubles and time.monotonic() < deadline:
+            found = source.look(["readings"])
+        assert "127.0.0.1:1" in found.troubles[0]
+        assert found.topics == {}
+    finally:
+        source.close()
