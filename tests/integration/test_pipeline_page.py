@@ -161,6 +161,7 @@ def boxes(page: Page) -> dict[str, dict[str, float]]:
 def check_layout(page: Page, world: World, start: str, end: str) -> None:
     """All there, none over another, and every edge goes on."""
     shape = shape_of_app(world.app)
+    expect(page.locator(".node")).to_have_count(len(shape.nodes))
     found = boxes(page)
     assert set(found) == {each.id for each in shape.nodes}
     listed = list(found.values())
