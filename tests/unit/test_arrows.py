@@ -25,7 +25,9 @@ LAYERS = (
 VENDORS = {
     "confluent_kafka": {"kafka"},
     "msgspec": {"model", "kafka", "store", "dash", "streams"},
-    "httpx": {"artifacts", "store"},
+    "httpx": {"artifacts", "store", "dash"},
+    "authlib": {"dash"},
+    "joserfc": {"dash"},
     "duckdb": {"store"},
     "starlette": {"store", "dash"},
     "uvicorn": {"store"},
@@ -90,4 +92,6 @@ def test_a_wrong_arrow_is_named() -> None:
     assert wrong_arrows({"kafka/x.py": {"riverrun.cluster.runner"}}) == [
         "kafka/x.py: kafka → cluster (riverrun.cluster.runner)"
     ]
-    assert wrong_arrows({"kafka/x.py": {"httpx"}}) == ["kafka/x.py: kafka → httpx, which only artifacts, store may use"]
+    assert wrong_arrows({"kafka/x.py": {"httpx"}}) == [
+        "kafka/x.py: kafka → httpx, which only artifacts, dash, store may use"
+    ]

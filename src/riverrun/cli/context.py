@@ -86,7 +86,7 @@ def store_of(settings: Loaded) -> "StoreClient | Store":
         at_rest = store_at_rest(settings.settings, settings.project)
         if at_rest is not None:
             return at_rest
-    return StoreClient(require_serving(settings.project).address)
+    return StoreClient.of(require_serving(settings.project))
 
 
 def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:

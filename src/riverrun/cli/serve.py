@@ -24,9 +24,18 @@ if TYPE_CHECKING:
     "--store", "store_kind", type=click.Choice(("embedded", "druid")), help="Which store. [default: store.kind]"
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="Port of the HTTP API. [default: store.port]")
+@click.option("--host", metavar="ADDRESS", help="Serve others too, at this address; they log in. [default: serve.host]")
+@click.option("--insecure", is_flag=True, default=None, help="Serve others without TLS. [default: serve.insecure]")
 @cluster_option
 def serve(
-    *, file: str | None, name: str | None, store_kind: str | None, port: int | None, bootstrap: str | None
+    *,
+    file: str | None,
+    name: str | None,
+    store_kind: str | None,
+    port: int | None,
+    host: str | None,
+    insecure: bool | None,
+    bootstrap: str | None,
 ) -> None:
     """Open the store of the project, follow its tables, answer questions and show dashboards of them, until Ctrl-C.
 
@@ -36,6 +45,7 @@ def serve(
     from riverrun.cli.pipeline import stop_on_signals
     from riverrun.config.serve_state import ServeState
     from riverrun.dash.live import Hub
+    from riverrun.dash.outside import open_door
     from riverrun.dash.routes import dash_routes
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
@@ -47,7 +57,13 @@ def serve(
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap, store__kind=store_kind, store__port=port)
+    settings = loaded(
+        kafka__bootstrap_servers=bootstrap,
+        store__kind=store_kind,
+        store__port=port,
+        serve__host=host,
+        serve__insecure=insecure,
+    )
     app_name = name
     dashboards: dict[str, Dashboard] = {}
     app: App | None = None
@@ -65,6 +81,8 @@ def serve(
     def notice(text: str) -> None:
         say(f"{text[:1].upper()}{text[1:]}.")
 
+    opened_door = open_door(settings.settings.serve, settings.project, notice)
+    door, outside = opened_door or (None, None)
     with (
         ServeState(settings.project, app_name, store.kind) as state,
         stop_on_signals() as stop,
@@ -73,18 +91,23 @@ def serve(
             opened,
             store.port,
             limits=limits,
-            routes=dash_routes(
-                hub := Hub(opened, dashboards, app_name),
-                picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),
-            ),
+            routes=[
+                *(door.routes() if door else ()),
+                *dash_routes(
+                    hub := Hub(opened, dashboards, app_name),
+                    picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),
+                ),
+            ],
+            outside=outside,
         ) as server,
     ):
         address = server.start()
-        state.write(address)
+        shown = server.outside_address or address
+        state.write(address, outside=server.outside_address, token=door.token if door else "")
         if dashboards:
-            notice(f"the dashboard of {app_name} is at {address}/")
-        notice(f"the pipeline of {app_name} is at {address}/pipeline")
-        notice(f"the tables of {app_name} are at {address}/sql; Ctrl-C stops")
+            notice(f"the dashboard of {app_name} is at {shown}/")
+        notice(f"the pipeline of {app_name} is at {shown}/pipeline")
+        notice(f"the tables of {app_name} are at {shown}/sql; Ctrl-C stops")
         stop.wait()
         hub.end()
         picture.end()

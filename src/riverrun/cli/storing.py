@@ -37,7 +37,8 @@ class StoreBeside:
             self._companion.look()
         if not self._told and (serving := self.serving) is not None:
             self._told = True
-            self._notice(f"tables at {serving.address}; ask them with `riverrun query`")
+            others = f", and for others at {serving.outside}/" if serving.outside else ""
+            self._notice(f"tables at {serving.address}{others}; ask them with `riverrun query`")
             self._notice(f"the pipeline, live: {serving.address}/pipeline")
 
     @property
@@ -56,7 +57,7 @@ class StoreBeside:
                 return
             if (serving := self.serving) is not None:
                 try:
-                    with StoreClient(serving.address) as client:
+                    with StoreClient.of(serving) as client:
                         behind = [each.table for each in client.standing() if each.lag != 0 and each.state != "failing"]
                 except RiverrunError as error:
                     behind = [str(error)]

@@ -18,7 +18,7 @@ def _client() -> "StoreClient":
     from riverrun.config.serve_state import require_serving
     from riverrun.store.client import StoreClient
 
-    return StoreClient(require_serving(current_project()).address)
+    return StoreClient.of(require_serving(current_project()))
 
 
 @click.group(invoke_without_command=True, epilog="Example: riverrun tables --json")

@@ -4,20 +4,22 @@ A web page may make a browser call any address, also 127.0.0.1 by a name of the 
 choose the Host header then, and that gives it away.
 """
 
+import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from riverrun.cluster.ports import HOST, Claims
 from riverrun.errors import PortTakenError
 
 NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES, errno.EPERM})
 _LOG = logging.getLogger(__name__)
 S = TypeVar("S")
 
 
-def is_for_us(hosts: Sequence[str]) -> bool:
+def is_for_us(hosts: Sequence[str], names: Collection[str] = NAMES) -> bool:
     """Whether the Host headers of a request name this machine; there must be exactly one."""
     if len(hosts) != 1:
         return False
@@ -25,16 +27,19 @@ def is_for_us(hosts: Sequence[str]) -> bool:
     # `[::1]` alone has colons too.
     if not colon or not port.isdigit():
         name = hosts[0].strip()
-    return name.lower() in NAMES
+    return name.lower() in names
 
 
 def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, what: str, setting: str) -> S:
-    """What `make` makes of a port: of this one, or of the first free one from `first` up where `port` is 0."""
+    """What `make` makes of a port: of this one, or of the first free one from `first` up where `port` is 0. What else
+    than the port may be wrong, such as the address, comes out as the OSError it is."""
     if port:
         claims.claim_exactly(port, what, setting)
         try:
             return make(port)
         except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
             raise PortTakenError(
                 f"Port {port} for {what} cannot be used: {error.strerror}",
                 hint=f"Choose another {setting}; 0 takes a free one",
@@ -45,17 +50,19 @@ def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, w
         try:
             return make(found)
         except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
             # Somebody who makes no claims was faster: the next one.
             _LOG.debug("port %d: %s", found, error)
             first = found + 1
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens on 127.0.0.1."""
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+def listening(port: int, host: str = HOST) -> socket.socket:
+    """A socket that listens on 127.0.0.1, or where else it is said."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((HOST, port))
+        made.bind((host, port))
         made.listen(128)
     except BaseException:
         made.close()

@@ -65,11 +65,14 @@ class Held:
             raise
         self._descriptor = descriptor
 
-    def write(self, content: Mapping[str, Any]) -> None:
-        """Replace the file in one step: a reader sees the old state or the new one."""
+    def write(self, content: Mapping[str, Any], *, mine_alone: bool = False) -> None:
+        """Replace the file in one step: a reader sees the old state or the new one. `mine_alone`: no other user does."""
         temporary = self._state.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+            if mine_alone:
+                write_mine(temporary, json.dumps(content, allow_nan=False))
+            else:
+                temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
             temporary.replace(self._state)
         except OSError as error:
             self.problem = f"{self._state} cannot be written: {error.strerror}"
@@ -81,6 +84,14 @@ class Held:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def write_mine(path: Path, text: str) -> None:
+    """A new file that no other user reads, not for an instant."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def holder_of(lock: Path) -> tuple[int, str]:

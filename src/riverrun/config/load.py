@@ -12,7 +12,7 @@ from typing import Any
 from riverrun.config.project import Project, find_project
 from riverrun.config.run_state import running_state
 from riverrun.config.secret import STARS, Secret
-from riverrun.config.spec import ENVIRONMENT_PREFIX, SECTIONS, Settings, Spec, specs
+from riverrun.config.spec import ENVIRONMENT_PREFIX, SECTIONS, Settings, Spec, is_everywhere, is_loopback, specs
 from riverrun.errors import ConfigError
 
 # Names that begin like a setting's and are not one.
@@ -239,6 +239,7 @@ class _Loader:
                 f"kafka.replication = {replication}: nothing could ever be written"
             )
         self._check_login()
+        self._check_serve()
         if attached or (state := running_state(self.project)) is None:
             return
         running = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
@@ -266,6 +267,40 @@ class _Loader:
         if missing:
             self.problems.append(
                 f"{self.origins['kafka.sasl_mechanism']}: kafka.sasl_mechanism is {mechanism} and needs {', '.join(missing)}"
+            )
+
+    def _check_serve(self) -> None:
+        def value(name: str) -> Any:
+            return self.values[f"serve.{name}"]
+
+        def wrong(name: str, text: str) -> None:
+            self.problems.append(f"{self.origins[f'serve.{name}']}: serve.{name} {text}")
+
+        host, secured = value("host"), value("ssl_certificate_file") and value("ssl_key_file")
+        if not host:
+            wrong("host", "is empty: 127.0.0.1 is this machine alone, 0.0.0.0 all of its addresses")
+            return
+        for name, other in (("ssl_certificate_file", "ssl_key_file"), ("ssl_key_file", "ssl_certificate_file")):
+            if value(name) and not value(other):
+                wrong(name, f"needs serve.{other}")
+        if value("oidc_issuer"):
+            if not value("oidc_client_id"):
+                wrong("oidc_issuer", "needs serve.oidc_client_id")
+            if not any(value(name).strip(" ,") for name in ("oidc_emails", "oidc_domains", "oidc_groups")):
+                wrong(
+                    "oidc_issuer",
+                    "lets in everybody who has an account there: say who may look, in serve.oidc_emails, "
+                    "serve.oidc_domains or serve.oidc_groups",
+                )
+        if is_loopback(host):
+            return
+        if is_everywhere(host) and not value("names").strip(" ,"):
+            wrong("host", f"is {host}: say in serve.names by which names browsers call this machine")
+        if not secured and not value("insecure"):
+            wrong(
+                "host",
+                f"is {host}, and a login does not go through a network in clear: set serve.ssl_certificate_file and "
+                "serve.ssl_key_file, or say serve.insecure = true (--insecure) where the network is all yours",
             )
 
 

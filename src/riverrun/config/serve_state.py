@@ -2,7 +2,7 @@
 `.riverrun/run/serve-lock`."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -14,12 +14,17 @@ from riverrun.errors import AlreadyRunningError, StoreUnavailableError
 
 @dataclass(frozen=True)
 class Serving:
-    """Who serves the store of a project, and where its HTTP API is."""
+    """Who serves the store of a project, and where its HTTP API is: for this machine, and for others.
+
+    Where others have to log in, `token` is how commands of this user are known; the file is theirs alone then.
+    """
 
     pid: int
     address: str
     app: str
     store: str
+    outside: str = ""
+    token: str = field(default="", repr=False)
 
 
 def state_path(project: Project) -> Path:
@@ -43,9 +48,10 @@ class ServeState:
         self._held.take()
         return self
 
-    def write(self, address: str) -> None:
+    def write(self, address: str, *, outside: str = "", token: str = "") -> None:
         """Say where the API is."""
-        self._held.write(asdict(Serving(os.getpid(), address, self._app, self._store)))
+        serving = Serving(os.getpid(), address, self._app, self._store, outside, token)
+        self._held.write(asdict(serving), mine_alone=bool(token))
 
     def __exit__(self, *_: object) -> None:
         if self._held.held:

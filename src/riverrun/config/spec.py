@@ -5,6 +5,7 @@ from these classes. A setting is found, highest first: flag, environment, `[prof
 """
 
 import dataclasses
+import ipaddress
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -182,6 +183,70 @@ class StoreSettings:
 
 
 @dataclass(frozen=True)
+class ServeSettings:
+    """Dashboards and tables for other machines. On 127.0.0.1 they are always; anywhere else a login is asked for."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "The address to serve at for others. Any but a loopback address asks for a login.",
+        example="0.0.0.0",  # noqa: S104
+    )
+    port: int = setting(0, "Port at that address. 0: the first free one from 8440.", minimum=0, maximum=65535)
+    names: str = setting(
+        "", "The names browsers call this machine by, comma separated; others are refused. Empty: serve.host alone.",
+        example="dash.example.org, 192.0.2.7",
+    )  # fmt: skip
+    ssl_certificate_file: str = setting("", "The certificate of those names, and those above it (PEM).")
+    ssl_key_file: str = setting("", "The key of that certificate (PEM).")
+    ssl_key_password: Secret = setting(Secret(), "Password of the key.", advanced=True)
+    insecure: bool = setting(
+        False, "Serve others without TLS: whoever is on the way reads password and figures.", advanced=True
+    )
+    session_hours: int = setting(12, "How long a login lasts at most.", minimum=1, maximum=8760)
+    session_idle_minutes: int = setting(
+        60, "How long it lasts without a page that is open or a request.", minimum=1, maximum=525_600
+    )
+    oidc_issuer: str = setting(
+        "", "Log in at this OpenID Connect provider instead of by password.", example="https://login.example.org"
+    )
+    oidc_client_id: str = setting("", "Who we are there.")
+    oidc_client_secret: Secret = setting(Secret(), "How we prove it. Empty: a public client.")
+    oidc_emails: str = setting(
+        "", "E-mail addresses that may look, comma separated. One of these three lists is needed.",
+        example="ada@example.org, bo@example.org",
+    )  # fmt: skip
+    oidc_domains: str = setting("", "Everybody with an e-mail address there may look.", example="example.org")
+    oidc_groups: str = setting("", "Everybody in one of these groups may look (claim `groups`).", example="ops, energy")
+    oidc_scope: str = setting("openid email profile", "What is asked for there.", advanced=True)
+
+    @property
+    def beyond(self) -> bool:
+        """Whether others are served, and so a login is asked for."""
+        return not is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's own. A name other than localhost may be anything, and so is not."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether it stands for all addresses of this machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def listed(text: str) -> tuple[str, ...]:
+    """What a setting of several values names, in order."""
+    return tuple(part for each in text.split(",") if (part := each.strip()))
+
+
+@dataclass(frozen=True)
 class DruidSettings:
     """The Druid that riverrun runs beside Kafka, or one that runs elsewhere."""
 
@@ -226,6 +291,7 @@ class Settings:
     spark: SparkSettings = SparkSettings()
     streams: StreamSettings = StreamSettings()
     store: StoreSettings = StoreSettings()
+    serve: ServeSettings = ServeSettings()
     druid: DruidSettings = DruidSettings()
 
 
@@ -269,6 +335,7 @@ SECTIONS: Mapping[str, type] = {
     "spark": SparkSettings,
     "streams": StreamSettings,
     "store": StoreSettings,
+    "serve": ServeSettings,
     "druid": DruidSettings,
 }
 

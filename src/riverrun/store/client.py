@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from riverrun.config.serve_state import Serving
+
 # An answer may take its own time, and this much on the way.
 MORE_SECONDS = 30.0
 
@@ -58,12 +60,18 @@ class Rows:
 
 class StoreClient:
     """Asks a store at an address such as `http://127.0.0.1:8480`. May be used by many threads; close it, or use it in
-    a `with`."""
+    a `with`. `token` is what serve.json has where others must log in."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str = "") -> None:
         self.address = address.rstrip("/")
+        headers = {"authorization": f"Bearer {token}"} if token else {}
         # The store is on this machine: a proxy for the world outside is not asked.
-        self._client = httpx.Client(base_url=self.address, timeout=MORE_SECONDS, trust_env=False)
+        self._client = httpx.Client(base_url=self.address, timeout=MORE_SECONDS, trust_env=False, headers=headers)
+
+    @classmethod
+    def of(cls, serving: "Serving") -> Self:
+        """Asks the process that serves a project."""
+        return cls(serving.address, serving.token)
 
     def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008
         """The answer to a question. `name` is what `cancel` knows it by."""
@@ -194,5 +202,5 @@ def ask_project(project: Any, sql: str, *, rows: int = DEFAULT_ROWS, seconds: fl
     """Ask the process that serves a project's store."""
     from riverrun.config.serve_state import require_serving
 
-    with StoreClient(require_serving(project).address) as client:
+    with StoreClient.of(require_serving(project)) as client:
         return Rows(client.ask(sql, Limits(rows, seconds)))

@@ -1,8 +1,7 @@
-"""The store's HTTP API on 127.0.0.1: tables, where they stand, and questions about them.
+"""The store's HTTP API: tables, where they stand, and questions about them.
 
-It answers only who calls it by a name of this machine, sends no CORS headers, and takes questions as application/json
-only, so that no web page can ask on a user's behalf. An error is `{"error": {"code", "message", …}}` with the status
-that fits.
+Who may call it, and how, is in `store/manners.py`; where it listens, in `store/listening.py`. An error is
+`{"error": {"code", "message", …}}` with the status that fits.
 """
 
 import asyncio
@@ -12,28 +11,26 @@ import logging
 import shutil
 import socket
 import tempfile
-import threading
-import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from riverrun.cluster.loopback import is_for_us, listen, listening
+from riverrun.cluster.loopback import listen, listening
 from riverrun.cluster.ports import HOST, Claims
 from riverrun.errors import (
+    ConfigError,
     QueryCancelledError,
     QueryError,
     QueryRefusedError,
@@ -47,15 +44,14 @@ from riverrun.errors import (
 from riverrun.model.near import nearest
 from riverrun.store.contract import Limits, Store
 from riverrun.store.formats import MEDIA, document, encoded
+from riverrun.store.listening import FIRST_OUTSIDE_PORT, MOST_CONNECTIONS, FromOutside, Listener, Listeners, Outside
+from riverrun.store.manners import Manners, error_body
 from riverrun.store.sql import describe, vocabulary
 
 FIRST_PORT = 8480
-MOST_BYTES = 256 * 1024
 MOST_ROWS = 1_000_000
 # Questions at the same time; more wait for their turn.
 MOST_QUESTIONS = 16
-START_SECONDS = 10.0
-STOP_SECONDS = 10.0
 _FIELDS: dict[str, Any] = {"sql": str, "limit": int, "seconds": (int, float), "format": str, "name": str}
 _STATUS: tuple[tuple[type[RiverrunError], int], ...] = (
     (QueryRefusedError, 403),
@@ -70,7 +66,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class StoreServer:
-    """Serves a store that is open. `port` 0 takes a free one; `routes` are what else it carries, such as the dashboard."""
+    """Serves a store that is open. `port` 0 takes a free one; `routes` are what else it carries, such as the dashboard;
+    `outside` serves others too."""
 
     def __init__(
         self,
@@ -79,70 +76,64 @@ class StoreServer:
         *,
         limits: Limits = Limits(),  # noqa: B008  -- frozen
         routes: Sequence[BaseRoute] = (),
+        outside: Outside | None = None,
     ) -> None:
         self._api = _Api(store, limits)
         self._port = port
         self._routes = routes
+        self._outside = outside
         self._claims = Claims()
-        self._socket: socket.socket | None = None
-        self._server: Any = None
-        self._thread: threading.Thread | None = None
+        self._listeners: Listeners | None = None
+        self.address = ""
+        # For others; empty where they are not served.
+        self.outside_address = ""
 
     def start(self) -> str:
-        """Listen; gives the address, such as `http://127.0.0.1:8480`."""
-        import uvicorn
-
-        if self._socket is not None:
-            return self._address(self._socket)
-        try:
-            found = listen(
-                listening,
-                self._claims,
-                self._port,
-                first=FIRST_PORT,
-                what="the store's HTTP API",
-                setting="store.port",
+        """Listen; gives the address on this machine, such as `http://127.0.0.1:8480`."""
+        if self._listeners is not None:
+            return self.address
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._claims.close)
+            inside = listen(
+                listening, self._claims, self._port, first=FIRST_PORT, what="the store's HTTP API", setting="store.port"
             )
-        except BaseException:
-            self._claims.close()
-            raise
-        self._socket = found
-        config = uvicorn.Config(
-            self._api.application(self._routes),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            http="h11",
-            loop="asyncio",
-            server_header=False,
-            timeout_keep_alive=5,
-            timeout_graceful_shutdown=2,
-        )
-        server = self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=server.run, kwargs={"sockets": [found]}, name="riverrun-store-api", daemon=True
-        )
-        self._thread.start()
-        deadline = time.monotonic() + START_SECONDS
-        while not server.started and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return self._address(found)
+            undo.callback(inside.close)
+            app = self._api.application(self._routes, self._outside)
+            listeners = [Listener(app, inside)]
+            address, outside_address = f"http://{HOST}:{inside.getsockname()[1]}", ""
+            if self._outside is not None:
+                tls = self._outside.tls()
+                found = self._listen_outside(self._outside)
+                undo.callback(found.close)
+                listeners.append(Listener(FromOutside(app), found, tls, MOST_CONNECTIONS))
+                outside_address = f"{'https' if tls else 'http'}://{self._outside.names[0]}:{found.getsockname()[1]}"
+            serving = Listeners(listeners)
+            serving.start()
+            undo.pop_all()
+        self._listeners, self.address, self.outside_address = serving, address, outside_address
+        return address
 
-    @staticmethod
-    def _address(found: socket.socket) -> str:
-        return f"http://{HOST}:{found.getsockname()[1]}"
+    def _listen_outside(self, outside: Outside) -> socket.socket:
+        try:
+            return listen(
+                partial(listening, host=outside.host),
+                self._claims,
+                outside.port,
+                first=FIRST_OUTSIDE_PORT,
+                what="dashboards for others",
+                setting="serve.port",
+            )
+        except OSError as error:
+            raise ConfigError(
+                [f"serve.host {outside.host} is no address of this machine: {error.strerror or error}"]
+            ) from error
 
     def close(self) -> None:
-        """End the questions that run, stop listening and give the port back."""
+        """End the questions that run, stop listening and give the ports back."""
         self._api.cancel_all()
-        server, thread, found = self._server, self._thread, self._socket
-        self._server = self._thread = self._socket = None
-        if server is not None and thread is not None:
-            server.should_exit = True
-            thread.join(STOP_SECONDS)
-        if found is not None:
-            found.close()
+        listeners, self._listeners = self._listeners, None
+        if listeners is not None:
+            listeners.close()
         self._claims.close()
 
     def __enter__(self) -> Self:
@@ -161,7 +152,7 @@ class _Api:
         self._room: asyncio.Semaphore | None = None
         self._copying = asyncio.Lock()
 
-    def application(self, routes: Sequence[BaseRoute]) -> Starlette:
+    def application(self, routes: Sequence[BaseRoute], outside: Outside | None) -> Starlette:
         own = [
             Route("/healthz", self.health),
             Route("/api/tables", self.tables),
@@ -172,9 +163,12 @@ class _Api:
             Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
             Route("/api/snapshot", self.snapshot, methods=["POST"]),
         ]
+        around = [Middleware(Manners, outside.names if outside is not None else ())]
+        if outside is not None:
+            around.append(Middleware(outside.guard))
         return Starlette(
             routes=[*own, *routes],
-            middleware=[Middleware(_Manners)],
+            middleware=around,
             exception_handlers={RiverrunError: _riverrun_error, HTTPException: _http_error, Exception: _other_error},
         )
 
@@ -335,51 +329,6 @@ async def _question(request: Request) -> dict[str, Any]:
     return asked
 
 
-class _Manners:
-    """Around every request: who may call, how much may be sent, and the headers of every answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-
-        async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                # The files of a page say themselves how long they may be kept.
-                headers.setdefault("Cache-Control", "no-store")
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Server"] = "riverrun"
-            await send(message)
-
-        headers = Headers(scope=scope)
-        if not is_for_us(headers.getlist("host")):
-            error = _error("FORBIDDEN", "This server answers only to 127.0.0.1, localhost and [::1]")
-            await JSONResponse(error, 403)(scope, receive, sent)
-            return
-        await self._app(scope, _bounded(receive), sent)
-
-
-def _bounded(receive: Receive) -> Callable[[], Awaitable[Message]]:
-    taken = 0
-
-    async def received() -> Message:
-        nonlocal taken
-        message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > MOST_BYTES:
-            raise HTTPException(413, f"A request has at most {MOST_BYTES} bytes")
-        return message
-
-    return received
-
-
-def _error(code: str, message: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message, "retryable": False, "fields": {}}}
-
-
 def _failed(error: RiverrunError, status: int | None = None) -> Response:
     found = status or next((each for kind, each in _STATUS if isinstance(error, kind)), 500)
     parts = {name: getattr(error, name) for name in ("what", "expected", "found", "hint", "lines")}
@@ -392,13 +341,13 @@ async def _riverrun_error(request: Request, error: Exception) -> Response:  # no
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
-    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "TOO_LARGE", 415: "NOT_JSON"}
+    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 408: "TOO_SLOW", 413: "TOO_LARGE", 415: "NOT_JSON"}
     message = f"There is no {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return JSONResponse(_error(codes.get(error.status_code, "HTTP"), message), error.status_code, error.headers)
+    return JSONResponse(error_body(codes.get(error.status_code, "HTTP"), message), error.status_code, error.headers)
 
 
 async def _other_error(request: Request, error: Exception) -> Response:
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)
     _LOG.debug("%s failed", request.url.path, exc_info=True)
-    return JSONResponse(_error("INTERNAL", f"{type(error).__name__}: {error}"), 500)
+    return JSONResponse(error_body("INTERNAL", f"{type(error).__name__}: {error}"), 500)

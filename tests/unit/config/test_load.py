@@ -225,3 +225,32 @@ def test_every_setting_is_described() -> None:
     found = list(specs())
     assert len({spec.environment for spec in found}) == len(found)
     assert [spec.key for spec in found if not spec.help.endswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('host = ""', "riverrun.toml:2: serve.host is empty"),
+        ('host = "192.0.2.7"', "a login does not go through a network in clear"),
+        ('host = "0.0.0.0"\ninsecure = true', "say in serve.names by which names"),
+        ('host = "::"\ninsecure = true\nnames = " , "', "say in serve.names by which names"),
+        ('ssl_key_file = "key.pem"', "riverrun.toml:2: serve.ssl_key_file needs serve.ssl_certificate_file"),
+        ('host = "192.0.2.7"\nssl_certificate_file = "c.pem"', "serve.ssl_certificate_file needs serve.ssl_key_file"),
+        ('oidc_issuer = "https://x.test"\noidc_emails = "a@x.test"', "serve.oidc_issuer needs serve.oidc_client_id"),
+        ('oidc_issuer = "https://x.test"\noidc_client_id = "us"', "lets in everybody who has an account there"),
+        ('oidc_client_secret = "plain"', "is a secret and does not belong here"),
+    ],
+)
+def test_serving_others_is_all_there_or_refused(project: Project, text: str, said: str) -> None:
+    write(project, f"[serve]\n{text}\n")
+    assert said in "\n".join(problems(project))
+
+
+@pytest.mark.parametrize(
+    ("host", "beyond"),
+    [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("localhost", False), ("0.0.0.0", True),  # noqa: S104
+     ("192.0.2.7", True), ("::", True), ("localhost.evil.test", True), ("dash.test", True)],
+)  # fmt: skip
+def test_what_is_beyond_this_machine(project: Project, host: str, beyond: bool) -> None:
+    write(project, f'[serve]\nhost = "{host}"\nnames = "dash.test"\ninsecure = true\n')
+    assert load(project, environ={}).settings.serve.beyond is beyond

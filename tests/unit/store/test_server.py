@@ -26,7 +26,7 @@ from riverrun.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from riverrun.store import server as serving
+from riverrun.store import manners
 from riverrun.store.client import Rows, StoreClient
 from riverrun.store.contract import Limits
 from riverrun.store.server import FIRST_PORT, StoreServer
@@ -336,7 +336,7 @@ def test_rows_for_python(store: DuckStore) -> None:
 
 
 def test_requests_have_a_size() -> None:
-    assert serving.MOST_BYTES >= 64 * 1024
+    assert manners.MOST_BYTES >= 64 * 1024
 
 
 # --- a copy of the tables ---

@@ -51,6 +51,7 @@ export class Stream {
     this.source = null;
     const wait = this.wait * (0.75 + Math.random() / 2);
     this.wait = Math.min(MOST_WAIT, this.wait * 2);
+    dispatchEvent(new Event("riverrun-lost"));
     this.told.state("lost", Date.now() + wait);
     this.timer = setTimeout(() => this.connect(), wait);
   }

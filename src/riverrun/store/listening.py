@@ -1,0 +1,179 @@
+"""The sockets of the store's HTTP API: one on 127.0.0.1, and one for others where the settings say so.
+
+Both are served in one thread and one event loop, since the dashboards' hub lives in one.
+"""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from riverrun.config.secret import Secret
+from riverrun.errors import ConfigError
+
+FIRST_OUTSIDE_PORT = 8440
+START_SECONDS = 10.0
+STOP_SECONDS = 10.0
+# How long a client may take to say what it wants.
+HEAD_SECONDS = 10.0
+# Connections of others at the same time, pages that look on and all.
+MOST_CONNECTIONS = 1000
+# What a request has in its scope when it came from outside.
+OUTSIDE = "riverrun.outside"
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Where others are served, by which names (the first is told), and what stands between them and the figures.
+
+    `guard` is put around the application, for both sockets: it asks for the login.
+    """
+
+    host: str
+    port: int
+    names: Sequence[str]
+    guard: Callable[[ASGIApp], ASGIApp]
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password: Secret = field(default=Secret())
+
+    def tls(self) -> ssl.SSLContext | None:
+        if self.certificate_file is None:
+            return None
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            # A function, so that a key that wants a password never asks the terminal for it.
+            made.load_cert_chain(self.certificate_file, self.key_file, self.key_password.reveal)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ConfigError(
+                [
+                    f"serve.ssl_certificate_file {self.certificate_file} and serve.ssl_key_file {self.key_file} cannot be "
+                    f"used: {reason}"
+                ]
+            ) from error
+        return made
+
+
+class FromOutside:
+    """Says of every request that it came from outside."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[OUTSIDE] = True
+        await self._app(scope, receive, send)
+
+
+class Patience(H11Protocol):
+    """HTTP/1.1 with an end to waiting: who takes too long over the head of a request is let go."""
+
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._answering:
+            self._calm()
+        else:
+            self._wait()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # From here on it is the time between two requests that counts.
+        self._calm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._calm()
+        super().connection_lost(exc)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self._let_go)
+
+    def _calm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _let_go(self) -> None:
+        self._timer = None
+        if not self._answering:
+            self.transport.close()
+
+
+@dataclass(frozen=True)
+class Listener:
+    app: ASGIApp
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+    most: int | None = None
+
+
+class Listeners:
+    """Serves applications on sockets until it is closed."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = listeners
+        self._servers = [uvicorn.Server(_config(each)) for each in listeners]
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="riverrun-store-api", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._all_started() and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _all_started(self) -> bool:
+        return all(each.started for each in self._servers)
+
+    async def _serve(self) -> None:
+        await asyncio.gather(
+            *(server.serve([each.socket]) for server, each in zip(self._servers, self._listeners, strict=True))
+        )
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.should_exit = True
+        self._thread.join(STOP_SECONDS)
+        for each in self._listeners:
+            each.socket.close()
+
+
+def _config(listener: Listener) -> uvicorn.Config:
+    tls = listener.tls
+    return uvicorn.Config(
+        listener.app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http=Patience,
+        loop="asyncio",
+        server_header=False,
+        # X-Forwarded-For is whatever the client says it is.
+        proxy_headers=False,
+        limit_concurrency=listener.most,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=2,
+        ssl_context_factory=(lambda *_: tls) if tls is not None else None,
+    )

@@ -1,0 +1,83 @@
+"""The store's server with a door, for tests: the socket for others is on 127.0.0.1 too, under names of its own."""
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+import riverrun as rr
+from riverrun.dash.door import Door
+from riverrun.dash.live import Hub
+from riverrun.dash.oidc import Provider
+from riverrun.dash.password import Password
+from riverrun.dash.routes import dash_routes
+from riverrun.dash.sessions import Sessions
+from riverrun.store.contract import Store
+from riverrun.store.listening import Outside
+from riverrun.store.server import StoreServer
+
+PASSWORD = "abcdef-ghijkm-npqrst-uvwxyz"
+NAMES = ("127.0.0.1", "localhost", "dash.test")
+
+
+class Guarded:
+    """Serves `app` from `store`, while it is entered, at `inside` and, behind the door, at `outside`."""
+
+    def __init__(
+        self,
+        app: rr.App,
+        store: Store,
+        *,
+        provider: Provider | None = None,
+        sessions: Sessions | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
+        self.hub = Hub(store, app.dashboards, app.name)
+        self.sessions = sessions or Sessions(3600, 12 * 3600)
+        password = Password.of(PASSWORD) if provider is None else None
+        self.door = Door(password=password, provider=provider, sessions=self.sessions)
+        outside = Outside("127.0.0.1", 0, NAMES, self.door.around, certificate, key)
+        self._server = StoreServer(store, routes=[*self.door.routes(), *dash_routes(self.hub)], outside=outside)
+
+    def __enter__(self) -> Self:
+        self.inside = self._server.start()
+        self.outside = self._server.outside_address
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hub.end()
+        self._server.close()
+
+    def client(self, *, inside: bool = False, address: str = "127.0.0.1", **options: Any) -> httpx.Client:
+        """A client without a login, at an address of its own where tries are counted."""
+        transport = httpx.HTTPTransport(local_address=address, verify=options.pop("verify", False))
+        base = self.inside if inside else self.outside
+        return httpx.Client(base_url=base, trust_env=False, timeout=30, transport=transport, **options)
+
+    def logged_in(self, **options: Any) -> httpx.Client:
+        """A client that has a session, without the time a password takes."""
+        client = self.client(**options)
+        name = "__Host-riverrun" if self.outside.startswith("https") and not options.get("inside") else "riverrun"
+        # As text: of a jar, httpx would keep a secure cookie from an address without a certificate.
+        client.headers["cookie"] = f"{name}={self.sessions.begin('test')}"
+        return client
+
+    def raw(self, data: bytes, *, inside: bool = False, seconds: float = 10.0) -> bytes:
+        """What comes back, until the end, for bytes as they are."""
+        address = self.inside if inside else self.outside
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=seconds) as connection:
+            connection.sendall(data)
+            found = b""
+            while chunk := connection.recv(65536):
+                found += chunk
+            return found
+
+
+def cookie_parts(answer: httpx.Response, name: str = "riverrun") -> Mapping[str, str]:
+    """The cookie an answer sets, by its parts in lower case."""
+    header = next(each for each in answer.headers.get_list("set-cookie") if each.startswith(f"{name}="))
+    parts = [part.strip().partition("=") for part in header.split(";")]
+    return {"value": parts[0][2]} | {key.lower(): value.lower() for key, _, value in parts[1:]}
