@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from riverrun.cli.main import run
@@ -75,3 +78,51 @@ def test_serve_answers_and_ends_in_order(
     assert f"The tables of {app} are at http://127.0.0.1:" in told
     assert "is served already" in told
     assert told.rstrip().endswith("Stopped.")
+
+
+def test_others_log_in_and_nothing_secret_is_told(
+    kafka: KafkaUnderTest, app: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command as a process of its own, for others too: its password is in its file and nowhere else."""
+    project = Project(tmp_path)
+    command = [sys.executable, "-m", "riverrun", "--project", str(tmp_path), "serve", "--name", app]
+    command += ["--bootstrap-servers", kafka.bootstrap_servers, "--host", "0.0.0.0", "--insecure"]  # noqa: S104
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RIVERRUN_")}
+    environ["RIVERRUN_SERVE_NAMES"] = "127.0.0.1"
+    with (tmp_path / "told").open("w+") as told:
+        running = subprocess.Popen(command, stdout=told, stderr=told, env=environ, cwd=tmp_path)
+        try:
+            deadline = time.monotonic() + 60
+            while (serving := find_serving(project)) is None:
+                assert running.poll() is None, (tmp_path / "told").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            password = (project.home / "login-password.txt").read_text().strip()
+            for path in (project.home / "login-password.txt", project.home / "login.json", project.run / "serve.json"):
+                assert path.stat().st_mode & 0o777 == 0o600, path
+            # The user's own commands ask for nothing.
+            monkeypatch.delenv("RIVERRUN_PROJECT", raising=False)
+            monkeypatch.chdir(tmp_path)
+            assert run(["query", "select 1 as one", "--format", "csv"]) == 0
+            assert run(["tables"]) == 0
+            assert capsys.readouterr().out.startswith("one\n1\n")
+            with httpx.Client(base_url=serving.outside, trust_env=False, timeout=30) as client:
+                assert client.get("/api/tables").status_code == 401
+                assert client.post("/login", json={"password": password}).status_code == 200
+                assert client.get("/api/tables").status_code == 200
+                assert client.get("/metrics").status_code == 404
+                number = client.cookies["riverrun"]
+            process = Path(f"/proc/{running.pid}")
+            seen = (process / "cmdline").read_text() + (process / "environ").read_text()
+        finally:
+            running.terminate()
+            assert running.wait(60) == 0
+        told.seek(0)
+        text = told.read()
+    assert f"A password for the dashboards is made, in {project.home / 'login-password.txt'}." in text
+    assert "without TLS" in text
+    logs = "".join(path.read_text() for path in project.logs.rglob("*") if path.is_file())
+    for secret in (password, serving.token, number):
+        assert len(secret) > 20
+        assert secret not in text + seen + logs
+        assert secret not in repr(serving)

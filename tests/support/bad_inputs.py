@@ -250,6 +250,18 @@ def unknown_client_property(world: World) -> str:
     return world.riverrun("topics")
 
 
+@case("Serve others without TLS: `riverrun serve --host 0.0.0.0`")
+def serve_in_clear(world: World) -> str:
+    world.attach()
+    return world.riverrun("serve", "--name", "meters", "--host", "0.0.0.0")  # noqa: S104
+
+
+@case("Let in everybody of a login provider: `serve.oidc_issuer` without a list")
+def serve_everybody(world: World) -> str:
+    world.write("riverrun.toml", '[serve]\noidc_issuer = "https://login.example.org"\noidc_client_id = "riverrun"\n')
+    return world.riverrun("serve", "--name", "meters")
+
+
 # --- starting servers --------------------------------------------------------------------------------------------------
 
 

@@ -15,12 +15,12 @@ MOST_MS = 30_000
 
 
 @contextmanager
-def chromium() -> Iterator["Browser"]:
+def chromium(*flags: str) -> Iterator["Browser"]:
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=MOST_MS)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *flags])
         try:
             yield browser
         finally:

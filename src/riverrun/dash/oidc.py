@@ -111,6 +111,8 @@ class Provider:
         self._told_at = 0.0
         self._keys: KeySet | None = None
         self._keys_at = 0.0
+        # Made once: it takes a while.
+        self._tls = httpx.create_ssl_context()
 
     async def address(self, visit: Visit) -> str:
         """Where the browser has to go."""
@@ -215,7 +217,7 @@ class Provider:
 
     async def _call(self, method: str, address: str, **options: Any) -> dict[str, Any]:
         try:
-            async with httpx.AsyncClient(timeout=CALL_SECONDS, follow_redirects=False) as client:
+            async with httpx.AsyncClient(timeout=CALL_SECONDS, verify=self._tls) as client:
                 answer = await client.request(method, address, headers={"accept": "application/json"}, **options)
             answer.raise_for_status()
             content = answer.json()

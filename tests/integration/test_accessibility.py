@@ -1,0 +1,107 @@
+"""axe-core finds nothing to complain about: every page the header lists, light and dark, on a desk and on a phone."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from support.browsing import chromium, page_of
+from support.city import City, city_app
+from support.guarded import Guarded
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+# Everything axe knows of WCAG A and AA, and its own advice.
+ASKED: dict[str, Any] = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+DESK: dict[str, Any] = {"viewport": {"width": 1440, "height": 900}}
+PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": DESK,
+    "dark": DESK | {"color_scheme": "dark"},
+    "phone": PHONE,
+    "phone-dark": PHONE | {"color_scheme": "dark"},
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Guarded]:
+    city = City(24)
+    city.run(60)
+    with Guarded(city_app(), city.store) as found:
+        yield found
+
+
+@pytest.fixture(params=LOOKS)
+def page(browser: Browser, guarded: Guarded, request: pytest.FixtureRequest) -> Iterator[Page]:
+    with page_of(browser, reduced_motion="reduce", **LOOKS[request.param]) as found:
+        yield found
+
+
+def complaints(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found = page.evaluate("(asked) => axe.run(document, asked)", ASKED)
+    assert len(found["passes"]) >= 10
+    return [
+        f"{each['id']} ({each['impact']}): {node['html'][:160]} {node['failureSummary'][:300]}"
+        for each in found["violations"]
+        for node in each["nodes"][:3]
+    ]
+
+
+def let_in(page: Page, guarded: Guarded) -> None:
+    page.context.add_cookies([{"name": "riverrun", "value": guarded.sessions.begin("test"), "url": guarded.outside}])
+
+
+def settled(page: Page) -> None:
+    """Nothing waits for its first figures."""
+    page.wait_for_load_state("load")
+    if page.locator("#link-text").count():
+        expect(page.locator("#link-text")).to_have_text("Live")
+        expect(page.locator("[data-waiting]")).to_have_count(0)
+
+
+def test_the_login_page(page: Page, guarded: Guarded) -> None:
+    page.goto(f"{guarded.outside}/login?failed=state")
+    expect(page.locator("#password")).to_be_visible()
+    expect(page.locator("#said")).not_to_be_empty()
+    assert complaints(page) == []
+
+
+def test_every_page_of_the_header(page: Page, guarded: Guarded) -> None:
+    let_in(page, guarded)
+    page.goto(guarded.outside)
+    settled(page)
+    expect(page.locator("#log-out")).to_be_visible()
+    links: list[str] = page.evaluate(
+        "[...document.querySelectorAll('header a[href]')].map((it) => it.getAttribute('href'))"
+    )
+    pages = list(dict.fromkeys(urljoin(f"{guarded.outside}/", each) for each in links))
+    assert f"{guarded.outside}/?d=more" in pages
+    found: dict[str, list[str]] = {}
+    for each in pages:
+        page.goto(each)
+        settled(page)
+        if wrong := complaints(page):
+            found[each] = wrong
+    assert found == {}
+
+
+def test_what_a_reader_has_done_to_a_page(page: Page, guarded: Guarded) -> None:
+    """A filter, tables instead of charts, the past."""
+    let_in(page, guarded)
+    page.goto(f"{guarded.outside}/?f.street=Elm+Street")
+    settled(page)
+    expect(page.locator(".chip")).to_be_visible()
+    for swap in page.locator(".swap").all():
+        swap.click()
+    page.locator("#pause").click()
+    expect(page.locator("#travel")).to_be_visible()
+    assert complaints(page) == []
