@@ -197,8 +197,9 @@ class _Doorkeeper:
             await self._let_in(session, scope, receive, send)
 
     def _refused(self, scope: Scope, session: Session) -> Response | None:
-        if scope["method"] == "DELETE" and scope["path"].startswith("/api/tables/"):
-            return refusal(403, "FORBIDDEN", "Tables are removed where they are served: riverrun tables remove")
+        if scope["method"] not in {"GET", "HEAD"} and not f"{scope['path']}/".startswith("/api/query/"):
+            # Removing a table, sending dead letters back: for the user who serves.
+            return refusal(403, "FORBIDDEN", "Viewers look and ask; what changes something is done where it is served")
         if wait := self._door.too_often(scope, session):
             return too_many(wait, "Too many requests")
         if session.running >= MOST_RUNNING:

@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import zlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,9 @@ MOST_LOOK_SECONDS = 1.0
 FRAME_SECONDS = 0.025
 TABLES_SECONDS = 1.0
 PING_SECONDS = 10.0
+# The state of a whole page is made once for all who want it within this time.
+WHOLE_SECONDS = 0.1
+PRESS_LEVEL = 4
 # A view outlives its last viewer by this: somebody who reloads finds it warm.
 LINGER_SECONDS = 15.0
 RETRY_SECONDS = 2.0
@@ -61,10 +65,12 @@ class View:
         self.feeds = feeds
         self.viewers: set[Viewer] = set()
         self.number = 0
-        self.frame = b""
+        self.frame = Frame(b"")
         self.ends: asyncio.TimerHandle | None = None
         self._told = dict.fromkeys(feeds, (0, 0))
         self._timer: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.TimerHandle | None = None
+        self._whole = (0.0, 0, Frame(b""))
         self._notes: dict[str, Any] = {}
 
     def soon(self, **notes: Any) -> None:
@@ -84,22 +90,61 @@ class View:
         notes, self._notes = self._notes, {}
         if not tiles and not notes:
             return
-        self.frame = _event("frame", {"now": _now(), "tiles": tiles} | notes)
+        self._give(_event("frame", {"now": _now(), "tiles": tiles} | notes))
+
+    def _give(self, message: bytes) -> None:
+        """Send it to all. After a while without anything to send they hear that we are still here."""
+        self.frame = Frame(message)
         self.number += 1
         for each in self.viewers:
             each.wake.set()
+        self.listen()
 
-    def whole(self, notes: Mapping[str, Any]) -> bytes:
-        """The newest state of everything. Its versions tell a page which changes it has already."""
-        return _event(
-            "frame",
-            {"now": _now(), "whole": True, "tiles": [each.state for each in self.feeds if each.version], **notes},
-        )
+    def listen(self) -> None:
+        if self._quiet is not None:
+            self._quiet.cancel()
+        self._quiet = None
+        if self.viewers:
+            later = asyncio.get_running_loop().call_later
+            self._quiet = later(PING_SECONDS, lambda: self._give(_event("ping", {"now": _now()})))
+
+    def whole(self, notes: Mapping[str, Any]) -> "Frame":
+        """The newest state of everything. Its versions tell a page which changes it has already.
+
+        Many who come at once, as they do after a break, get the same one.
+        """
+        made, number, frame = self._whole
+        now = time.monotonic()
+        if number != self.number or now - made > WHOLE_SECONDS:
+            tiles = [each.state for each in self.feeds if each.version]
+            frame = Frame(_event("frame", {"now": _now(), "whole": True, "tiles": tiles, **notes}))
+            self._whole = (now, self.number, frame)
+        return frame
 
     def close(self) -> None:
-        for timer in (self._timer, self.ends):
+        for timer in (self._timer, self._quiet, self.ends):
             if timer is not None:
                 timer.cancel()
+
+
+class Frame:
+    """Bytes for many: as they are and, for those who take that, pressed. Each is made once."""
+
+    # The head of a gzip file; what follows are blocks that stand for themselves, so that all viewers can have the same ones.
+    HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+    def __init__(self, plain: bytes) -> None:
+        self.plain = plain
+
+    @cached_property
+    def pressed(self) -> bytes:
+        return press(self.plain)
+
+
+def press(plain: bytes) -> bytes:
+    """A piece of a compressed stream that refers to nothing before it."""
+    made = zlib.compressobj(PRESS_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return made.compress(plain) + made.flush(zlib.Z_FULL_FLUSH)
 
 
 class Viewer:
@@ -110,20 +155,23 @@ class Viewer:
         self._hub = hub
         self._view = view
 
-    async def messages(self) -> AsyncIterator[bytes]:
-        """Server-sent events, until the hub closes or the caller stops asking."""
+    async def messages(self, *, pressed: bool = False) -> AsyncIterator[bytes]:
+        """Server-sent events, until the hub closes or the caller stops asking. `pressed`: as gzip."""
+        head = Frame.HEAD if pressed else b""
+        async with aclosing(self._frames()) as frames:
+            async for frame in frames:
+                yield head + frame.pressed if pressed else frame.plain
+                head = b""
+
+    async def _frames(self) -> AsyncGenerator[Frame]:
         hub, view = self._hub, self._view
         hub.join(view, self)
         try:
-            yield b"retry: 1000\n\n" + _event("hello", {"now": _now(), "revision": hub.revision})
+            yield Frame(b"retry: 1000\n\n" + _event("hello", {"now": _now(), "revision": hub.revision}))
             number = view.number
             yield view.whole(hub.notes)
             while not hub.closed:
-                try:
-                    await asyncio.wait_for(self.wake.wait(), PING_SECONDS)
-                except TimeoutError:
-                    yield _event("ping", {"now": _now()})
-                    continue
+                await self.wake.wait()
                 self.wake.clear()
                 if number == view.number:
                     continue
@@ -180,9 +228,13 @@ class Hub:
             view.ends.cancel()
             view.ends = None
         view.viewers.add(viewer)
+        if len(view.viewers) == 1:
+            view.listen()
 
     def leave(self, view: View, viewer: Viewer) -> None:
         view.viewers.discard(viewer)
+        if not view.viewers:
+            view.listen()
         self._linger(view)
 
     @property

@@ -80,8 +80,11 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
     async def live(request: Request) -> Response:
         viewer = await hub.look_on(request.path_params["dashboard"], _filters(request))
         # X-Accel-Buffering: a proxy that gathers bytes before it sends them would make live figures late ones.
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        return StreamingResponse(viewer.messages(), media_type="text/event-stream", headers=headers)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no", "vary": "accept-encoding"}
+        pressed = "gzip" in request.headers.get("accept-encoding", "")
+        if pressed:
+            headers["content-encoding"] = "gzip"
+        return StreamingResponse(viewer.messages(pressed=pressed), media_type="text/event-stream", headers=headers)
 
     async def tile(request: Request) -> Response:
         params = request.path_params

@@ -183,12 +183,14 @@ def test_commands_of_this_machine_have_a_token(guarded: Guarded) -> None:
         client.standing()
 
 
-def test_a_viewer_does_not_remove_tables(guarded: Guarded) -> None:
+def test_a_viewer_changes_nothing(guarded: Guarded) -> None:
     with guarded.logged_in() as client:
-        answer = client.delete("/api/tables/prices")
-        assert answer.status_code == 403
-        assert "riverrun tables remove" in answer.json()["error"]["message"]
+        for method, path in (("DELETE", "/api/tables/prices"), ("POST", "/api/anything"), ("POST", "/api/queryx")):
+            answer = client.request(method, path, headers={"content-type": "application/json"})
+            assert answer.status_code == 403
+            assert "where it is served" in answer.json()["error"]["message"]
         assert client.get("/api/tables/prices").status_code == 200
+        assert client.delete("/api/query/none").status_code == 404
 
 
 # --- how often ---

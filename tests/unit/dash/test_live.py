@@ -3,12 +3,14 @@
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
 import riverrun as rr
+from riverrun.dash import live
 from riverrun.dash.live import Hub, Viewer
 from riverrun.errors import StoreUnavailableError, UsageError
 from support.city import City, city_app
@@ -326,3 +328,45 @@ def test_closing_ends_every_stream() -> None:
                 pass
 
     run(scenario)
+
+
+def test_a_frame_is_made_and_pressed_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    pressed: list[bytes] = []
+
+    def counted(plain: bytes, press: Callable[[bytes], bytes] = live.press) -> bytes:
+        pressed.append(plain)
+        return press(plain)
+
+    monkeypatch.setattr(live, "press", counted)
+
+    async def scenario(city: City, hub: Hub) -> None:
+        viewers = [(await hub.look_on("main", {})).messages(pressed=True) for _ in range(20)]
+        readers = [zlib.decompressobj(zlib.MAX_WBITS | 16) for _ in viewers]
+        async with asyncio.timeout(SECONDS):
+            for _ in range(3):
+                city.run(1)
+                for viewer, reader in zip(viewers, readers, strict=True):
+                    heard = b""
+                    while b"event: frame" not in heard:
+                        heard += reader.decompress(await anext(viewer))
+        # Each has a greeting of its own, and all of them the same few frames.
+        assert len([each for each in pressed if b"event: hello" in each]) == 20
+        assert 3 <= len([each for each in pressed if b"event: frame" in each]) < 20
+        for viewer in viewers:
+            await viewer.aclose()  # type: ignore[attr-defined]
+
+    run(scenario, one_tile())
+
+
+def test_who_hears_nothing_hears_that_we_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "PING_SECONDS", 0.05)
+
+    async def scenario(_: City, hub: Hub) -> None:
+        messages = (await hub.look_on("main", {})).messages()
+        pings = 0
+        async with asyncio.timeout(SECONDS):
+            while pings < 3:
+                pings += (await anext(messages)).count(b"event: ping")
+        await messages.aclose()  # type: ignore[attr-defined]
+
+    run(scenario, one_tile())
