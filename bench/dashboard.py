@@ -1,7 +1,6 @@
-"""The dashboards: how old a record is when its figure changes on a page, and what viewers cost.
+"""The dashboards: how old a record is when its figure changes on a page. What viewers cost is in bench/viewers.py.
 
     python bench/dashboard.py latency [--rate 1000] [--seconds 20]     produce → store → hub → a real Chromium's page
-    python bench/dashboard.py viewers [--viewers 1 200] [--seconds 20]  CPU of the server's process
 
 The store is the embedded one, with a Kafka of its own on this machine; load, browser and all take their share of it.
 Stages of the latency are measured in the same run: when the store has the record (asked in the server's process, every
@@ -9,9 +8,7 @@ Stages of the latency are measured in the same run: when the store has the recor
 """
 
 import argparse
-import asyncio
 import json
-import multiprocessing
 import random
 import statistics
 import sys
@@ -24,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 from confluent_kafka import Producer
 
 import riverrun as rr
@@ -178,67 +174,13 @@ class Plain(threading.Thread):
                         self.ages.append((time.time() * 1000 - rows[-1][1]) % WRAP)
 
 
-def viewers(counts: Sequence[int], rate: int, seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as name, kafka(Path(name)) as connection:
-        for count in counts:
-            queue: multiprocessing.Queue[str] = multiprocessing.Queue()
-            stop = multiprocessing.Event()
-            folder = Path(name) / f"store-{count}"
-            server = multiprocessing.Process(target=_server, args=(connection.bootstrap_servers, folder, queue, stop))
-            server.start()
-            address = queue.get(timeout=60)
-            load = Load(connection, rate)
-            load.start()
-            asyncio.run(_look_on(address, count, seconds, server.pid or 0))
-            load.done.set()
-            load.join()
-            stop.set()
-            server.join(20)
-
-
-def _server(bootstrap: str, folder: Path, queue: Any, stop: Any) -> None:
-    with serving(Connection(KafkaSettings(bootstrap_servers=bootstrap)), folder) as (address, _):
-        queue.put(address)
-        stop.wait()
-
-
-async def _look_on(address: str, count: int, seconds: float, pid: int) -> None:
-    heard, frames = [0] * count, [0] * count
-
-    async def look(number: int, client: httpx.AsyncClient) -> None:
-        async with client.stream("GET", f"{address}/api/live/main") as answer:
-            async for chunk in answer.aiter_raw():
-                heard[number] += len(chunk)
-                frames[number] += chunk.count(b"event: frame")
-
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
-        looking = [asyncio.create_task(look(number, client)) for number in range(count)]
-        await asyncio.sleep(5)
-        process = psutil.Process(pid)
-        before, bytes_before, frames_before, began = process.cpu_times(), sum(heard), sum(frames), time.monotonic()
-        await asyncio.sleep(seconds)
-        after, took = process.cpu_times(), time.monotonic() - began
-        for each in looking:
-            each.cancel()
-        await asyncio.gather(*looking, return_exceptions=True)
-    cpu = (after.user + after.system - before.user - before.system) / took
-    sent = (sum(heard) - bytes_before) / took / count / 1024
-    shown = (sum(frames) - frames_before) / took / count
-    print(f"{count:4} viewers: {cpu:5.2f} of a core, {shown:5.1f} frames/s and {sent:6.1f} KiB/s to each")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("latency", "viewers"))
+    parser.add_argument("what", choices=("latency",))
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--viewers", type=int, nargs="+", default=[1, 200])
     given = parser.parse_args()
-    if given.what == "latency":
-        latency(given.rate, given.seconds)
-    else:
-        viewers(given.viewers, given.rate, given.seconds)
+    latency(given.rate, given.seconds)
 
 
 if __name__ == "__main__":
