@@ -4,6 +4,7 @@ Both are served in one thread and one event loop, since the dashboards' hub live
 """
 
 import asyncio
+import resource
 import socket
 import ssl
 import threading
@@ -24,8 +25,9 @@ START_SECONDS = 10.0
 STOP_SECONDS = 10.0
 # How long a client may take to say what it wants.
 HEAD_SECONDS = 10.0
-# Connections of others at the same time, pages that look on and all.
+# Connections of others at the same time, pages that look on and all; and the share of this process's files they may take.
 MOST_CONNECTIONS = 1000
+FILES_SHARE = 0.6
 # What a request has in its scope when it came from outside.
 OUTSIDE = "riverrun.outside"
 
@@ -82,7 +84,10 @@ class Patience(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            transport.abort()
+        else:
+            self._wait()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -159,11 +164,19 @@ class Listeners:
             each.socket.close()
 
 
+def most_connections() -> int:
+    """How many connections of others there may be: the store and its Kafka client need files too."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, int(files * FILES_SHARE))
+
+
 def _config(listener: Listener) -> uvicorn.Config:
     tls = listener.tls
     return uvicorn.Config(
         listener.app,
         log_config=None,
+        # Malformed requests are worth no line each.
+        log_level="error",
         access_log=False,
         lifespan="off",
         ws="none",
@@ -172,7 +185,8 @@ def _config(listener: Listener) -> uvicorn.Config:
         server_header=False,
         # X-Forwarded-For is whatever the client says it is.
         proxy_headers=False,
-        limit_concurrency=listener.most,
+        # From there on uvicorn answers 503; we let go before that, and without an answer.
+        limit_concurrency=listener.most + 1 if listener.most is not None else None,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,
         ssl_context_factory=(lambda *_: tls) if tls is not None else None,

@@ -31,8 +31,6 @@ HEADERS = {
 }
 # An answer that is no page loads and runs nothing at all. Pages have a policy of their own.
 NO_PAGE = "default-src 'none'; frame-ancestors 'none'"
-# What is still on its way then is not waited for.
-_CLOSE = {"Connection": "close"}
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -77,7 +75,7 @@ class Manners:
             if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 return refusal(415, "NOT_JSON", "What is sent here is application/json")
             if (length := headers.get("content-length", "0")).isdecimal() and int(length) > MOST_BYTES:
-                return refusal(413, "TOO_LARGE", f"A request has at most {MOST_BYTES} bytes", _CLOSE)
+                return refusal(413, "TOO_LARGE", f"A request has at most {MOST_BYTES} bytes")
         return None
 
 
@@ -107,11 +105,13 @@ def bounded(receive: Receive) -> Callable[[], Awaitable[Message]]:
             async with asyncio.timeout_at(deadline):
                 message = await receive()
         except TimeoutError:
-            raise HTTPException(408, f"A request is here within {BODY_SECONDS:g} seconds", _CLOSE) from None
+            raise HTTPException(
+                408, f"A request is here within {BODY_SECONDS:g} seconds", {"Connection": "close"}
+            ) from None
         taken += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         if taken > MOST_BYTES:
-            raise HTTPException(413, f"A request has at most {MOST_BYTES} bytes", _CLOSE)
+            raise HTTPException(413, f"A request has at most {MOST_BYTES} bytes")
         return message
 
     return received

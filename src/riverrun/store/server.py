@@ -44,7 +44,7 @@ from riverrun.errors import (
 from riverrun.model.near import nearest
 from riverrun.store.contract import Limits, Store
 from riverrun.store.formats import MEDIA, document, encoded
-from riverrun.store.listening import FIRST_OUTSIDE_PORT, MOST_CONNECTIONS, FromOutside, Listener, Listeners, Outside
+from riverrun.store.listening import FIRST_OUTSIDE_PORT, FromOutside, Listener, Listeners, Outside, most_connections
 from riverrun.store.manners import Manners, error_body
 from riverrun.store.sql import describe, vocabulary
 
@@ -105,7 +105,7 @@ class StoreServer:
                 tls = self._outside.tls()
                 found = self._listen_outside(self._outside)
                 undo.callback(found.close)
-                listeners.append(Listener(FromOutside(app), found, tls, MOST_CONNECTIONS))
+                listeners.append(Listener(FromOutside(app), found, tls, most_connections()))
                 outside_address = f"{'https' if tls else 'http'}://{self._outside.names[0]}:{found.getsockname()[1]}"
             serving = Listeners(listeners)
             serving.start()
@@ -274,9 +274,8 @@ class _Api:
             finally:
                 leaving.cancel()
 
-    async def snapshot(self, request: Request) -> Response:
+    async def snapshot(self, request: Request) -> Response:  # noqa: ARG002
         """A copy of all tables as a DuckDB file, made beside the store's own and gone when it is sent."""
-        _require_json(request)
         if self._copying.locked():
             return _failed(StoreUnavailableError("A snapshot is being made", hint="Ask again when it is done"))
         async with self._copying:
@@ -304,15 +303,7 @@ async def _left(request: Request) -> None:
         pass
 
 
-def _require_json(request: Request) -> None:
-    """No web page of another origin can send that without asking first."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise HTTPException(415, "A question is sent as application/json")
-
-
 async def _question(request: Request) -> dict[str, Any]:
-    _require_json(request)
     try:
         asked = json.loads(await request.body())
     except (ValueError, RecursionError):
@@ -341,7 +332,7 @@ async def _riverrun_error(request: Request, error: Exception) -> Response:  # no
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
-    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 408: "TOO_SLOW", 413: "TOO_LARGE", 415: "NOT_JSON"}
+    codes = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 408: "TOO_SLOW", 413: "TOO_LARGE"}
     message = f"There is no {request.url.path}" if error.status_code == 404 else str(error.detail)
     return JSONResponse(error_body(codes.get(error.status_code, "HTTP"), message), error.status_code, error.headers)
 

@@ -187,6 +187,21 @@ def test_a_dripping_head_is_no_better(guarded: Guarded, monkeypatch: pytest.Monk
         assert time.monotonic() < deadline
 
 
+def test_connections_have_a_most(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others cannot use up the files that the store needs."""
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 3)
+    with Guarded(city_app(), store) as guarded, contextlib.ExitStack() as kept:
+        there = ("127.0.0.1", int(guarded.outside.rpartition(":")[2]))
+        ask = b"GET /login HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        for _ in range(3):
+            connection = kept.enter_context(socket.create_connection(there, timeout=20))
+            connection.sendall(ask)
+            assert status(connection.recv(65536)) == 200
+        assert guarded.raw(ask) == b""
+        with guarded.logged_in(inside=True) as client:
+            assert client.get("/healthz").status_code == 200
+
+
 @BOTH
 def test_a_slow_body(guarded: Guarded, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manners, "BODY_SECONDS", 0.3)
