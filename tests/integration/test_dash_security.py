@@ -7,12 +7,13 @@ import http.server
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 import riverrun as rr
+from riverrun.dash.routes import Asset, assets
 from riverrun.model.dashboard import Kind
 from support.browsing import chromium, page_of
 from support.city import City, city_app
@@ -65,7 +66,7 @@ def hostile_app() -> rr.App:
     app = city_app()
     app.dashboard(
         rr.number(f"{HOSTILE} number", "select max(house_id) as name from house_load", unit=HOSTILE),
-        rr.line("Line {street}", "street_load", by="street", y="load_kw", unit=HOSTILE),
+        rr.line("Line", "street_load", by="street", y="load_kw", unit=HOSTILE),
         rr.area("Area", "street_load", by="street", y="load_kw", unit=HOSTILE),
         rr.bar("Bar", "street_load", by="street", limit=20, y="load_kw", unit=HOSTILE),
         rr.leaderboard("Leaders", "street_load", by="street", limit=20, y="load_kw", unit=HOSTILE),
@@ -223,24 +224,24 @@ def test_dns_rebinding(page: Page, guarded: Guarded, address: str) -> None:
         answer = page.goto(own.replace("127.0.0.1", "evil.test"))
         assert answer is not None
         assert answer.status == 403
-        assert page.evaluate("fetch('/api/door').then((it) => it.status)") == 403
+        assert page.evaluate("fetch('/api/door').then((it) => it.status, () => 'not even tried')") == "not even tried"
 
 
 # --- what a page may do ---
 
 
-def test_an_injected_script_does_not_run(page: Page, guarded: Guarded, address: str) -> None:
+def test_an_injected_script_does_not_run(
+    page: Page, guarded: Guarded, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As if there were a hole: markup of an attacker's in the page as it is sent, and in the page as it runs."""
     let_in(page.context, guarded, address)
     injected = """<script>window.hacked = 1</script><img src="/none" onerror="window.hacked = 2">
         <a id="bait" href="javascript:window.hacked=3">x</a><script src="http://evil.test:1/x.js"></script>
         <style>body { display: none }</style><base href="http://evil.test/">"""
 
-    def inject(route: Route) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, body=answer.text().replace("<main", f"{injected}<main"))
-
-    page.route(f"{address}/", inject)
+    page_as_it_is = assets()["index.html"].body.decode()
+    with_a_hole = Asset("index.html", page_as_it_is.replace("<main", f"{injected}<main").encode())
+    monkeypatch.setitem(cast("dict[str, Asset]", assets()), "index.html", with_a_hole)
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
     page.goto(address)
@@ -269,10 +270,10 @@ def test_hostile_text_is_text_in_every_kind_of_tile(page: Page, guarded: Guarded
     expect(page.locator("h1")).to_have_text(HOSTILE)
     for name in ("bar", "leaders", "status"):
         expect(page.locator(f'[data-name="{name}"] .entry-name').first).to_have_text(HOSTILE)
-    expect(page.locator('[data-name="rows"] td .cell').first).to_have_text(HOSTILE)
+    expect(page.locator('[data-name="rows"] td .cell', has_text="<img").first).to_have_text(HOSTILE)
     expect(page.locator('[data-name="wrong"] .note')).to_be_visible()
     # Behind every chart is a table.
-    for swap in page.locator(".swap").all():
+    for swap in page.locator(".swap:visible").all():
         swap.click()
     page.locator('[data-name="bar"] .swap').click()
     page.locator('[data-name="bar"] .entry').first.click()
