@@ -29,7 +29,7 @@ from riverrun.errors import (
 from riverrun.store import manners
 from riverrun.store.client import Rows, StoreClient
 from riverrun.store.contract import Limits
-from riverrun.store.server import FIRST_PORT, StoreServer
+from riverrun.store.server import FIRST_PORT, MOST_ROWS, StoreServer
 from support.duck_store import DuckStore
 
 # Long enough to be cancelled, and over by itself before a test would hang.
@@ -143,7 +143,7 @@ def test_an_error_has_parts_for_a_page(http: httpx.Client) -> None:
 
 def test_the_language_and_its_limits(http: httpx.Client) -> None:
     content = http.get("/api/sql").json()
-    assert content["limits"] == {"rows": 1000, "seconds": 30, "most_rows": serving.MOST_ROWS}
+    assert content["limits"] == {"rows": 1000, "seconds": 30, "most_rows": MOST_ROWS}
     assert "group by" in content["words"]
 
 

@@ -12,6 +12,8 @@ export class Failure extends Error {
 }
 
 export async function told(answer) {
+  // The login is over: the way to the next one is door.js's.
+  if (answer.status === 401) dispatchEvent(new Event("riverrun-lost"));
   const content = await answer.json().catch(() => ({}));
   return new Failure(content.error ?? { message: `riverrun answers ${answer.status} ${answer.statusText}`.trim() });
 }

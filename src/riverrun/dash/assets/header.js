@@ -1,4 +1,5 @@
 // What all pages have at the top: the way to the others, and the colours.
+import "./door.js";
 import { $, el, setAttribute } from "./dom.js";
 
 const PAGES = [["/", "Dashboards"], ["/sql", "SQL"], ["/pipeline", "Pipeline"]];

@@ -1,5 +1,4 @@
 // The page: what is declared becomes tiles, the stream fills them, the address keeps which filters are set.
-import "./door.js";
 import { $, el, setAttribute, setText } from "./dom.js";
 import { clock, day, label } from "./format.js";
 import { onColours } from "./header.js";
