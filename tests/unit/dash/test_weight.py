@@ -28,11 +28,18 @@ def weigh(client: httpx.Client, path: str, weights: dict[str, int]) -> None:
         assert answer.status_code == 200, path
         raw = b"".join(answer.iter_raw())
         weights[path] = len(raw) + sum(len(name) + len(value) + 4 for name, value in answer.headers.raw)
-    text = client.get(path).text if path.endswith((".js", "/")) else ""
+    text = client.get(path).text if path.endswith(".js") or not path.startswith(("/assets", "/api")) else ""
     for named in re.findall(r'(?:src|href)="(/assets/[^"]+)"', text):
         weigh(client, named, weights)
     for named in re.findall(r'(?:from|import) "\./([^"]+)"', text):
         weigh(client, f"/assets/{named}", weights)
+
+
+def test_the_sql_page_is_light(client: httpx.Client) -> None:
+    weights: dict[str, int] = {}
+    weigh(client, "/sql", weights)
+    assert {"/assets/sql.js", "/assets/editor.js", "/assets/uplot.js"} <= set(weights)
+    assert sum(weights.values()) < MOST_BYTES / 2
 
 
 def test_a_page_is_light(client: httpx.Client) -> None:
