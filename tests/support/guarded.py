@@ -13,6 +13,7 @@ from riverrun.dash.door import Door
 from riverrun.dash.live import Hub
 from riverrun.dash.oidc import Provider
 from riverrun.dash.password import Password
+from riverrun.dash.picture import Picture
 from riverrun.dash.routes import dash_routes
 from riverrun.dash.sessions import Sessions
 from riverrun.store.contract import Store
@@ -31,17 +32,21 @@ class Guarded:
         app: rr.App,
         store: Store,
         *,
+        picture: Picture | None = None,
         provider: Provider | None = None,
         sessions: Sessions | None = None,
         certificate: Path | None = None,
         key: Path | None = None,
     ) -> None:
         self.hub = Hub(store, app.dashboards, app.name)
+        self._picture = picture
         self.sessions = sessions or Sessions(3600, 12 * 3600)
         password = Password.of(PASSWORD) if provider is None else None
         self.door = Door(password=password, provider=provider, sessions=self.sessions)
         outside = Outside("127.0.0.1", 0, NAMES, self.door.around, certificate, key)
-        self._server = StoreServer(store, routes=[*self.door.routes(), *dash_routes(self.hub)], outside=outside)
+        self._server = StoreServer(
+            store, routes=[*self.door.routes(), *dash_routes(self.hub, picture)], outside=outside
+        )
 
     def __enter__(self) -> Self:
         self.inside = self._server.start()
@@ -50,6 +55,8 @@ class Guarded:
 
     def __exit__(self, *_: object) -> None:
         self.hub.end()
+        if self._picture is not None:
+            self._picture.end()
         self._server.close()
 
     def client(self, *, inside: bool = False, address: str = "127.0.0.1", **options: Any) -> httpx.Client:
