@@ -19,9 +19,9 @@ import riverrun as rr
 from riverrun.config.project import Project
 from riverrun.config.stream_state import StreamState
 from riverrun.dash.live import Hub
-from riverrun.dash.picture import Picture
-from riverrun.dash.picture_details import Details
-from riverrun.dash.picture_source import Source
+from riverrun.dash.picture.details import Details
+from riverrun.dash.picture.live import Picture
+from riverrun.dash.picture.source import Source
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.consumer.dead_letter import PREFIX
 from riverrun.kafka.dead_letters.newest import newest_letters

@@ -12,10 +12,10 @@ import uvicorn
 import riverrun as rr
 from riverrun.config.project import Project
 from riverrun.dash.live import Hub
-from riverrun.dash.picture import Picture
-from riverrun.dash.picture_details import Details
-from riverrun.dash.picture_shape import shape_of
-from riverrun.dash.picture_source import Source
+from riverrun.dash.picture.details import Details
+from riverrun.dash.picture.live import Picture
+from riverrun.dash.picture.shape import shape_of
+from riverrun.dash.picture.source import Source
 from riverrun.dash.routes import dash_app
 from riverrun.store.contract import Store
 from riverrun.streams.graph import graph_of

@@ -9,13 +9,13 @@ from typing import Any, Self
 import httpx
 
 import riverrun as rr
-from riverrun.dash.door import Door
+from riverrun.dash.door.door import Door
+from riverrun.dash.door.oidc import Provider
+from riverrun.dash.door.password import Password
+from riverrun.dash.door.sessions import Sessions
 from riverrun.dash.live import Hub
-from riverrun.dash.oidc import Provider
-from riverrun.dash.password import Password
-from riverrun.dash.picture import Picture
+from riverrun.dash.picture.live import Picture
 from riverrun.dash.routes import dash_routes
-from riverrun.dash.sessions import Sessions
 from riverrun.store.contract import Store
 from riverrun.store.listening import Outside
 from riverrun.store.server import StoreServer

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import riverrun as rr
-from riverrun.dash.picture import Picture
-from riverrun.dash.picture_details import Details
-from riverrun.dash.picture_figures import Seen, TopicSeen
-from riverrun.dash.picture_shape import shape_of
+from riverrun.dash.picture.details import Details
+from riverrun.dash.picture.figures import Seen, TopicSeen
+from riverrun.dash.picture.live import Picture
+from riverrun.dash.picture.shape import shape_of
 from riverrun.model.progress import Account, PipelineProgress, StreamProgress
 from riverrun.model.shape import Shape
 from riverrun.store.contract import Standing

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.config import Loaded
     from riverrun.dash.live import Hub
-    from riverrun.dash.picture import Picture
+    from riverrun.dash.picture.live import Picture
     from riverrun.kafka.connection import Connection
     from riverrun.model.dashboard import Dashboard
     from riverrun.store.contract import Store
@@ -44,8 +44,8 @@ def serve(
     """
     from riverrun.cli.pipeline import stop_on_signals
     from riverrun.config.serve_state import ServeState
+    from riverrun.dash.door.outside import open_door
     from riverrun.dash.live import Hub
-    from riverrun.dash.outside import open_door
     from riverrun.dash.routes import dash_routes
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
@@ -118,10 +118,10 @@ def _picture(
     settings: "Loaded", name: str, app: "App | None", *, connection: "Connection", store: "Store", hub: "Hub"
 ) -> "Picture":
     """The pipeline picture. What runs tells its shape; until something does, the pipeline file does."""
-    from riverrun.dash.picture import Picture
-    from riverrun.dash.picture_details import Details
-    from riverrun.dash.picture_shape import shape_of
-    from riverrun.dash.picture_source import Source
+    from riverrun.dash.picture.details import Details
+    from riverrun.dash.picture.live import Picture
+    from riverrun.dash.picture.shape import shape_of
+    from riverrun.dash.picture.source import Source
     from riverrun.kafka.admin.disk import topic_sizes
     from riverrun.streams.graph import graph_of
 

@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from riverrun.cluster.loopback import is_for_us
 from riverrun.dash.feed import error_for_page
 from riverrun.dash.live import Hub
-from riverrun.dash.picture import Picture
-from riverrun.dash.picture_routes import picture_answers
+from riverrun.dash.picture.live import Picture
+from riverrun.dash.picture.routes import picture_answers
 from riverrun.errors import RiverrunError, StoreUnavailableError, UsageError
 from riverrun.model.dashboard import Dashboard, Tile
 from riverrun.store.manners import HOST_IS_GOOD
@@ -92,7 +92,7 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
         return _json(state)
 
     async def door(_: Request) -> Response:
-        # Where there is a door (dash/door.py), its own answer comes before this one.
+        # Where there is a door (dash/door/door.py), its own answer comes before this one.
         return _json({"login": "", "in": True, "who": ""})
 
     return [

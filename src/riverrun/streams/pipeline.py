@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from riverrun.app import App
 from riverrun.config import Project, Settings
-from riverrun.dash.picture_shape import shape_of
+from riverrun.dash.picture.shape import shape_of
 from riverrun.errors import PipelineError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics

@@ -13,12 +13,12 @@ import trustme
 
 from riverrun.config import Project
 from riverrun.config.spec import ServeSettings
-from riverrun.dash import door as doors
-from riverrun.dash import sessions as sessions_of
-from riverrun.dash.door import own_path
-from riverrun.dash.outside import names_of, open_door
-from riverrun.dash.password import HASH_FILE, TEXT_FILE, Password, project_password
-from riverrun.dash.sessions import Sessions
+from riverrun.dash.door import door as doors
+from riverrun.dash.door import sessions as sessions_of
+from riverrun.dash.door.door import own_path
+from riverrun.dash.door.outside import names_of, open_door
+from riverrun.dash.door.password import HASH_FILE, TEXT_FILE, Password, project_password
+from riverrun.dash.door.sessions import Sessions
 from riverrun.errors import ConfigError, DataDirectoryError, RiverrunError
 from riverrun.store.client import StoreClient
 from riverrun.store.listening import Outside

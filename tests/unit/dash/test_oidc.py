@@ -10,8 +10,8 @@ from joserfc.jwk import RSAKey
 
 from riverrun.config.secret import Secret
 from riverrun.config.spec import ServeSettings
-from riverrun.dash import oidc
-from riverrun.dash.oidc import Allowed, Provider, Visit, Visits, provider_of
+from riverrun.dash.door import oidc
+from riverrun.dash.door.oidc import Allowed, Provider, Visit, Visits, provider_of
 from riverrun.errors import ConfigError
 from support.city import City, city_app
 from support.guarded import Guarded, cookie_parts

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import riverrun as rr
-from riverrun.dash.picture import difference
-from riverrun.dash.picture_figures import Figures, Rates, Seen, TopicSeen
-from riverrun.dash.picture_shape import shape_of
+from riverrun.dash.picture.figures import Figures, Rates, Seen, TopicSeen
+from riverrun.dash.picture.live import difference
+from riverrun.dash.picture.shape import shape_of
 from riverrun.model.shape import shape_from
 from riverrun.store.contract import Standing
 from support.picturing import meters_app, progress, seen, shape_of_app, stream, words

@@ -11,7 +11,7 @@ import pytest
 from riverrun.config import KafkaSettings
 from riverrun.config.project import Project
 from riverrun.config.stream_state import StreamState, state_path
-from riverrun.dash.picture_source import Source
+from riverrun.dash.picture.source import Source
 from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
 from support.city import HOUSE_LOAD

@@ -21,11 +21,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from riverrun.dash.limits import Limit, Rate, address_name
-from riverrun.dash.oidc import Provider, Refused, Visit, Visits
-from riverrun.dash.password import Password
+from riverrun.dash.door.limits import Limit, Rate, address_name
+from riverrun.dash.door.oidc import Provider, Refused, Visit, Visits
+from riverrun.dash.door.password import Password
+from riverrun.dash.door.sessions import MOST_RUNNING, Session, Sessions
 from riverrun.dash.routes import Guard, _file, _json, assets
-from riverrun.dash.sessions import MOST_RUNNING, Session, Sessions
 from riverrun.store.listening import OUTSIDE
 from riverrun.store.manners import refusal
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from riverrun.config.project import Project
 from riverrun.config.spec import ServeSettings, is_everywhere, listed
-from riverrun.dash.door import Door
-from riverrun.dash.oidc import provider_of
-from riverrun.dash.password import project_password
-from riverrun.dash.sessions import Sessions
+from riverrun.dash.door.door import Door
+from riverrun.dash.door.oidc import provider_of
+from riverrun.dash.door.password import project_password
+from riverrun.dash.door.sessions import Sessions
 from riverrun.store.listening import Outside
 
 

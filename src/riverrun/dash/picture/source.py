@@ -7,7 +7,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 from riverrun.config.project import Project
 from riverrun.config.stream_state import last, pipeline_of
-from riverrun.dash.picture_figures import Seen, TopicSeen
+from riverrun.dash.picture.figures import Seen, TopicSeen
 from riverrun.errors import RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from riverrun.dash.feed import unexpected
-from riverrun.dash.picture_details import Choice, Details
-from riverrun.dash.picture_figures import Figures, Seen
+from riverrun.dash.picture.details import Choice, Details
+from riverrun.dash.picture.figures import Figures, Seen
 from riverrun.errors import RiverrunError, StoreUnavailableError
 from riverrun.model.shape import Shape
 

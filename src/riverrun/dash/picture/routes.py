@@ -13,8 +13,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from riverrun.dash.picture import Picture
-from riverrun.dash.picture_details import Choice
+from riverrun.dash.picture.details import Choice
+from riverrun.dash.picture.live import Picture
 from riverrun.errors import UsageError
 
 JSON = "application/json"

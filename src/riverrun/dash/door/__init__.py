@@ -1,0 +1,1 @@
+"""Who may come in: logins beyond loopback, sessions, single sign-on, limits."""

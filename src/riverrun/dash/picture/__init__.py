@@ -1,0 +1,1 @@
+"""The pipeline picture: what flows where, live, and the details of each part."""
