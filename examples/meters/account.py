@@ -8,11 +8,10 @@ from riverrun.model.progress import Account
 
 @dataclass
 class Final:
-    """The counts when all is read. `broken` of the acknowledged records were broken on purpose; `rows` is what the topic of
-    each stream holds, `handled` what the consumer group did of high_load's."""
+    """The counts when all is read. `sent` is what the source says: records acknowledged, and of them broken, twice and late
+    on purpose; `rows` is what the topic of each stream holds, `handled` what the consumer group did of high_load's."""
 
-    acknowledged: int
-    broken: int
+    sent: Mapping[str, int]
     stored: int
     letters: int
     streams: Mapping[str, Account]
@@ -21,8 +20,10 @@ class Final:
     alerts: int
 
     def lines(self) -> list[str]:
+        sent = {name: f"{number:,}" for name, number in self.sent.items()}
+        odd = ", ".join(f"{name} {sent[name]}" for name in ("broken", "twice", "late"))
         told = [
-            f"source       acknowledged {self.acknowledged:,}, of them broken on purpose {self.broken:,}",
+            f"source       city minutes {sent['minutes']}, acknowledged {sent['acknowledged']}; of them on purpose {odd}",
             f"readings     stored {self.stored:,}; dead letters {self.letters:,}",
         ]
         for name, each in self.streams.items():
@@ -37,13 +38,17 @@ class Final:
 
     def wrong(self) -> list[str]:
         """What must hold and does not. Handled rows may be more: after a failure of the group some are done twice."""
-        streams, high = self.streams, self.streams["high_load"]
+        sent, streams, high = self.sent, self.streams, self.streams["high_load"]
         rules = {
-            "acknowledged = stored": self.acknowledged == self.stored,
-            "broken = dead letters": self.broken == self.letters,
+            "acknowledged = stored": sent["acknowledged"] == self.stored,
+            "broken = dead letters": sent["broken"] == self.letters,
             "every stream read all that is stored": all(each.read == self.stored for each in streams.values()),
-            "every stream found all that is broken": all(each.dead == self.broken for each in streams.values()),
+            "every stream found all that is broken": all(each.dead == sent["broken"] for each in streams.values()),
+            "no stream left out more as late than was sent late": all(
+                each.late <= sent["late"] for each in streams.values()
+            ),
             "high_load: read = out + filtered + dead + late": high.exact and high.closes,
+            "every reading above 2 kW is a row of high_load": high.out == sent["above"],
             "all that went out is in its topic, once": all(
                 self.rows[name] == each.out for name, each in streams.items()
             ),

@@ -1,8 +1,9 @@
 """The demo: a city of smart meters, live. Started by script/demo.
 
-Brings a real Kafka up, starts the source application, runs the streams of app.py on Spark and a consumer group on what they
-find, and shows what flows. At the end it stops the source, lets everything be read, and counts: what was acknowledged was
-stored and read, each record came out, was filtered, or is dead with a letter, and each row was handled.
+Brings a real Kafka up, starts the source application, runs the streams of app.py on Spark with their tables and dashboard,
+and a consumer group on what they find, and shows what flows. At the end it stops the source, lets everything be read, and
+counts: what was acknowledged was stored and read, each record came out, was filtered, or is dead with a letter, and each row
+was handled.
 """
 
 import argparse
@@ -13,14 +14,17 @@ import re
 import sys
 import threading
 import time
+import webbrowser
 from pathlib import Path
 
+import houses
 from account import Final
 from app import app
 from page import Numbers, Results, line, page
 from parts import HERE, Part, Steps, riverrun, stopping
 from rich.console import Console
 from rich.live import Live
+from source import above_zero, moment
 
 import riverrun as rr
 from riverrun.artifacts import fetch_set
@@ -58,15 +62,19 @@ class Demo:
             app.apply()
         fresh = [word for name in app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", "app.py", *fresh)
-        with steps.step("Starting Spark", "Spark is ready"):
-            steps.until(lambda: self._all_running(read=0), 300, "the streams did not start")
-        city = ("--houses", str(options.houses), "--speed", str(options.speed))
-        self._source = self._part("source", "source.py", *city)
-        with steps.step("Waiting for the first results", "Every stream has read its first records"):
-            steps.until(lambda: self._all_running(read=1), 300, "the streams read nothing")
-        with steps.step("Starting the store", "The tables and their dashboard are served"):
-            steps.until(self._served, 120, "the store did not start")
+        # What is sent while Spark starts waits in Kafka.
+        city = ["--houses", str(options.houses), "--speed", str(options.speed)]
+        self._source = self._part(
+            "source", "source.py", *city, *(["--start", options.start.isoformat()] if options.start else [])
+        )
+        with steps.step("Starting Spark and the store", "The streams run, their tables and dashboard are served"):
+            steps.until(lambda: self._all_running(read=0) and self._served(), 300, "the streams did not start")
+        self._results = self._stack.enter_context(Results(app.streams))
+        with steps.step("Waiting for the first figures", "The first figures are there"):
+            steps.until(self._figures, 300, "the streams gave no figures")
         self._console.print(f"[bold]The dashboard is at {self._address}/[/bold]  (Ctrl-C ends the demo)")
+        if not options.no_browser:
+            show_in_browser(f"{self._address}/")
         self._watchers = [self._part(f"watch-{number}", "watch.py") for number in range(1, MEMBERS + 1)]
 
     def _part(self, name: str, *arguments: str) -> Part:
@@ -94,6 +102,12 @@ class Demo:
             each.phase == "running" and each.account.read >= read for each in found.streams
         )
 
+    def _figures(self) -> bool:
+        """Whether the loads of houses and streets have come out."""
+        self._check()
+        self._progress()
+        return all(self._results.rows[name] for name in ("house_load", "street_load"))
+
     def _check(self) -> None:
         for part in self._parts:
             part.check()
@@ -113,11 +127,6 @@ class Demo:
         found = self._admin.topics([topic], config=False).get(topic)
         return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
 
-    def _rows(self, topic: str) -> int:
-        """How many rows a stream has written. Not by offsets: the end of each transaction takes one too."""
-        with rr.Consumer(topic, connection=self._admin.connection, follow=False) as consumer:
-            return sum(1 for _ in consumer)
-
     def show(self, stop: threading.Event) -> None:
         """The live view, until the time is over or somebody stops it."""
         console, options = self._console, self._options
@@ -125,8 +134,8 @@ class Demo:
         due = time.monotonic() + PLAIN_SECONDS
         progress = self._progress()
         assert progress is not None  # noqa: S101  -- `start` has waited for it
-        numbers = Numbers(progress)
-        with Results() as results, Live(console=console, auto_refresh=False, screen=False) as live:
+        numbers, results = Numbers(progress), self._results
+        with Live(console=console, auto_refresh=False, screen=False) as live:
             while True:
                 self._check()
                 results.check()
@@ -156,17 +165,20 @@ class Demo:
         with steps.step("Stopping Spark", "Spark has stopped"):
             self._pipeline.stop()
         # Nothing writes to high_load any more: now the group can be done with it.
-        steps.until(lambda: self._behind() == 0, 60, "the group did not read everything")
-        handled = sum(each.stop().get("handled", 0) for each in self._watchers)
+        with steps.step("The group handles what is left", "The group has handled everything"):
+            steps.until(lambda: self._behind() == 0, 60, "the group did not read everything")
+            for each in self._watchers:
+                each.ask_to_stop()
+            self._results.finish()
+            handled = sum(each.stop().get("handled", 0) for each in self._watchers)
         progress = self._progress()
         assert progress is not None  # noqa: S101
         final = Final(
-            acknowledged=sent["acknowledged"],
-            broken=sent["broken"],
+            sent=sent,
             stored=stored,
             letters=self._count("readings.dead"),
             streams={each.name: each.account for each in progress.streams},
-            rows={name: self._rows(name) for name in app.streams},
+            rows=self._results.rows,
             handled=handled,
             alerts=self._count("overloads"),
         )
@@ -186,6 +198,15 @@ def _picture(numbers: Numbers, results: Results, speed: float) -> str:
     picture.print(page(numbers, results, speed, 100))
     # Without the fonts that rich would load from elsewhere: a picture in the docs asks nobody for anything.
     return re.sub(r"@font-face \{.*?\}\s*", "", picture.export_svg(title="script/demo"), flags=re.DOTALL)
+
+
+def show_in_browser(address: str) -> threading.Thread | None:
+    """Open the page, where there is somewhere to open it. In a thread: some browsers are waited for until they close."""
+    if not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+        return None
+    opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
+    opening.start()
+    return opening
 
 
 def run(options: argparse.Namespace) -> int:
@@ -208,20 +229,27 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="script/demo", description="A city of smart meters, live: source, Kafka, streams on Spark, consumer group."
+        prog="script/demo",
+        description="A city of smart meters, live: source, Kafka, streams on Spark, store, dashboard.",
     )
-    parser.add_argument("--houses", type=int, default=1000, help="how many houses report (default: %(default)s)")
-    parser.add_argument("--speed", type=float, default=60, help="city time against ours (default: %(default)s)")
+    parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
+    parser.add_argument("--speed", type=above_zero, default=60, help="city time against ours (default: %(default)s)")
+    parser.add_argument(
+        "--start", type=moment, help="when the city's time begins, such as 2026-07-18T06:00 (default: 17:00)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=0, help="stop so long after the streams are at work (default: Ctrl-C)"
     )
     parser.add_argument("--brokers", type=int, default=1, help="brokers in the cluster (default: %(default)s)")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address of the dashboard")
     parser.add_argument("--picture", type=Path, help="write the last frame to this SVG file")
     options = parser.parse_args()
     if options.picture:
         options.picture = options.picture.resolve()
-    # For the demo and all it starts, wherever it is called from.
-    os.environ["RIVERRUN_PROJECT"] = str(HERE)
+    # What cannot be is said before anything is started.
+    houses.read(options.houses)
+    # For the demo and all it starts, wherever it is called from. The page says how fast time runs.
+    os.environ |= {"RIVERRUN_PROJECT": str(HERE), "METERS_SPEED": str(options.speed)}
     os.chdir(HERE)
     try:
         return run(options)

@@ -3,9 +3,10 @@
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from app import Reading
 from rich.console import Group, RenderableType
@@ -17,6 +18,9 @@ from watch import HIGH_LOAD, STILL
 import riverrun as rr
 from riverrun.cli.stream_table import stream_table
 from riverrun.model.progress import PipelineProgress
+
+if TYPE_CHECKING:
+    from riverrun.model.state import Place
 
 SHOWN = 6
 
@@ -30,16 +34,22 @@ class Above:
 
 
 class Results:
-    """The newest rows of the topics street_load and high_load, read committed by a thread of its own, in a `with`."""
+    """Reads the topics of all streams, committed, by a thread of its own, in a `with`: counts rows and keeps the newest.
 
-    def __init__(self) -> None:
-        self._consumer: rr.Consumer[Any] = rr.Consumer([HIGH_LOAD, "street_load"], isolation="committed")
-        self._thread = threading.Thread(target=self._read, daemon=True)
+    They are counted as they come, so that the end does not have to read everything again.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._topics = [HIGH_LOAD, *(name for name in names if name != HIGH_LOAD.name)]
+        self._consumer: rr.Consumer[Any] = rr.Consumer(self._topics, isolation="committed")
+        self._thread = threading.Thread(target=self._follow, daemon=True)
         self._lock = threading.Lock()
+        self._next: dict[Place, int] = {}
         self._streets: dict[str, tuple[datetime, float]] = {}
         self._above: dict[str, Above] = {}
         self._newest: datetime | None = None
         self._error: Exception | None = None
+        self.rows: dict[str, int] = dict.fromkeys(names, 0)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -49,15 +59,30 @@ class Results:
         self._consumer.stop()
         self._thread.join(10)
 
-    def _read(self) -> None:
+    def _follow(self) -> None:
         try:
             with self._consumer:
-                for batch in self._consumer.batches(1000, wait_seconds=0.2):
-                    with self._lock:
-                        for record in batch:
-                            self._take(record)
+                self._read(self._consumer)
         except rr.RiverrunError as error:
             self._error = error
+
+    def finish(self) -> None:
+        """Read what is left, once nothing is written any more."""
+        self.__exit__()
+        self.check()
+        with rr.Consumer(self._topics, isolation="committed", follow=False) as consumer:
+            for place, offset in self._next.items():
+                consumer.seek(place, offset)
+            self._read(consumer)
+
+    def _read(self, consumer: "rr.Consumer[Any]") -> None:
+        for batch in consumer.batches(5000, wait_seconds=0.2):
+            with self._lock:
+                for record in batch:
+                    self.rows[record.topic] += 1
+                    self._next[record.place] = record.offset + 1
+                    if record.topic in {HIGH_LOAD.name, "street_load"}:
+                        self._take(record)
 
     def _take(self, record: rr.Record[Any]) -> None:
         if record.topic == "street_load":

@@ -50,12 +50,16 @@ class Part:
             said = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
             raise SystemExit(f"{self.name} ended by itself with exit code {self._process.returncode}:\n{said}")
 
+    def ask_to_stop(self) -> None:
+        """Without waiting for it: several end at once."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
     def stop(self, seconds: float = 90) -> dict[str, int]:
         """Ask it to end, and give what it counted. Once it is over, the same again."""
         if self._counts is None:
             self._counts = {}
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
+            self.ask_to_stop()
             try:
                 said, _ = self._process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:

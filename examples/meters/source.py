@@ -1,8 +1,10 @@
-"""The source application: sends the city's readings to Kafka, one city minute at a time.
+"""The source application: sends the readings of the city's houses to Kafka, one city minute at a time.
 
-python source.py --houses 2000 --speed 60       a city minute every second: 2,000 readings/s
+python source.py --houses 2000 --speed 60                    a city minute every second: 2,000 readings/s
+python source.py --start 2026-07-18T06:00 --speed 1          a Saturday in summer, in real time
 
-Some meters are broken, so some records are no readings: they must end in the dead-letter topic, each of them.
+The way from a meter is not perfect: some readings come late or twice, and some records are no readings. Each of those must
+end in the dead-letter topic.
 """
 
 import argparse
@@ -10,37 +12,62 @@ import json
 import signal
 import threading
 import time
+from datetime import UTC, datetime
 
+import houses
 from app import readings
-from city import broken, minutes
+from city import Radio, minutes
 
 import riverrun as rr
+
+
+def above_zero(text: str) -> float:
+    if not 0 < (number := float(text)) < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
+def moment(text: str) -> datetime:
+    """A time of the city, which lives in UTC; to the minute."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-07-18T06:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).replace(second=0, microsecond=0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
-    parser.add_argument("--speed", type=float, default=60, help="city time against ours (default: %(default)s times)")
+    parser.add_argument(
+        "--speed", type=above_zero, default=60, help="city time against ours (default: %(default)s times)"
+    )
+    parser.add_argument("--start", type=moment, help="when the city's time begins (default: today at 17:00 UTC)")
     parser.add_argument("--minutes", type=int, default=0, help="stop after so many city minutes (default: go on)")
-    parser.add_argument("--broken", type=int, default=1, help="broken records a city minute (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same city (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same days (default: %(default)s)")
     options = parser.parse_args()
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    acknowledged = bad = 0
+    counts = dict.fromkeys(("minutes", "acknowledged", "broken", "twice", "late", "above"), 0)
+    city, radio = minutes(houses.read(options.houses), options.start, options.seed), Radio(options.seed)
     due = time.monotonic()
     with rr.Producer() as producer:
-        for number, reports in enumerate(minutes(options.houses, options.seed), start=1):
-            acknowledged += producer.send_all(readings, reports)
-            faults = [broken(reports[index % len(reports)], bad + index) for index in range(options.broken)]
-            # By the topic's name: an event that is none would be refused here.
-            bad += producer.send_all(readings.name, faults)
+        for reports in city:
+            sent = radio.send(reports)
+            # Broken ones by the topic's name: an event that is none would be refused here.
+            broken = producer.send_all(readings.name, sent.broken)
+            counts["acknowledged"] += producer.send_all(readings, sent.readings) + broken
+            counts["broken"] += broken
+            counts["twice"] += sent.twice
+            counts["late"] += sent.late
+            counts["above"] += sum(each.load_kw > 2.0 for each in sent.readings)
+            counts["minutes"] += 1
             due += 60 / options.speed
-            if stop.wait(max(0, due - time.monotonic())) or number == options.minutes:
+            if stop.wait(max(0, due - time.monotonic())) or counts["minutes"] == options.minutes:
                 break
-    print(json.dumps({"acknowledged": acknowledged + bad, "broken": bad}))
+    print(json.dumps(counts))
 
 
 if __name__ == "__main__":

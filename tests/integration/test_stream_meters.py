@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,12 +32,13 @@ from riverrun.testing.pytest_plugin import local_kafka
 from support.kafka_tools import described_group
 from support.streaming import newest, run_streams
 
-FILE = Path(__file__).parents[2] / "examples/meters/app.py"
+EXAMPLE = Path(__file__).parents[2] / "examples/meters/app.py"
 EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "40000"))
 HOUSES = 500
 BEGIN = datetime(2026, 3, 1, 18, tzinfo=UTC)
 # Closes all windows before it; its own stays open at the moving speeds.
-CLOSING = {"house_id": "closing", "street": "closing", "load_kw": 0.0, "at": "2026-03-09T00:00:00Z"}
+CLOSING = {"house_id": "closing", "load_kw": 0.0, "at": "2026-03-09T00:00:00Z"}
+GAP = timedelta(seconds=90)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
@@ -53,7 +55,7 @@ POISON: dict[str, tuple[Callable[[dict[str, Any]], bytes | None], str]] = {
     ),
     "negative": (lambda good: json.dumps(good | {"load_kw": -1}).encode(), "$.load_kw: expected `float` >= 0.0"),
     "no load": (
-        lambda good: json.dumps({"house_id": "x", "street": "y", "at": good["at"]}).encode(),
+        lambda good: json.dumps({"house_id": "x", "at": good["at"]}).encode(),
         "missing required field",
     ),
     "no zone": (
@@ -73,8 +75,11 @@ class City:
 
     connection: Connection
     root: Path
+    file: Path
     house_load: dict[tuple[str, ...], float] = field(default_factory=dict)
     street_load: dict[tuple[str, ...], float] = field(default_factory=dict)
+    # House and begin → end and peak.
+    episodes: dict[tuple[str, datetime], tuple[datetime, float]] = field(default_factory=dict)
     high: int = 0
     poison: Counter[str] = field(default_factory=Counter)
     good: int = 0
@@ -84,8 +89,13 @@ class City:
 def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
     with local_kafka(tmp_path_factory.mktemp("kafka"), KafkaSettings()) as running:
         connection = Connection(KafkaSettings(bootstrap_servers=running.bootstrap_servers))
-        load_app(FILE).apply(connection)
-        found = City(connection, tmp_path_factory.mktemp("project"))
+        root = tmp_path_factory.mktemp("project")
+        file = Path(shutil.copy(EXAMPLE, root / "app.py"))
+        lines = [f"house-{house},street-{house % 7},Owner {house},+353 20 910 0000,flat,4.6" for house in range(HOUSES)]
+        header = "house_id,street,owner,phone,tariff,contract_kw"
+        (root / "houses.csv").write_text("\n".join([header, *lines, "closing,closing,Nobody,,flat,4.6"]))
+        load_app(file).apply(connection)
+        found = City(connection, root, file)
         fill(found)
         yield found
 
@@ -100,7 +110,6 @@ def fill(city: City) -> None:
         at = BEGIN + timedelta(milliseconds=number * 600_000 / EVENTS)
         good: dict[str, Any] = {
             "house_id": f"house-{house}",
-            "street": f"street-{house % 7}",
             "load_kw": round(chance.uniform(0, 3), 3),
             "at": at.isoformat().replace("+00:00", "Z"),
         }
@@ -112,7 +121,9 @@ def fill(city: City) -> None:
         else:
             city.good += 1
             city.high += good["load_kw"] > 2.0
-            key = (at.replace(second=0, microsecond=0).isoformat(), str(good["house_id"]), str(good["street"]))
+            if good["load_kw"] > 2.0:
+                overload(city, str(good["house_id"]), at, float(good["load_kw"]))
+            key = (at.replace(second=0, microsecond=0).isoformat(), str(good["house_id"]), f"street-{house % 7}")
             total, count = sums.get(key, (0.0, 0))
             sums[key] = (total + float(good["load_kw"]), count + 1)
         while True:
@@ -131,9 +142,28 @@ def fill(city: City) -> None:
         city.street_load[by_street] = city.street_load.get(by_street, 0.0) + total / count
 
 
+def overload(city: City, house: str, at: datetime, load: float) -> None:
+    """A reading above the limit, the next of its house: the episode goes on, or another begins."""
+    began = max((begin for name, begin in city.episodes if name == house), default=at)
+    end, peak = city.episodes.get((house, began), (at, load))
+    if at - (end - timedelta(minutes=1)) > GAP:
+        began, peak = at, load
+    city.episodes[house, began] = (at + timedelta(minutes=1), max(peak, load))
+
+
 def figures(city: City, topic: str, second: str) -> dict[tuple[str, ...], float]:
     rows = newest(city.connection, topic, ("minute", second)).values()
     return {(minute(row["minute"]["start"]), row[second]): row["load_kw"] for row in rows if row[second] != "closing"}
+
+
+def found_episodes(city: City) -> dict[tuple[str, datetime], tuple[datetime, float]]:
+    rows = newest(city.connection, "episodes", ("house_id", "began")).values()
+    for row in rows:
+        assert row["owner"] == f"Owner {row['house_id'].removeprefix('house-')}"
+    return {
+        (row["house_id"], datetime.fromisoformat(row["began"])): (datetime.fromisoformat(row["ended"]), row["peak_kw"])
+        for row in rows
+    }
 
 
 def minute(text: str) -> str:
@@ -153,13 +183,14 @@ def check(city: City, streams: dict[str, StreamProgress], *, read: int, dead: in
 
 @pytest.mark.parametrize("speed", ["near-real-time", "batch", "real-time"])
 def test_every_speed_comes_to_the_same_figures(city: City, spark: SparkSession, speed: Speed) -> None:
-    names = ("house_load", "street_load", "high_load")
-    streams = run_streams(spark, FILE, city.connection, city.root, speed=speed, fresh=names)
+    names = ("house_load", "street_load", "high_load", "episodes")
+    streams = run_streams(spark, city.file, city.connection, city.root, speed=speed, fresh=names)
     assert streams["house_load"].speed == streams["high_load"].speed == speed
     poison = sum(city.poison.values())
     check(city, streams, read=EVENTS + 1, dead=poison)
     assert figures(city, "house_load", "house_id") == pytest.approx(city.house_load)
     assert figures(city, "street_load", "street") == pytest.approx(city.street_load)
+    assert found_episodes(city) == city.episodes
     # Whatever is run again: a dead letter is there once.
     letters = list(dead_letters(city))
     assert Counter(letter.topic for letter, _ in letters) == {"readings": poison}
@@ -199,7 +230,7 @@ def test_every_poison_is_in_the_dead_letter_topic_with_its_reason(city: City) ->
 
 
 def test_kafkas_own_tools_show_that_the_streams_have_no_lag(city: City) -> None:
-    for group in ("meters.house_load", "meters.street_load", "meters.high_load"):
+    for group in ("meters.house_load", "meters.street_load", "meters.high_load", "meters.episodes"):
         described = described_group(city.connection.bootstrap_servers, group)
         assert len(described) == 4
         assert sum(end for _, end, _ in described.values()) == EVENTS + 1
@@ -221,7 +252,7 @@ def test_kafkas_own_tools_show_that_the_streams_have_no_lag(city: City) -> None:
 
 def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession) -> None:
     """Of all kinds, negative loads are the ones that the fix can mend."""
-    app = load_app(FILE)
+    app = load_app(city.file)
 
     def fix(value: bytes, letter: rr.DeadLetter) -> bytes | None:
         return json.dumps(json.loads(value) | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
@@ -230,7 +261,7 @@ def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession
     outcome = redrive.run()
     mended = city.poison["negative"]
     assert outcome.sent_count == mended
-    streams = run_streams(spark, FILE, city.connection, city.root, speed="near-real-time", only=["high_load"])
+    streams = run_streams(spark, city.file, city.connection, city.root, speed="near-real-time", only=["high_load"])
     # It stood behind the real-time run: only what was sent back is new.
     account = streams["high_load"].account
     assert account.read == EVENTS + 1 + mended

@@ -20,6 +20,8 @@ class NamedList {
   draw(state) {
     const y = state.y[0];
     const rows = this.sorted(state.rows, y);
+    // What else is said of a name, such as an owner.
+    const beside = state.columns.flatMap(({ type }, at) => (type === "text" && at !== state.by ? [at] : []));
     const most = Math.max(0, ...rows.map((row) => Math.abs(Number(row[y])) || 0));
     const before = new Map([...this.entries].map(([name, entry]) => [name, entry.item.offsetTop]));
     const seen = new Set();
@@ -30,6 +32,7 @@ class NamedList {
       const entry = this.entries.get(name) ?? this.make(name, state.by >= 0 ? row[state.by] : undefined);
       this.entries.set(name, entry);
       this.show(entry, row[y], most, rank);
+      setText(entry.detail, beside.map((at) => label(row[at])).join(" · "));
       if (this.list.children[rank] !== entry.item) this.list.insertBefore(entry.item, this.list.children[rank] ?? null);
     });
     for (const [name, entry] of this.entries) {
@@ -48,7 +51,8 @@ class NamedList {
     const entry = { rank: el("span", { class: "rank", "aria-hidden": "true" }), fill: el("span", { class: "fill", "aria-hidden": "true" }) };
     entry.sign = el("span", { class: "sign" });
     entry.value = el("span", { class: "entry-value" });
-    const inner = [entry.fill, entry.rank, entry.sign, el("span", { class: "entry-name" }, name), entry.value];
+    entry.detail = el("span", { class: "entry-detail" });
+    const inner = [entry.fill, entry.rank, entry.sign, el("span", { class: "entry-name" }, name), entry.detail, entry.value];
     entry.inner = this.tile.by && value !== undefined
       ? el("button", { type: "button", class: "entry", "aria-pressed": "false", onclick: () => this.page.drill(this.tile.by, value) }, ...inner)
       : el("span", { class: "entry" }, ...inner);

@@ -1,0 +1,162 @@
+"""The meters example for tests and pictures: its modules, what its streams come to by plain Python, and a store of that."""
+
+import importlib
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import riverrun as rr
+from riverrun.model.table import TableSpec
+from support.memory_store import MemoryStore, columns
+
+METERS = Path(__file__).parents[2] / "examples" / "meters"
+MINUTE = timedelta(minutes=1)
+LIMIT_KW = 2.0
+
+HOUSE_LOAD = TableSpec(
+    "house_load", "house_load",
+    columns(minute="timestamp", minute_end="timestamp", house_id="text", street="text", owner="text", load_kw="double"),
+    ("minute", "house_id", "street", "owner"), upserts=True, time="minute",
+)  # fmt: skip
+STREET_LOAD = TableSpec(
+    "street_load", "street_load", columns(minute="timestamp", minute_end="timestamp", street="text", load_kw="double"),
+    (), upserts=False, time="minute",
+)  # fmt: skip
+HIGH_LOAD = TableSpec(
+    "high_load", "high_load", columns(house_id="text", load_kw="double", at="timestamp"), (), upserts=False, time="at"
+)
+EPISODES = TableSpec(
+    "episodes", "episodes",
+    columns(house_id="text", street="text", owner="text", began="timestamp", ended="timestamp", minutes="bigint",
+            peak_kw="double"),
+    (), upserts=False, time="ended",
+)  # fmt: skip
+
+
+class Example:
+    """The modules of examples/meters, imported by their names as the demo does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return importlib.import_module(name)
+
+
+@contextmanager
+def example() -> Iterator[Example]:
+    """Afterwards nobody else sees its `app`."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(METERS))
+    try:
+        yield Example()
+    finally:
+        sys.path.remove(str(METERS))
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(METERS)):
+                del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A house above the limit: from its first reading above it to the minute it is not any more; None while it still is."""
+
+    house_id: str
+    began: datetime
+    ended: datetime | None
+    peak_kw: float
+
+    @property
+    def minutes(self) -> int:
+        assert self.ended is not None
+        return round((self.ended - self.began) / MINUTE)
+
+
+class Truth:
+    """What readings come to, minute by minute, house by house. Nothing here is shared with the pipeline."""
+
+    def __init__(self, readings: Iterable[Any], street_of: Mapping[str, str]) -> None:
+        self._street_of = street_of
+        self.loads: dict[tuple[datetime, str], list[float]] = defaultdict(list)
+        for each in readings:
+            self.loads[each.at.replace(second=0, microsecond=0), each.house_id].append(each.load_kw)
+        self.first = min(minute for minute, _ in self.loads)
+        self.last = max(minute for minute, _ in self.loads)
+
+    @property
+    def house_load(self) -> dict[tuple[datetime, str], float]:
+        return {key: sum(loads) / len(loads) for key, loads in self.loads.items()}
+
+    @property
+    def street_load(self) -> dict[tuple[datetime, str], float]:
+        found: dict[tuple[datetime, str], float] = defaultdict(float)
+        for (minute, house_id), load in self.house_load.items():
+            found[minute, self._street_of[house_id]] += load
+        return dict(found)
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """In each minute a house is above the limit or it is not: a minute without a reading is one in which it is not."""
+        found = []
+        for house_id in sorted({house_id for _, house_id in self.loads}):
+            began, peak, minute = None, 0.0, self.first
+            while minute <= self.last:
+                load = max(self.loads.get((minute, house_id), [0.0]))
+                if load > LIMIT_KW:
+                    began, peak = began or minute, max(peak, load)
+                elif began is not None:
+                    found.append(Episode(house_id, began, minute, peak))
+                    began, peak = None, 0.0
+                minute += MINUTE
+            if began is not None:
+                found.append(Episode(house_id, began, None, peak))
+        return found
+
+
+class MeterCity:
+    """The example's city in a store in memory, as its streams would have filled it: `run` lets so many minutes come in."""
+
+    def __init__(self, modules: Example, houses: int, begin: datetime) -> None:
+        self.store = MemoryStore(HOUSE_LOAD, STREET_LOAD, HIGH_LOAD, EPISODES)
+        self.houses = modules.houses.read(houses)
+        self._of = {each.house_id: each for each in self.houses}
+        self._minutes = modules.city.minutes(self.houses, begin)
+        self._open: dict[str, Episode] = {}
+        self.readings: list[Any] = []
+
+    @property
+    def app(self) -> rr.App:
+        found: rr.App = importlib.import_module("app").app
+        return found
+
+    @property
+    def truth(self) -> Truth:
+        return Truth(self.readings, {each.house_id: each.street for each in self.houses})
+
+    def run(self, minutes: int) -> None:
+        houses: list[dict[str, Any]] = []
+        streets: list[dict[str, Any]] = []
+        ended: list[dict[str, Any]] = []
+        for readings in (next(self._minutes) for _ in range(minutes)):
+            self.readings += readings
+            sums: dict[str, float] = defaultdict(float)
+            for each in readings:
+                place = {name: getattr(self._of[each.house_id], name) for name in ("house_id", "street", "owner")}
+                houses.append({"minute": each.at, "minute_end": each.at + MINUTE, "load_kw": each.load_kw, **place})
+                sums[place["street"]] += each.load_kw
+                ended += self._follow(each, place)
+            span = {"minute": readings[0].at, "minute_end": readings[0].at + MINUTE}
+            streets += [{"street": name, "load_kw": load, **span} for name, load in sums.items()]
+        for table, rows in (("house_load", houses), ("street_load", streets), ("episodes", ended)):
+            self.store.put(table, rows)
+
+    def _follow(self, reading: Any, place: dict[str, str]) -> Iterator[dict[str, Any]]:
+        before = self._open.pop(reading.house_id, None)
+        if reading.load_kw > LIMIT_KW:
+            began, peak = (before.began, before.peak_kw) if before else (reading.at, 0.0)
+            self._open[reading.house_id] = Episode(reading.house_id, began, None, max(peak, reading.load_kw))
+        elif before:
+            done = Episode(before.house_id, before.began, reading.at, before.peak_kw)
+            yield {"began": done.began, "ended": done.ended, "minutes": done.minutes, "peak_kw": done.peak_kw, **place}
