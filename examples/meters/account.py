@@ -49,9 +49,12 @@ class Final:
             ),
             "high_load: read = out + filtered + dead + late": high.exact and high.closes,
             "every reading above 2 kW is a row of high_load": high.out == sent["above"],
-            "all that went out is in its topic, once": all(
-                self.rows[name] == each.out for name, each in streams.items()
-            ),
+            **{
+                f"{name}: all that went out ({each.out:,}) is in its topic ({self.rows[name]:,}), once": (
+                    self.rows[name] == each.out
+                )
+                for name, each in streams.items()
+            },
             "every row of high_load was handled": self.handled >= self.rows["high_load"],
         }
         return [what for what, holds in rules.items() if not holds]

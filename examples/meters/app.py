@@ -56,7 +56,7 @@ app.sql("episodes", EPISODES, key=("house_id", "began"), time="ended")
 
 # --- what people see ---
 
-# The newest minute still fills; the one before it has all its readings, but for those that come late.
+# The newest minute still fills; the one before it is whole, but for readings that come late.
 NOW = "from house_load where minute = latest - interval '1 minute'"
 # Whose newest reading is above 2 kW, and since when: after the last one that was not.
 OPEN = """
@@ -68,12 +68,12 @@ OPEN = """
     where low.minute is null or h.minute > low.minute
     group by h.house_id, h.owner order by since desc, peak_kw desc, h.house_id limit 100"""
 ENDED = ("ended", "street", "house_id", "owner", "began", "minutes", "peak_kw")
-ABOUT = "A made-up city: its houses, their owners and their numbers."
+ABOUT = "The city is made up: its houses, their owners and their phone numbers."
 if speed := os.environ.get("METERS_SPEED"):
     ABOUT = f"City time runs **{float(speed):g} times faster** than ours. {ABOUT}"
 
 app.dashboard(
-    rr.number("City load", "select sum(load_kw) from street_load where minute = latest", unit="kW", width=3),
+    rr.number("City load", f"select sum(load_kw) {NOW}", unit="kW", width=3),
     rr.number("Above 2 kW", f"select count(*) {NOW} and load_kw > 2.0", unit="houses", width=2),
     rr.number("Highest house", f"select max(load_kw) {NOW}", unit="kW", width=2),
     rr.number("Overloads ended", "episodes", aggregate="count", range="1 hour", unit="in 1 h", width=2),

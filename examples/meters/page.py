@@ -1,8 +1,9 @@
 """What the demo shows: the streams as the pipeline tells of them, and the newest rows of their topics."""
 
+import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,6 +18,7 @@ from watch import HIGH_LOAD, STILL
 
 import riverrun as rr
 from riverrun.cli.stream_table import stream_table
+from riverrun.kafka.parts import BATCH
 from riverrun.model.progress import PipelineProgress
 
 if TYPE_CHECKING:
@@ -49,7 +51,9 @@ class Results:
         self._above: dict[str, Above] = {}
         self._newest: datetime | None = None
         self._error: Exception | None = None
-        self.rows: dict[str, int] = dict.fromkeys(names, 0)
+        self._names = tuple(names)
+        # (topic, which batch wrote them): how many rows.
+        self._rows: Counter[tuple[str, bytes]] = Counter()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -79,7 +83,7 @@ class Results:
         for batch in consumer.batches(5000, wait_seconds=0.2):
             with self._lock:
                 for record in batch:
-                    self.rows[record.topic] += 1
+                    self._rows[record.topic, record.header(BATCH) or b""] += 1
                     self._next[record.place] = record.offset + 1
                     if record.topic in {HIGH_LOAD.name, "street_load"}:
                         self._take(record)
@@ -96,6 +100,23 @@ class Results:
         goes_on = before is not None and reading.at - before.row.at <= STILL
         self._above[reading.house_id] = Above(before.since if before and goes_on else reading.at, reading)
         self._newest = max(self._newest or reading.at, reading.at)
+
+    def rows(self, progress: PipelineProgress | None = None) -> dict[str, int]:
+        """How many rows each stream has written: all, or those of the batches that were over when the pipeline told this.
+
+        A batch that was broken off is done again, and its rows counted, when the pipeline goes on.
+        """
+        whole = {each.name: each.batch for each in progress.streams} if progress else {}
+        with self._lock:
+            counted = list(self._rows.items())
+        return {
+            name: sum(
+                count
+                for (topic, batch), count in counted
+                if topic == name and int(batch.rpartition(b"/")[2] or 0) <= whole.get(name, sys.maxsize)
+            )
+            for name in self._names
+        }
 
     def check(self) -> None:
         if self._error is not None:

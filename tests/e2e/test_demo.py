@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -50,43 +51,61 @@ def left_behind() -> list[str]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(330)
-def test_the_demo_follows_every_record_and_loses_none(meters: Example, tmp_path: Path) -> None:
-    """Until somebody presses Ctrl-C: then it ends within seconds, with its account, and leaves nothing behind."""
-    opened = tmp_path / "opened"
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
-    browser.chmod(0o755)
+@contextmanager
+def running_demo(*options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    command = [ROOT / "script/demo", "--start", BEGIN.isoformat(), *options]
     with subprocess.Popen(
-        [ROOT / "script/demo", "--houses", str(HOUSES), "--speed", "120", "--start", BEGIN.isoformat()],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
-        env=os.environ | {"BROWSER": f"{browser} %s"},
+        env=os.environ | environment,
         start_new_session=True,
     ) as demo:
         try:
-            address = dashboard_of(demo)
-            city_load = moving(address)
-            began = time.monotonic()
-            demo.send_signal(signal.SIGINT)
-            rest, errors = demo.communicate(timeout=120)
-            seconds = time.monotonic() - began
+            yield demo
         finally:
             if demo.poll() is None:
                 demo.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+def test_the_demo_follows_every_record_and_loses_none(meters: Example, tmp_path: Path) -> None:
+    opened, browser = tmp_path / "opened", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    browser.chmod(0o755)
+    options = ("--houses", str(HOUSES), "--speed", "120", "--seconds", "8")
+    with running_demo(*options, BROWSER=f"{browser} %s") as demo:
+        address = dashboard_of(demo)
+        moving(address, city_loads(meters))
+        rest, errors = demo.communicate(timeout=200)
     assert demo.returncode == 0, rest + errors
     assert "Traceback" not in errors
-    assert seconds < MOST_SECONDS_TO_END, rest
     nothing_runs()
     assert opened.read_text().strip() == f"{address}/"
     lines = rest.splitlines()
     assert lines[-1] == "Nothing lost."
     told = {line.split()[0]: numbers(line) for line in lines[-8:-1]}
-    check_counts(meters, told, city_load)
+    check_counts(meters, told)
     check_own_books(told["high_load"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+def test_ctrl_c_ends_everything_within_seconds() -> None:
+    with running_demo("--houses", "200", "--no-browser") as demo:
+        dashboard_of(demo)
+        began = time.monotonic()
+        demo.send_signal(signal.SIGINT)
+        rest, errors = demo.communicate(timeout=120)
+    assert time.monotonic() - began < MOST_SECONDS_TO_END, rest
+    assert demo.returncode == 0, rest + errors
+    assert "Traceback" not in errors
+    # On a machine that is too busy it ends without its counts, and says so.
+    assert re.search(r"^Nothing lost\.$|records behind: not counted", rest, re.MULTILINE)
+    nothing_runs()
 
 
 def dashboard_of(demo: "subprocess.Popen[str]") -> str:
@@ -98,8 +117,16 @@ def dashboard_of(demo: "subprocess.Popen[str]") -> str:
     raise AssertionError(demo.communicate(timeout=60)[1])
 
 
-def moving(address: str) -> float:
-    """Figures that move, as a page gets them: the city's load, once another came after it."""
+def city_loads(meters: Example) -> list[float]:
+    """The city's load in each minute of its first hours, in plain Python."""
+    readings = islice(meters.city.minutes(meters.houses.read(HOUSES), BEGIN), 240)
+    return [sum(each.load_kw for each in minute) for minute in readings]
+
+
+def moving(address: str, loads: list[float]) -> None:
+    """Figures that move, as a page gets them: until the city's load was that of three of its minutes, but for readings that
+    came late."""
+    right: set[float] = set()
     seen: list[float] = []
     with (
         httpx.Client(timeout=60, trust_env=False) as client,
@@ -111,17 +138,17 @@ def moving(address: str) -> float:
                 figures = each.get("rows") or [row for _, row in each.get("put", [])]
                 if each["tile"] == "city-load" and figures and figures[-1][1] is not None:
                     seen.append(figures[-1][1])
-            if len(set(seen)) > 2:
-                return seen[-1]
+            right |= {load for load in loads if seen and abs(load - seen[-1]) < load * 0.005}
+            if len(right) > 2:
+                return
     raise AssertionError(f"the page's stream ended after {seen}")
 
 
-def check_counts(meters: Example, told: dict[str, dict[str, int]], city_load: float) -> None:
+def check_counts(meters: Example, told: dict[str, dict[str, int]]) -> None:
     """What the streams found is what the same city comes to in plain Python."""
     source, minutes = told["source"], told["source"]["minutes"]
     houses, radio = meters.houses.read(HOUSES), meters.city.Radio()
-    city = list(islice(meters.city.minutes(houses, BEGIN), minutes))
-    sent = [radio.send(each) for each in city]
+    sent = [radio.send(each) for each in islice(meters.city.minutes(houses, BEGIN), minutes)]
     readings = sum(len(each.readings) for each in sent)
     assert source["broken"] == sum(len(each.broken) for each in sent) > 0
     assert source["twice"] == sum(each.twice for each in sent) > 0
@@ -139,9 +166,6 @@ def check_counts(meters: Example, told: dict[str, dict[str, int]], city_load: fl
         assert (told[name]["read"], told[name]["dead"]) == (read, source["broken"])
         assert told[name]["late"] <= source["late"]
         assert told[name]["out"] > 0
-    # A load that the page has shown is that of a minute, but for a reading or two that came late.
-    loads = [sum(each.load_kw for each in minute) for minute in city]
-    assert min(abs(city_load - each) / each for each in loads) < 0.01
 
 
 def nothing_runs() -> None:
@@ -178,7 +202,7 @@ def test_the_demo_says_what_does_not_add_up(meters: Example) -> None:
     high = Account(read=10, out=3, filtered=3, dead=2, late=2, exact=True)
     assert final(streams={"high_load": high}) == ["no stream left out more as late than was sent late"]
     assert final(letters=1) == ["broken = dead letters"]
-    assert final(rows={"high_load": 2}) == ["all that went out is in its topic, once"]
+    assert final(rows={"high_load": 2}) == ["high_load: all that went out (3) is in its topic (2), once"]
     assert final(handled=2) == ["every row of high_load was handled"]
     lost = Account(read=10, out=2, filtered=5, dead=2, exact=True)
     two = sent | {"above": 2}

@@ -10,9 +10,9 @@ from riverrun.testing import StreamTest
 from support.meters import METERS, MINUTE, Example, Truth, example
 
 BEGIN = datetime(2026, 11, 16, 18, 30, tzinfo=UTC)
-HOUSES, MINUTES = 250, 40
+HOUSES, MINUTES = 250, 30
 # A batch of the stream holds so many minutes.
-BITE = 8
+BITE = 15
 
 pytestmark = pytest.mark.timeout(600)
 
