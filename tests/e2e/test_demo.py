@@ -53,7 +53,7 @@ def left_behind() -> list[str]:
 
 @contextmanager
 def running_demo(*options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [ROOT / "script/demo", "--start", BEGIN.isoformat(), *options]
+    command = [str(ROOT / "script/demo"), "--start", BEGIN.isoformat(), *options]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
