@@ -41,7 +41,7 @@ GROUP = "overload-watch"
 MEMBERS = 2
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
-PATIENCE_SECONDS = 4.0
+PATIENCE_SECONDS = 3.0
 
 
 class Demo:
@@ -64,13 +64,12 @@ class Demo:
             app.apply()
         fresh = [word for name in app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", "app.py", *fresh)
+        # What is sent while Spark starts waits in Kafka: the first batch has something to show.
+        begin = ["--start", options.start.isoformat()] if options.start else []
+        city = ("--houses", str(options.houses), "--speed", str(options.speed), *begin)
+        self._source = self._part("source", "source.py", *city)
         with steps.step("Starting Spark and the store", "The streams run, their tables and dashboard are served"):
             steps.until(lambda: self._all_running(read=0) and self._served(), 300, "the streams did not start")
-        # Not before: the first batch is small, and the first figures are there sooner.
-        city = ["--houses", str(options.houses), "--speed", str(options.speed)]
-        self._source = self._part(
-            "source", "source.py", *city, *(["--start", options.start.isoformat()] if options.start else [])
-        )
         self._results = self._stack.enter_context(Results(app.streams))
         with steps.step("Waiting for the first figures", "The first figures are there"):
             steps.until(self._figures, 300, "the streams gave no figures")
@@ -176,6 +175,8 @@ class Demo:
         if not self._all_running(read=stored):
             behind = max(stored - each.account.read for each in self._streams())
             print(f"The streams are {behind:,} records behind: not counted. With --seconds the demo waits for them.")
+            for each in (self._pipeline, *self._watchers):
+                each.ask_to_stop()
             return 0 if asked else 1
         with steps.step("Stopping Spark", "Spark has stopped"):
             self._pipeline.stop()
@@ -249,7 +250,7 @@ def main() -> int:
         description="A city of smart meters, live: source, Kafka, streams on Spark, store, dashboard.",
     )
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
-    parser.add_argument("--speed", type=above_zero, default=60, help="city time against ours (default: %(default)s)")
+    parser.add_argument("--speed", type=above_zero, default=30, help="city time against ours (default: %(default)s)")
     parser.add_argument(
         "--start", type=moment, help="when the city's time begins, such as 2026-07-18T06:00 (default: 17:00)"
     )

@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
     parser.add_argument(
-        "--speed", type=above_zero, default=60, help="city time against ours (default: %(default)s times)"
+        "--speed", type=above_zero, default=30, help="city time against ours (default: %(default)s times)"
     )
     parser.add_argument("--start", type=moment, help="when the city's time begins (default: today at 17:00 UTC)")
     parser.add_argument("--minutes", type=int, default=0, help="stop after so many city minutes (default: go on)")
