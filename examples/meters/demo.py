@@ -41,7 +41,7 @@ GROUP = "overload-watch"
 MEMBERS = 2
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 4.0
 
 
 class Demo:
