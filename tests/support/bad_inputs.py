@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from riverrun.artifacts.lock import read_lock
 from riverrun.config import KafkaSettings
 from riverrun.errors import RiverrunError
@@ -97,6 +99,8 @@ class World:
         text = re.sub(r"\b[Pp]ort \d{4,5}\b", "port PORT", text)
         text = re.sub(r"--port \d{4,5}\b", "--port PORT", text)
         text = re.sub(r"\bpid \d+", "pid PID", text)
+        # One of several processes of a run of tests is called otherwise.
+        text = text.replace(f"by {psutil.Process().name()} (pid PID)", "by pytest (pid PID)")
         text = re.sub(rf"\b{re.escape(client_id())}\b", "CLIENT", text)
         text = re.sub(r"(?<!\")\b\d+(\.\d+)? ?(ms|s|seconds|MB|MiB|GB|GiB)\b", r"N \2", text)
         text = re.sub(r"SHA-256 [0-9a-f]{64}", "SHA-256 …", text)

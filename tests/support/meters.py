@@ -47,16 +47,17 @@ class Example:
 
 @contextmanager
 def example() -> Iterator[Example]:
-    """Afterwards nobody else sees its `app`."""
-    before = set(sys.modules)
+    """Nobody else's `app` is taken for its own, and afterwards nobody else sees its."""
+    names = [each.stem for each in METERS.glob("*.py")]
+    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     sys.path.insert(0, str(METERS))
     try:
         yield Example()
     finally:
         sys.path.remove(str(METERS))
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(METERS)):
-                del sys.modules[name]
+        for name in names:
+            sys.modules.pop(name, None)
+        sys.modules.update(others)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ class Connection:
 
 def client_id() -> str:
     """How brokers, `riverrun groups` and logs name this process: the program and its pid, such as `watch-4711`."""
-    program = Path(sys.argv[0] if sys.argv else "").stem.strip("_") or "python"
+    # `python -c …` has no program.
+    program = Path(sys.argv[0] if sys.argv else "").stem.strip("_").removeprefix("-c") or "python"
     return f"{'riverrun' if program == 'main' else program}-{os.getpid()}"
 
 
