@@ -109,8 +109,11 @@ def snapshot(file: Path, force: bool) -> None:
         if isinstance(store, StoreClient):
             store.snapshot(file, _copied if sys.stderr.isatty() else lambda *_: None)
         else:
-            file.unlink(missing_ok=True)
-            store.snapshot(file)
+            # A file that is there stays until the copy is whole.
+            whole = file.with_name(f"{file.name}.new")
+            whole.unlink(missing_ok=True)
+            store.snapshot(whole)
+            whole.replace(file)
         names = sorted(store.tables)
     say(f"{file}: {', '.join(names) or 'no tables'}; {_size(file.stat().st_size)}. Open it with: duckdb {file}")
 

@@ -12,10 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from riverrun.cli.main import run
+from riverrun.config import KafkaSettings
 from riverrun.config.project import Project
 from riverrun.config.serve_state import ServeState
+from riverrun.config.spec import StoreSettings
+from riverrun.kafka.connection import Connection
 from riverrun.store.contract import Store
+from riverrun.store.embedded.store import EmbeddedStore
+from riverrun.store.opening import store_folder
 from riverrun.store.server import StoreServer
+from support.duck_store import HOUSES as HOUSES_TABLE
 from support.duck_store import DuckStore
 
 
@@ -170,6 +176,22 @@ def test_a_copy_of_the_tables_opens_in_duckdb_itself(
     with duckdb.connect("copy.duckdb", read_only=True) as copy:
         assert [each[0] for each in copy.execute("show tables").fetchall()] == ["house_load", "readings"]
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_copy_of_tables_that_nobody_serves(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = store_folder(project) / "meters"
+    with EmbeddedStore(folder, Connection(KafkaSettings()), StoreSettings(), follow=False) as made:
+        made.apply([HOUSES_TABLE])
+    Path("copy.duckdb").write_text("of yesterday")
+    told(capsys, "tables", "snapshot", "copy.duckdb", "--force")
+    with duckdb.connect("copy.duckdb", read_only=True) as copy:
+        assert [each[0] for each in copy.execute("show tables").fetchall()] == ["houses"]
+    before = Path("copy.duckdb").read_bytes()
+    monkeypatch.setattr(EmbeddedStore, "snapshot", Store.snapshot)
+    told(capsys, "tables", "snapshot", "copy.duckdb", "--force", code=1)
+    assert Path("copy.duckdb").read_bytes() == before
 
 
 def test_what_a_copy_cannot_be(
