@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 import riverrun as rr
-from riverrun.dash.routes import Asset, assets
+from riverrun.dash.answers import Asset, assets
 from riverrun.model.dashboard import Kind
 from support.browsing import chromium, page_of
 from support.city import City, city_app

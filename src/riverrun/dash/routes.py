@@ -4,16 +4,10 @@ It answers only who calls it by a name of this machine (DNS rebinding), sends no
 nothing but the files here. A tile's SQL is the pipeline file's: a request chooses tiles, filter values and a time, no more.
 """
 
-import gzip
-import hashlib
-import mimetypes
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
@@ -23,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from riverrun.cluster.loopback import is_for_us
+from riverrun.dash.answers import assets, file_answer, json_answer
 from riverrun.dash.feed import error_for_page
 from riverrun.dash.live import Hub
 from riverrun.dash.picture.live import Picture
@@ -31,7 +26,6 @@ from riverrun.errors import RiverrunError, StoreUnavailableError, UsageError
 from riverrun.model.dashboard import Dashboard, Tile
 from riverrun.store.manners import HOST_IS_GOOD
 
-JSON = "application/json"
 FILTER = "f."
 MOST_FILTERS = 8
 MOST_TEXT = 500
@@ -75,7 +69,7 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
     async def dashboards(_: Request) -> Response:
         await hub.ready()
         boards = [_board(hub, each) for each in hub.dashboards.values()]
-        return _json({"app": hub.app, "revision": hub.revision, "dashboards": boards, **hub.notes})
+        return json_answer({"app": hub.app, "revision": hub.revision, "dashboards": boards, **hub.notes})
 
     async def live(request: Request) -> Response:
         viewer = await hub.look_on(request.path_params["dashboard"], _filters(request))
@@ -89,11 +83,11 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
     async def tile(request: Request) -> Response:
         params = request.path_params
         state = await hub.look_back(params["dashboard"], params["tile"], _filters(request), _moment(request))
-        return _json(state)
+        return json_answer(state)
 
     async def door(_: Request) -> Response:
         # Where there is a door (dash/door/door.py), its own answer comes before this one.
-        return _json({"login": "", "in": True, "who": ""})
+        return json_answer({"login": "", "in": True, "who": ""})
 
     return [
         Route("/api/door", door, methods=["GET"], middleware=guard),
@@ -117,13 +111,9 @@ def _told(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request
         except RiverrunError as error:
             missing = isinstance(error, UsageError) and error.what.startswith("There is no")
             busy = isinstance(error, StoreUnavailableError)
-            return _json({"error": error_for_page(error)}, status=404 if missing else 503 if busy else 400)
+            return json_answer({"error": error_for_page(error)}, status=404 if missing else 503 if busy else 400)
 
     return call
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, {"cache-control": "no-store"}, JSON)
 
 
 # --- what is declared ---
@@ -192,31 +182,9 @@ def _moment(request: Request) -> datetime:
 # --- the page and its files ---
 
 
-class Asset:
-    """A file of the page: as it is, pressed, and its mark for the browser's cache."""
-
-    def __init__(self, name: str, body: bytes) -> None:
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        self.kind = f"{kind}; charset=utf-8" if kind.startswith(("text/", "application/javascript")) else kind
-        self.body = body
-        self.pressed = gzip.compress(body, 9, mtime=0)
-        self.mark = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-
-
-@cache
-def assets() -> Mapping[str, Asset]:
-    """The files of the page, by name. Read once: they come with the package."""
-    folder = files("riverrun.dash") / "assets"
-    found = {}
-    for each in folder.iterdir():
-        if each.is_file():
-            found[each.name] = Asset(each.name, each.read_bytes())
-    return found
-
-
 def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
     async def page(request: Request) -> Response:
-        return _file(request, assets()[name])
+        return file_answer(request, assets()[name])
 
     return page
 
@@ -224,18 +192,8 @@ def _page(name: str) -> Callable[[Request], Awaitable[Response]]:
 async def _asset(request: Request) -> Response:
     found = assets().get(request.path_params["name"])
     if found is None:
-        return _json({"error": {"code": "USAGE", "message": "There is no such file."}}, 404)
-    return _file(request, found)
-
-
-def _file(request: Request, asset: Asset) -> Response:
-    # The browser asks each time whether its copy is still right: after an update no page is half old.
-    headers = {"cache-control": "no-cache", "etag": asset.mark, "vary": "accept-encoding"}
-    if request.headers.get("if-none-match") == asset.mark:
-        return Response(status_code=304, headers=headers)
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(asset.pressed, headers=headers | {"content-encoding": "gzip"}, media_type=asset.kind)
-    return Response(asset.body, headers=headers, media_type=asset.kind)
+        return json_answer({"error": {"code": "USAGE", "message": "There is no such file."}}, 404)
+    return file_answer(request, found)
 
 
 class Guard:
@@ -258,7 +216,7 @@ class Guard:
 
         if HOST_IS_GOOD not in scope and not is_for_us(Headers(scope=scope).getlist("host")):
             message = "This server answers only to 127.0.0.1, localhost and [::1]"
-            refused = _json({"error": {"code": "USAGE", "message": message}}, 403)
+            refused = json_answer({"error": {"code": "USAGE", "message": message}}, 403)
             await refused(scope, receive, send_guarded)
             return
         await self._app(scope, receive, send_guarded)

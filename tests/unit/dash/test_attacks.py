@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from riverrun.dash import live
-from riverrun.dash.routes import POLICY, assets
+from riverrun.dash.answers import assets
+from riverrun.dash.routes import POLICY
 from riverrun.store import listening, manners
 from support.city import City, city_app
 from support.guarded import Guarded

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 import riverrun.dash
-from riverrun.dash.routes import POLICY, assets, filter_value
+from riverrun.dash.answers import assets
+from riverrun.dash.routes import POLICY, filter_value
 from support.city import City, city_app
 from support.dashing import DashServer
 

@@ -21,11 +21,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from riverrun.dash.answers import assets, file_answer, json_answer
 from riverrun.dash.door.limits import Limit, Rate, address_name
 from riverrun.dash.door.oidc import Provider, Refused, Visit, Visits
 from riverrun.dash.door.password import Password
 from riverrun.dash.door.sessions import MOST_RUNNING, Session, Sessions
-from riverrun.dash.routes import Guard, _file, _json, assets
+from riverrun.dash.routes import Guard
 from riverrun.store.listening import OUTSIDE
 from riverrun.store.manners import refusal
 
@@ -95,12 +96,14 @@ class Door:
     # --- the pages ---
 
     async def _page(self, request: Request) -> Response:
-        return _file(request, assets()["login.html"])
+        return file_answer(request, assets()["login.html"])
 
     async def _say(self, request: Request) -> Response:
         session = self.session(request.scope)
         kind = "password" if self._provider is None else "provider"
-        return _json({"login": kind, "in": session is not None, "who": session.who if session is not None else ""})
+        return json_answer(
+            {"login": kind, "in": session is not None, "who": session.who if session is not None else ""}
+        )
 
     async def _log_in(self, request: Request) -> Response:
         name = _address(request.scope)
@@ -122,13 +125,13 @@ class Door:
         if not right:
             return refusal(401, "LOGIN_WRONG", "That is not the password")
         self._tries.give_back(name)
-        answer = _json({"in": True})
+        answer = json_answer({"in": True})
         self._begin(request.scope, answer, "password")
         return answer
 
     async def _log_out(self, request: Request) -> Response:
         self.sessions.end(cookie(request.scope, session_cookie(request.scope)))
-        answer = _json({"in": False})
+        answer = json_answer({"in": False})
         set_cookie(request.scope, answer, session_cookie(request.scope), "", most_age=0)
         return answer
 

@@ -6,18 +6,16 @@ send it on a user's behalf.
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 from urllib.parse import urlsplit
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from riverrun.dash.answers import JSON, json_answer
 from riverrun.dash.picture.details import Choice
 from riverrun.dash.picture.live import Picture
 from riverrun.errors import UsageError
 
-JSON = "application/json"
 DEFAULT_RECORDS = 20
 MOST_REASON = 300
 MOST_BYTES = 10_000
@@ -30,31 +28,31 @@ def picture_answers(picture: Picture) -> list[tuple[str, str, Answer]]:
     """Method, path and what answers; errors of riverrun's are for the caller to tell."""
 
     async def whole(_: Request) -> Response:
-        return _json(await picture.refresh())
+        return json_answer(await picture.refresh())
 
     async def live(_: Request) -> Response:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(picture.look_on().messages(), media_type="text/event-stream", headers=headers)
 
     async def details(request: Request) -> Response:
-        return _json(await picture.of(request.path_params["kind"], request.path_params["name"]))
+        return json_answer(await picture.of(request.path_params["kind"], request.path_params["name"]))
 
     async def records(request: Request) -> Response:
         text = request.query_params.get("count", str(DEFAULT_RECORDS))
         if not text.isascii() or not text.isdigit() or len(text) > 6:
             raise UsageError("count cannot be understood", expected="a number", found=repr(text[:40]))
-        return _json(await picture.records(request.path_params["name"], int(text)))
+        return json_answer(await picture.records(request.path_params["name"], int(text)))
 
     async def dead(request: Request) -> Response:
         reason = request.query_params.get("reason", "")[:MOST_REASON]
-        return _json(await picture.dead(request.path_params["name"], reason))
+        return json_answer(await picture.dead(request.path_params["name"], reason))
 
     async def redrive(request: Request) -> Response:
         refused = _refused(request)
         if refused is not None:
             return refused
         choice, dry_run = _asked(await request.body())
-        return _json(await picture.redrive(request.path_params["name"], choice, dry_run=dry_run))
+        return json_answer(await picture.redrive(request.path_params["name"], choice, dry_run=dry_run))
 
     return [
         ("GET", "/api/pipeline", whole),
@@ -64,10 +62,6 @@ def picture_answers(picture: Picture) -> list[tuple[str, str, Answer]]:
         ("GET", "/api/pipeline/topic/{name}/dead", dead),
         ("POST", "/api/pipeline/topic/{name}/redrive", redrive),
     ]
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, {"cache-control": "no-store"}, JSON)
 
 
 def _refused(request: Request) -> Response | None:
@@ -83,7 +77,7 @@ def _refused(request: Request) -> Response | None:
 
 
 def _error(status: int, code: str, message: str) -> Response:
-    return _json({"error": {"code": code, "message": message}}, status)
+    return json_answer({"error": {"code": code, "message": message}}, status)
 
 
 def _asked(body: bytes) -> tuple[Choice, bool]:
