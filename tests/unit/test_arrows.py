@@ -17,6 +17,7 @@ LAYERS = (
     "cluster",
     "store",
     "app",
+    "alerts",
     "dash",
     "streams",
     "testing",
@@ -24,7 +25,7 @@ LAYERS = (
 )
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "store", "dash", "streams"},
+    "msgspec": {"model", "kafka", "store", "alerts", "dash", "streams"},
     "httpx": {"artifacts", "store", "dash"},
     "authlib": {"dash"},
     "joserfc": {"dash"},
@@ -38,7 +39,7 @@ VENDORS = {
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
-    "sqlglot": {"store", "dash", "streams"},
+    "sqlglot": {"store", "alerts", "dash", "streams"},
     "pyarrow": {"store", "dash", "streams"},
     "polars": {"store"},
     "pandas": {"store", "streams", "testing"},
