@@ -199,6 +199,7 @@ class Engine:
             meta = new_meta()
             ledger.put(meta)
             self._meta = [kept(meta)]
+        self.namespace = ledger.namespace
         self.watch = Watch(rules, ledger)
         self.desk = Desk(rules, ledger)
         self._kept_at = 0
@@ -206,10 +207,6 @@ class Engine:
         # A place to go on from is kept before the first row, or a crash would forget where we began.
         self.watch.start(log.begin(self.watch.positions))
         self._commit(clock())
-
-    @property
-    def namespace(self) -> str:
-        return self.desk.ledger.namespace
 
     def step(self) -> int:
         """One turn: read, judge, keep. How many records there were."""
@@ -261,6 +258,11 @@ class Engine:
         """Messages to send, oldest first: only what the ledger has."""
         with self._lock:
             return [] if self._failed else self.desk.due(now)
+
+    def find(self, provider_id: str) -> tuple[str, Delivery] | None:
+        """The message that a provider knows by this id, and where it stands."""
+        with self._lock:
+            return self.desk.find(provider_id)
 
     def moved(self, changes: Mapping[str, Delivery]) -> None:
         """Keep where messages stand now. It returns when that survives a crash."""

@@ -74,6 +74,9 @@ class Desk:
         self._ended: Counter[tuple[str, str]] = Counter()
         # Decided, and not in the ledger yet.
         self._fresh: set[str] = set()
+        self._providers = {
+            each.delivery.provider_id: id_ for id_, each in ledger.sent.items() if each.delivery.provider_id
+        }
         self._unanswered = {place for place, each in ledger.cases.items() if self._may_escalate(each)}
         # When letters went out to each receiver, for digests.
         self._recent: dict[tuple[str, str], deque[int]] = {}
@@ -356,6 +359,7 @@ class Desk:
             elif isinstance(each, Letter):
                 gone.append(self.ledger.sent.get(each.message.id))
                 self._open.discard(each.message.id)
+                self._providers.pop(self._delivery(each.message.id).provider_id, None)
             for record in gone:
                 if record is None:
                     continue
@@ -395,8 +399,15 @@ class Desk:
         """That is kept, and so it holds."""
         for id_, delivery in changes.items():
             self.ledger.put(Sent(id=id_, delivery=delivery))
+            if delivery.provider_id:
+                self._providers[delivery.provider_id] = id_
             if self._gone(id_):
                 self._open.discard(id_)
+
+    def find(self, provider_id: str) -> tuple[str, Delivery] | None:
+        """The message that a provider knows by this id, and where it stands."""
+        id_ = self._providers.get(provider_id)
+        return (id_, self._delivery(id_)) if id_ is not None else None
 
     def _delivery(self, id_: str) -> Delivery:
         sent = self.ledger.sent.get(id_)

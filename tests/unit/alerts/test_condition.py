@@ -7,7 +7,7 @@ import pytest
 
 from riverrun.alerts.condition import condition_of
 from riverrun.errors import DeclarationError
-from support.alerting import table
+from support.watching import table
 
 ROW: dict[str, Any] = {
     "house_id": "h1",

@@ -6,7 +6,7 @@ from collections import Counter
 import riverrun as rr
 from riverrun.alerts.dry_run import dry_run
 from riverrun.alerts.engine import Arrived, Engine, Incoming
-from support.alerting import MINUTE, NOON, Gateway, MemoryLog, record, rule
+from support.watching import MINUTE, NOON, Gateway, MemoryLog, record, rule
 
 
 def history(days: int) -> list[Incoming]:

@@ -11,7 +11,7 @@ from riverrun.alerts.engine import Engine, Incoming
 from riverrun.alerts.ledger import Ack, Position, Silence, folded, forgotten, kept
 from riverrun.alerts.rules import Rule
 from riverrun.errors import RecordUnreadableError
-from support.alerting import MINUTE, NOON, TOPIC, CrashError, Gateway, MemoryLog, record, rule
+from support.watching import MINUTE, NOON, TOPIC, CrashError, Gateway, MemoryLog, record, rule
 
 
 class Clock:
@@ -113,6 +113,19 @@ def test_who_cannot_write_that_it_tries_must_not_send() -> None:
     with pytest.raises(CrashError):
         engine.moved({message.id: Delivery(state="trying")})
     assert engine.due(NOON) == []
+
+
+def test_a_message_is_found_by_the_providers_id_also_after_a_crash() -> None:
+    log = MemoryLog(records=[record(0, 0, 3.0)])
+    engine = Engine([overload()], log, clock=Clock())
+    engine.step()
+    [(message, _)] = engine.due(NOON)
+    sent = Delivery(state="sent", provider_id="p1")
+    engine.moved({message.id: sent})
+    for each in (engine, Engine([overload()], log, clock=Clock())):
+        assert each.find("p1") == (message.id, sent)
+        assert each.find("p2") is None
+        assert each.due(NOON) == []
 
 
 def test_records_that_are_no_rows_are_counted_and_change_nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 from riverrun.alerts import episodes
 from riverrun.alerts.episodes import TopicClock, Tracker
 from riverrun.alerts.ledger import Episode, Ledger, kept
-from support.alerting import MINUTE, NOON, rule, run, seen, table, told
+from support.watching import MINUTE, NOON, rule, run, seen, table, told
 
 
 def restored(tracker: Tracker) -> Tracker:

@@ -14,7 +14,7 @@ from riverrun.alerts.manners import Desk, quiet_until
 from riverrun.alerts.rules import Rule
 from riverrun.alerts.template import MOST_CHARACTERS
 from riverrun.model.table import Column
-from support.alerting import MINUTE, NOON, rule, seen, table
+from support.watching import MINUTE, NOON, rule, seen, table
 
 SENT = Delivery(state="sent")
 HOUR = 60 * MINUTE

@@ -15,7 +15,7 @@ from riverrun.alerts.rules import rules_of
 from riverrun.errors import DeclarationError
 from riverrun.model.pipeline import FileSource, Line, Table
 from riverrun.model.table import Column
-from support.alerting import NOON, rule, table
+from support.watching import NOON, rule, table
 
 HOUSES = Lookup("houses", ("house_id",), (Column("house_id", "text", ()), Column("mobile", "text", ())), {})
 

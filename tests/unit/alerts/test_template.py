@@ -8,7 +8,7 @@ import pytest
 
 from riverrun.alerts.template import MOST_CHARACTERS, template_of
 from riverrun.errors import DeclarationError
-from support.alerting import table
+from support.watching import table
 
 SUMMER = datetime(2026, 7, 1, 10, 5, tzinfo=UTC)
 
