@@ -85,6 +85,15 @@ def test_a_message_goes_out_once_to_the_receiver_of_the_row() -> None:
     )
 
 
+def test_the_same_episode_makes_no_second_message() -> None:
+    office = Office(rule())
+    [fire] = office.trackers[0].take(seen(0, 3.0))
+    office.desk.take(fire, NOON)
+    assert len(office.at(NOON)) == 1
+    office.desk.take(fire, NOON)
+    assert office.at(NOON) == []
+
+
 def test_nothing_is_due_before_it_is_kept() -> None:
     office = Office(rule())
     for effect in office.trackers[0].take(seen(0, 3.0)):
@@ -222,6 +231,14 @@ def test_what_is_over_before_the_morning_wakes_nobody() -> None:
     assert office.stages() == [("fired", "cancelled")]
 
 
+def test_what_is_held_may_be_silenced() -> None:
+    office = Office(rule(quiet=rr.quiet("22:00", "07:00", zone="Europe/Dublin")))
+    assert office.row(11 * 60, 3.0) == []
+    office.desk.told(Silence(id="1", until=noon(24)))
+    assert office.at(noon(20)) == []
+    assert office.stages() == [("fired", "silenced")]
+
+
 def test_quiet_hours_may_drop() -> None:
     office = Office(rule(quiet=rr.quiet("22:00", "07:00", zone="Europe/Dublin", then="drop")))
     assert office.row(11 * 60, 3.0) == []
@@ -250,7 +267,9 @@ def test_many_at_once_become_one_message_that_lists_them() -> None:
     assert text.splitlines() == ["3 alerts:", *(f"- House h{number} draws 3.0 kW." for number in (3, 4, 5))]
     assert office.at(noon(1)) == []
     assert [stage for _, stage in office.stages()].count("listed") == 3
-    assert office.row(90, 3.0, "h6") != []
+    for effect in office.trackers[0].take(seen(90, 3.0, "h6")):
+        office.desk.take(effect, noon(1.5))
+    assert office.stages()[-1] == ("fired", "out")
 
 
 def test_one_too_many_comes_as_it_is() -> None:
