@@ -8,7 +8,6 @@ those sends nothing again.
 
 import contextlib
 import threading
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -19,14 +18,13 @@ from riverrun.errors import TopicExistsError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.bulk import IDENTITY
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.reader import Reader, Span
+from riverrun.kafka.consumer.reader import Reader, Span, spans
 from riverrun.kafka.producer.producer import Producer
-from riverrun.kafka.tail import Tail
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
+from riverrun.model.when import EARLIEST
 
 _FROM_PEOPLE = (b'["silence"', b'["ack"')
-_LISTEN_SECONDS = 1.0
 _TURN_SECONDS = 0.02
 _TRANSACTION_SECONDS = 10.0
 
@@ -39,13 +37,14 @@ class KafkaLog:
         self._ledger = ledger_of(app)
         self._topics = sorted(topics)
         self._admin = Admin(connection)
-        self._tail = Tail(connection, self._ledger)
         self._writer = self._producer("")
         self._noter = self._producer(".sent")
         self._noting = threading.Lock()
         self._reader: Reader | None = None
         self._batches: Iterator[list[RawRecord]] = iter(())
-        self._listened = time.monotonic()
+        # Follows the ledger, for what people write there.
+        self._listener: Reader | None = None
+        self._said: Iterator[list[RawRecord]] = iter(())
 
     def _producer(self, ending: str) -> Producer:
         name = f"{self._ledger}{ending}"
@@ -58,9 +57,9 @@ class KafkaLog:
         self.close()
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.client.close()
-            self._reader = None
+        for reader in filter(None, (self._reader, self._listener)):
+            reader.client.close()
+        self._reader = self._listener = None
         self._noter.close()
         self._writer.close()
 
@@ -72,7 +71,13 @@ class KafkaLog:
         for producer in (self._writer, self._noter):
             with producer.transaction():
                 pass
-        return self._tail.read()
+        whole = spans(self._admin, [self._ledger], start=EARLIEST)
+        with Reader(self._connection, whole) as reader:
+            found = [(each.key() or b"", each.value()) for batch in reader for each in batch]
+        follow = {place: Span(each.end or 0, None) for place, each in whole.items()}
+        self._listener = Reader(self._connection, follow, turn_seconds=0.0)
+        self._said = iter(self._listener)
+        return found
 
     def begin(self, positions: Mapping[AnyPlace, Position]) -> Iterable[Position]:
         topics = {name: self._admin.topic(name) for name in self._topics}
@@ -102,11 +107,8 @@ class KafkaLog:
     def read(self) -> Arrived:
         records = [_incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
-        told: list[Change] = []
-        if time.monotonic() - self._listened >= _LISTEN_SECONDS:
-            self._listened = time.monotonic()
-            told = [each for each in self._tail.read() if each[0].startswith(_FROM_PEOPLE)]
-        return Arrived(records, behind, told)
+        said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
+        return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_PEOPLE)])
 
     def commit(self, changes: Sequence[Change]) -> None:
         with self._writer.transaction() as transaction:

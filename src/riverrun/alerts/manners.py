@@ -70,7 +70,9 @@ class Desk:
         self._gathers: dict[tuple[str, str], int] = {}
         for each in ledger.letters.values():
             self._await(each)
-        self._open = {id_ for id_, each in ledger.letters.items() if each.stage == "out" and not self._gone(id_)}
+        # The sender's, in the order in which they went out.
+        out = sorted((each for each in ledger.letters.values() if each.stage == "out"), key=_order)
+        self._open = {each.message.id: each for each in out if not self._gone(each.message.id)}
         self._ended: Counter[tuple[str, str]] = Counter()
         # Decided, and not in the ledger yet.
         self._fresh: set[str] = set()
@@ -80,9 +82,8 @@ class Desk:
         self._unanswered = {place for place, each in ledger.cases.items() if self._may_escalate(each)}
         # When letters went out to each receiver, for digests.
         self._recent: dict[tuple[str, str], deque[int]] = {}
-        for each in sorted(ledger.letters.values(), key=lambda each: each.until):
-            if each.stage == "out":
-                self._note(each.message, each.until)
+        for each in out:
+            self._note(each.message, each.until)
 
     @property
     def ended(self) -> Counter[tuple[str, str]]:
@@ -241,9 +242,10 @@ class Desk:
 
     def _send_off(self, letter: Letter, now: int) -> None:
         self._waiting.discard(letter.message.id)
-        self._open.add(letter.message.id)
+        letter = msgspec.structs.replace(letter, stage="out", until=now)
+        self._open[letter.message.id] = letter
         self._fresh.add(letter.message.id)
-        self._put(msgspec.structs.replace(letter, stage="out", until=now))
+        self._put(letter)
         self._note(letter.message, now)
 
     def _note(self, message: Message, at: int) -> None:
@@ -266,9 +268,7 @@ class Desk:
 
     def _let_go(self, now: int) -> None:
         letters = [self.ledger.letters[id_] for id_ in self._waiting]
-        due = sorted(
-            (each for each in letters if each.until <= now), key=lambda each: (each.until, each.made, each.message.id)
-        )
+        due = sorted((each for each in letters if each.until <= now), key=_order)
         self._next = min((each.until for each in letters if each.until > now), default=_NEVER)
         together: dict[tuple[str, str], list[Letter]] = {}
         for each in due:
@@ -358,7 +358,7 @@ class Desk:
                 gone.append(self.ledger.acks.get((each.rule, each.key, each.number)))
             elif isinstance(each, Letter):
                 gone.append(self.ledger.sent.get(each.message.id))
-                self._open.discard(each.message.id)
+                self._open.pop(each.message.id, None)
                 self._providers.pop(self._delivery(each.message.id).provider_id, None)
             for record in gone:
                 if record is None:
@@ -380,12 +380,12 @@ class Desk:
     def due(self, now: int) -> list[tuple[Message, Delivery]]:
         """What the sender is to try, oldest first. That something is over is not told before that it began."""
         found = []
-        for id_ in self._open - self._fresh:
-            letter, delivery = self.ledger.letters[id_], self._delivery(id_)
-            if delivery.again <= now and not (letter.kind == "resolved" and self._awaits_fired(letter)):
-                found.append((letter, delivery))
-        found.sort(key=lambda each: (each[0].until, each[0].made, each[0].message.id))
-        return [(letter.message, delivery) for letter, delivery in found]
+        for id_, letter in self._open.items():
+            delivery = self._delivery(id_)
+            if id_ in self._fresh or delivery.again > now or (letter.kind == "resolved" and self._awaits_fired(letter)):
+                continue
+            found.append((letter.message, delivery))
+        return found
 
     def _awaits_fired(self, letter: Letter) -> bool:
         first = message_id(letter.rule, letter.key, letter.number, "fired", letter.message.receiver)
@@ -402,7 +402,7 @@ class Desk:
             if delivery.provider_id:
                 self._providers[delivery.provider_id] = id_
             if self._gone(id_):
-                self._open.discard(id_)
+                self._open.pop(id_, None)
 
     def find(self, provider_id: str) -> tuple[str, Delivery] | None:
         """The message that a provider knows by this id, and where it stands."""
@@ -417,6 +417,10 @@ class Desk:
         """It is not the sender's any more: sent, or never to be."""
         delivery = self._delivery(id_)
         return delivery.over or delivery.state == "sent"
+
+
+def _order(letter: Letter) -> tuple[int, int, str]:
+    return letter.until, letter.made, letter.message.id
 
 
 def _words(silence: Silence) -> str:
