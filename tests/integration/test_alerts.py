@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 
+from riverrun.alerts.dry_run import dry_run
 from riverrun.alerts.engine import Engine
+from riverrun.alerts.history import history
 from riverrun.alerts.kafka_log import KafkaLog, tell
 from riverrun.alerts.ledger import Silence, kept, ledger_of
 from riverrun.errors import FencedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
+from riverrun.model.when import EARLIEST
 from riverrun.testing import KafkaUnderTest
 from support.watching import Gateway, rule, table
 
@@ -114,3 +117,13 @@ def test_a_silence_reaches_the_process_that_runs(town: Town) -> None:
         town.run(engine, lambda: engine.watch.counts.rows == 2)
         town.run(engine, lambda: len(town.gateway.taken) == 1)
     assert [text.split()[1] for text in town.gateway.texts.values()] == ["h2"]
+
+
+def test_a_dry_run_over_the_topic_tells_what_was_sent(town: Town) -> None:
+    with town.log() as log:
+        engine = Engine(town.rules, log)
+        for load in (3.0, 1.0, 3.0):
+            town.send(h1=load, h2=load, h3=1.0)
+        town.run(engine, lambda: len(town.gateway.taken) == 4)
+    found = dry_run(town.rules, history(town.connection, [town.topic], start=EARLIEST))
+    assert (found.messages, found.records) == (4, 9)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from riverrun.alerts.channels.contract import Delivery, Message
 from riverrun.alerts.episodes import Effect, TopicClock, Tracker
-from riverrun.alerts.ledger import Change, Episode, Ledger, Position, Record, folded, kept, new_meta
+from riverrun.alerts.ledger import Change, Episode, Ledger, Position, Record, folded, forgotten, kept, new_meta
 from riverrun.alerts.manners import Desk
 from riverrun.alerts.rows import MisfitError, RowReader
 from riverrun.alerts.rules import Rule
@@ -158,12 +158,16 @@ class Watch:
     def drain(self) -> list[Change]:
         """What has to be kept since the last call."""
         found: list[Record] = [self._positions[place] for place in sorted(self._moved)]
+        gone: list[Record] = []
         self._moved.clear()
         for readers in self._readers.values():
             for _, trackers in readers:
                 for tracker in trackers:
                     found += tracker.drain()
-        return [kept(each) for each in found]
+                    gone += tracker.forgotten()
+        # A key that was forgotten and came back is kept.
+        changes = dict(map(forgotten, gone)) | dict(map(kept, found))
+        return list(changes.items())
 
 
 def _merged(records: Sequence[Incoming]) -> Sequence[Incoming]:

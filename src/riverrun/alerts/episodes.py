@@ -19,9 +19,10 @@ from riverrun.alerts.rules import Rule
 # Keys of which nothing ever fired are forgotten beyond so many: whoever writes the events chooses the keys.
 MOST_IDLE_KEYS = 100_000
 _RECENT = 32
-# How exactly the newest row of a key is kept for absence: an eighth of the time it may be silent. Less would mean a
-# record in the ledger for every row.
+# How exactly the newest time of a key is kept: for absence, an eighth of the time it may be silent; else as long as a
+# message may be old. Less would mean a record in the ledger for every row.
 _PARTS = 8
+_HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,14 @@ class Tracker:
         self._states: dict[str, Episode] = {each.key: each for each in episodes}
         self._changed: set[str] = set()
         self._room = MOST_IDLE_KEYS
-        self._slack = max(self._alert.silent_ms // _PARTS, 1)
+        self._stale = self._alert.expires_ms if self._alert.expires_ms > 0 else _HOUR_MS
+        self._slack = max(self._alert.silent_ms // _PARTS, 1) if self._alert.silent_ms >= 0 else self._stale
+        self._gone: list[Episode] = []
         self._kept = {key: each.time for key, each in self._states.items()}
         # Of these a newer row may have been read than is kept.
         self._unsure = set(self._states)
-        self._due = [(self._silent_at(each), each.key) for each in self._states.values() if each.state != "firing"]
+        absent = self._states.values() if self._alert.silent_ms >= 0 else ()
+        self._due = [(self._silent_at(each), each.key) for each in absent if each.state != "firing"]
         heapq.heapify(self._due)
 
     def __len__(self) -> int:
@@ -79,6 +83,11 @@ class Tracker:
         """The episodes that changed since the last call, so that it has to be kept."""
         found = [self._states[key] for key in self._changed if key in self._states]
         self._changed.clear()
+        return found
+
+    def forgotten(self) -> list[Episode]:
+        """The episodes that need not be kept any more."""
+        found, self._gone = self._gone, []
         return found
 
     def take(self, seen: Seen) -> list[Effect]:
@@ -108,7 +117,9 @@ class Tracker:
         if not self.rule.holds(seen.row):
             if state.state == "pending":
                 state.state, state.since = "quiet", -1
-                self._changed.add(state.key)
+                self._keep(state)
+            else:
+                self._keep_now_and_then(state)
             return []
         self._changed.add(state.key)
         if state.state == "quiet":
@@ -119,9 +130,11 @@ class Tracker:
 
     def _every(self, state: Episode, seen: Seen) -> list[Effect]:
         again = seen.identity and seen.identity in state.recent
+        # Order is not everything here; but what is long past for its key is history that somebody writes again.
+        old = seen.at < state.time - self._stale
         revised = self.rule.table.upserts and seen.at <= state.time
         state.time = max(state.time, seen.at)
-        if again or revised or not self._cooled(state, seen.at):
+        if again or old or revised or not self._cooled(state, seen.at):
             return []
         if seen.identity:
             state.recent = [*state.recent[-_RECENT + 1 :], seen.identity]
@@ -152,10 +165,13 @@ class Tracker:
             heapq.heappush(self._due, (self._silent_at(state), state.key))
             self._keep(state)
             return [self._resolve(state, seen)]
-        kept = self._kept.get(state.key)
-        if kept is None or seen.at - kept >= self._slack:
-            self._keep(state)
+        self._keep_now_and_then(state)
         return []
+
+    def _keep_now_and_then(self, state: Episode) -> None:
+        kept = self._kept.get(state.key)
+        if kept is None or state.time - kept >= self._slack:
+            self._keep(state)
 
     def _keep(self, state: Episode) -> None:
         self._kept[state.key] = state.time
@@ -197,7 +213,9 @@ class Tracker:
             return
         idle = [key for key, each in self._states.items() if not each.number and each.state == "quiet"]
         for key in idle[: len(idle) // 2]:
-            del self._states[key]
+            self._gone.append(self._states.pop(key))
+            self._kept.pop(key, None)
+            self._changed.discard(key)
         self._room = max(MOST_IDLE_KEYS, 2 * len(self._states))
 
 

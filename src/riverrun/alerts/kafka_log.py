@@ -105,7 +105,7 @@ class KafkaLog:
         ]
 
     def read(self) -> Arrived:
-        records = [_incoming(each) for each in next(self._batches, [])]
+        records = [incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
         said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
         return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_PEOPLE)])
@@ -130,7 +130,8 @@ def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
             producer.send(ledger_of(app), value, key=key)
 
 
-def _incoming(record: RawRecord) -> Incoming:
+def incoming(record: RawRecord) -> Incoming:
+    """A record as the engine takes it."""
     identity = next((value for name, value in record.headers() or () if name == IDENTITY), None)
     return Incoming(
         record.topic() or "",

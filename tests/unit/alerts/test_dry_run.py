@@ -6,6 +6,7 @@ from collections import Counter
 import riverrun as rr
 from riverrun.alerts.dry_run import dry_run
 from riverrun.alerts.engine import Arrived, Engine, Incoming
+from riverrun.alerts.history import in_order
 from support.watching import MINUTE, NOON, Gateway, MemoryLog, record, rule
 
 
@@ -51,3 +52,13 @@ def test_it_counts_what_was_sent_live() -> None:
 def test_nothing_in_it_is_too_old() -> None:
     found = dry_run([rule(expires="1 minute")], [Arrived([record(0, 0, 3.0), record(1, MINUTE, 3.0, "h2")])])
     assert found.messages == 2
+
+
+def test_partitions_are_read_as_they_were_written() -> None:
+    one = [record(offset, 0, 1.0, recorded=at) for offset, at in enumerate([1, 5, 3, 9])]
+    other = [record(offset, 0, 1.0, partition=1, recorded=at) for offset, at in enumerate([2, 4, 8])]
+    [arrived] = in_order([one, other])
+    assert [(each.partition, each.offset) for each in arrived.records] == [
+        (0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2), (0, 3),
+    ]  # fmt: skip
+    assert [len(each.records) for each in in_order([one * 300])] == [500, 500, 200]

@@ -139,6 +139,18 @@ def test_records_that_are_no_rows_are_counted_and_change_nothing() -> None:
     assert engine.due(NOON) == []
 
 
+def test_a_day_of_events_written_again_sends_nothing() -> None:
+    rows = history(3)
+    log, gateway, clock = MemoryLog(records=rows), Gateway(), Clock()
+    live(log, gateway, [overload()], clock)
+    sent = dict(gateway.taken)
+    # The same rows with new offsets and fresh times of Kafka, but for the newest of them.
+    again = [Incoming(TOPIC, each.partition, each.offset + 300, clock.now, each.value) for each in rows[:-100]]
+    log.records = rows + again
+    live(log, gateway, [overload()], clock)
+    assert gateway.taken == sent
+
+
 def test_what_people_say_reaches_it() -> None:
     log, clock = (
         MemoryLog(records=[record(0, 0, 3.0), record(1, 1, 3.0, "h2"), record(2, 2, 3.0, "h3")], most=1),

@@ -103,6 +103,27 @@ def test_a_crash_at_any_row_changes_nothing(seed: int) -> None:
     assert found == expected
 
 
+def test_a_backfill_of_what_is_past_fires_nothing_also_after_a_crash() -> None:
+    past = [seen(minute, 3.0, house) for minute in range(-600, -60, 30) for house in ("h1", "h2")]
+    first = Tracker(rule())
+    run(first, [seen(0, 1.0, "h1"), seen(0, 3.0, "h2"), seen(1, 1.0, "h2")])
+    tracker = restored(first)
+    assert run(tracker, past) == []
+    assert run(tracker, [seen(2, 3.0, "h1")]) == [("fire", "h1", 1)]
+    every = Tracker(rule(when=""))
+    assert len(run(every, [seen(0, 1.0), seen(-59, 1.0)])) == 2
+    assert run(restored(every), past[::2]) == []
+
+
+def test_the_time_of_a_quiet_key_is_not_kept_for_every_row() -> None:
+    tracker = Tracker(rule(expires="1 hour"))
+    written = 0
+    for minute in range(240):
+        tracker.take(seen(minute))
+        written += len(tracker.drain())
+    assert written == 4
+
+
 # --- silence ---
 
 
@@ -158,6 +179,8 @@ def test_keys_that_never_fired_do_not_fill_the_memory(monkeypatch: pytest.Monkey
     for number in range(1000):
         tracker.take(seen(1, 1.0, f"h{number}"))
     assert len(tracker) <= 200
+    assert len({each.key for each in tracker.forgotten()} | {each.key for each in tracker.drain()}) == 1001
+    assert tracker.forgotten() == []
     state = tracker.state("fired")
     assert isinstance(state, Episode)
     assert state.state == "firing"
