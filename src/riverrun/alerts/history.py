@@ -27,19 +27,11 @@ def history(
 
 def in_order(partitions: Iterable[Iterable[Incoming]]) -> Iterator[Arrived]:
     """The records of several partitions as they came: by time, and of each partition by offset whatever its times say."""
-    merged = heapq.merge(*(_timed(each) for each in partitions), key=lambda timed: timed[0])
     chunk: list[Incoming] = []
-    for _, record in merged:
+    for record in heapq.merge(*partitions, key=lambda each: each.recorded):
         chunk.append(record)
         if len(chunk) == _CHUNK:
             yield Arrived(chunk)
             chunk = []
     if chunk:
         yield Arrived(chunk)
-
-
-def _timed(partition: Iterable[Incoming]) -> Iterator[tuple[int, Incoming]]:
-    newest = -1
-    for record in partition:
-        newest = max(newest, record.recorded)
-        yield newest, record

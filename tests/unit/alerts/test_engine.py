@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import riverrun as rr
+from riverrun.alerts import episodes
 from riverrun.alerts.channels.contract import Delivery
 from riverrun.alerts.engine import Engine, Incoming
 from riverrun.alerts.ledger import Ack, Position, Silence, folded, forgotten, kept
@@ -137,6 +138,13 @@ def test_records_that_are_no_rows_are_counted_and_change_nothing() -> None:
         "it is not JSON": 1, "it is not a JSON object": 1, "its time, at, is missing": 1, "load_kw is not double": 1,
     }  # fmt: skip
     assert engine.due(NOON) == []
+
+
+def test_keys_that_are_forgotten_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episodes, "MOST_IDLE_KEYS", 20)
+    log = MemoryLog(records=[record(offset, 0, 1.0, f"h{offset}") for offset in range(500)])
+    live(log, Gateway(), [overload()], Clock())
+    assert 10 <= len(folded(log.ledger).episodes) <= 40
 
 
 def test_a_day_of_events_written_again_sends_nothing() -> None:

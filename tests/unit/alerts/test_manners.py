@@ -118,6 +118,16 @@ def test_that_it_is_over_waits_until_it_was_told_that_it_began() -> None:
     assert [message.text for message, _ in office.desk.due(noon(1))] == ["over"]
 
 
+def test_the_oldest_is_due_first_also_after_a_crash() -> None:
+    office = Office(rule())
+    for minute, house in enumerate(("h3", "h1", "h2")):
+        for effect in office.trackers[0].take(seen(minute, 3.0, house)):
+            office.desk.take(effect, noon(minute / 60))
+    office.desk.published()
+    for each in (office, office.again()):
+        assert [message.receiver for message, _ in each.desk.due(noon(9))] == ["+353h3", "+353h1", "+353h2"]
+
+
 def test_a_message_that_waits_for_its_next_try_is_not_due() -> None:
     office = Office(rule())
     office.row(0, 1.0)
