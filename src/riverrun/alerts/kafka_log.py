@@ -7,6 +7,7 @@ those sends nothing again.
 """
 
 import contextlib
+import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
@@ -24,6 +25,7 @@ from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
 from riverrun.model.when import EARLIEST
 
+_LOG = logging.getLogger("riverrun.alerts")
 _FROM_PEOPLE = (b'["silence"', b'["ack"')
 _TURN_SECONDS = 0.02
 _TRANSACTION_SECONDS = 10.0
@@ -84,19 +86,23 @@ class KafkaLog:
         ids = {name: each.topic_id for name, each in topics.items()}
         places = [place for each in topics.values() for place in each.places]
         known = {Place(*place): each for place, each in positions.items()}
-        # Of a topic we have read before, a partition without a place is new, and all of it is.
-        read = {place.topic for place, each in known.items() if each.topic_id == ids.get(place.topic)}
+        # Of a topic we have read before, what has no place is new, and all of it is: a partition, or the topic itself.
+        read = {place.topic for place in known}
         ends = self._admin.offsets(places, "latest", committed_only=True)
         starts: dict[Place, int] = {}
         for place in places:
             before = known.get(place)
-            same = before is not None and before.topic_id == ids[place.topic]
-            starts[place] = before.offset if same and before else 0 if place.topic in read else ends[place]
+            if before is not None and before.topic_id == ids[place.topic]:
+                starts[place] = before.offset
+            else:
+                starts[place] = 0 if place.topic in read else ends[place]
         self._reader = Reader(
             self._connection,
             {place: Span(start, None) for place, start in starts.items()},
             group=self._ledger,
             turn_seconds=_TURN_SECONDS,
+            on_gone=_gone,
+            on_trouble=_trouble,
         )
         self._batches = iter(self._reader)
         return [
@@ -121,6 +127,16 @@ class KafkaLog:
         with self._noting, self._noter.transaction() as transaction:
             for key, value in changes:
                 transaction.send_soon(self._ledger, value, key=key)
+
+
+def _gone(place: Place, first: int, count: int) -> None:
+    _LOG.warning(
+        "%d records of %s from offset %d on were removed by retention before alerts had read them", count, place, first
+    )
+
+
+def _trouble(text: str) -> None:
+    _LOG.warning("Alerts wait: %s", text) if text else _LOG.warning("Alerts go on: the brokers answer again")
 
 
 def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
