@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.aio import AsyncProducer
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
+    from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from riverrun.model.topic import Topic
 
 _PLACES = {
+    "Alert": "riverrun.model.alert",
     "App": "riverrun.app",
     "AsyncConsumer": "riverrun.kafka.consumer.aio",
     "AsyncProducer": "riverrun.kafka.producer.aio",
@@ -65,8 +67,11 @@ _PLACES = {
     "area": "riverrun.model.dashboard",
     "bar": "riverrun.model.dashboard",
     "candle": "riverrun.model.dashboard",
+    "column_of": "riverrun.model.alert",
     "connect": "riverrun.kafka.connection",
     "csv": "riverrun.model.pipeline",
+    "digest": "riverrun.model.alert",
+    "escalate": "riverrun.model.alert",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
     "heat_map": "riverrun.model.dashboard",
@@ -76,12 +81,14 @@ _PLACES = {
     "line": "riverrun.model.dashboard",
     "number": "riverrun.model.dashboard",
     "parquet": "riverrun.model.pipeline",
+    "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
     "status": "riverrun.model.dashboard",
     "text": "riverrun.model.dashboard",
 }
 
 __all__ = [
+    "Alert",
     "App",
     "AsyncConsumer",
     "AsyncProducer",
@@ -108,8 +115,11 @@ __all__ = [
     "area",
     "bar",
     "candle",
+    "column_of",
     "connect",
     "csv",
+    "digest",
+    "escalate",
     "event_time",
     "field",
     "heat_map",
@@ -119,6 +129,7 @@ __all__ = [
     "line",
     "number",
     "parquet",
+    "quiet",
     "rows",
     "status",
     "text",

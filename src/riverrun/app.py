@@ -8,9 +8,10 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
+from riverrun.model.alert import Alert, AlertOptions, Watched, alert_of
 from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
 from riverrun.model.event import Event
 from riverrun.model.near import nearest
@@ -43,6 +44,7 @@ class App:
         # What `store` says of tables, by their names; a stream without an entry is a table as it is.
         self.kept: dict[str, Kept] = {}
         self.dashboards: dict[str, Dashboard] = {}
+        self.alerts: dict[str, Alert] = {}
         # Where each was declared, and the folder that files of tables are looked up from.
         self.lines: dict[str, Line] = {}
         self.folder = Path()
@@ -193,6 +195,21 @@ class App:
         board = dashboard_of(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
         self.dashboards[name] = board
         return board
+
+    def alert(self, name: str, watched: Watched, **options: Unpack[AlertOptions]) -> Alert:
+        """Declare what people are told of: an alert on the rows of a stream or a topic. An episode is per alert and key `by`
+        (the key of what is watched): it begins `when` a condition holds (for as long as `lasting`), or when the key has been
+        `silent`; it ends when `clear` holds. `to` and `text` are required. docs/alerts.md has every option."""
+        line = _caller()
+        if name in self.alerts:
+            raise DeclarationError(
+                f"The alert {name} is declared twice in the app {self.name}: see {self.alerts[name].line}",
+                hint="Give one of them another name",
+                name=name,
+            )
+        rule = alert_of(name, watched, line, options)
+        self.alerts[name] = rule
+        return rule
 
     def _stream(self, function: Callable[..., Any], line: Line, options: dict[str, Any]) -> Stream:
         name = getattr(function, "__name__", "")

@@ -15,7 +15,7 @@ from riverrun.model.table import Column, TableSpec
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.pipeline import checked_graph
 from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.tables import tables_of
+from riverrun.streams.tables import alert_rules, tables_of
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
 
@@ -115,3 +115,24 @@ def test_what_app_store_cannot_mean_is_said_with_its_line(spark: SparkSession) -
     assert first.startswith("test_tables.py:")
     assert "has no column house, which key names" in first
     assert "raw, whose records have no type" in second
+
+
+def test_alerts_are_held_against_what_they_watch(spark: SparkSession) -> None:
+    app = app_of_readings()
+    app.sql("house_load", "select window(at, '1 minute') as minute, house_id, avg(load_kw) as load_kw from readings "
+                          "group by window(at, '1 minute'), house_id")  # fmt: skip
+    app.alert("overload", "house_load", when="load_kw > 2", to=["+1"], text="{house_id} since {minute:%H:%M}")
+    app.alert("reading", "readings", when="good", to=["+1"], text="{house_id}")
+    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE))
+    tables_of(done)
+    rules, wrong = alert_rules(done)
+    assert wrong == []
+    assert [(each.name, each.by, each.table.upserts) for each in rules] == [
+        ("overload", ("house_id",), True),
+        ("reading", ("house_id",), False),
+    ]
+    app.alert("wrong", "house_load", when="load_kwh > 2", to=["+1"], text="x")
+    with pytest.raises(PipelineError) as caught:
+        made(app, spark)
+    assert "test_tables.py" in str(caught.value)
+    assert "Did you mean load_kw?" in str(caught.value)

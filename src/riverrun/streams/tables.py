@@ -1,6 +1,7 @@
 """The tables of an app: every stream's rows, and the topics that `app.store` names, as the store needs to know them."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql.types import (
@@ -20,13 +21,19 @@ from pyspark.sql.types import (
 )
 
 from riverrun.app import App
+from riverrun.errors import RiverrunError
+from riverrun.model.alert import ColumnOf
 from riverrun.model.event import schema_of
-from riverrun.model.pipeline import Kept
+from riverrun.model.pipeline import Kept, Line
 from riverrun.model.quantity import milliseconds
 from riverrun.model.table import RECORD_TIME, Column, TableSpec
 from riverrun.streams.compiler import Compilation, Compiled
 from riverrun.streams.graph import Problem
 from riverrun.streams.values import Shape
+
+if TYPE_CHECKING:
+    from riverrun.alerts.lookup import Lookup
+    from riverrun.alerts.rules import Rule
 
 _TYPES: dict[type[DataType], str] = {
     BooleanType: "boolean",
@@ -62,6 +69,7 @@ def tables_of(done: Compilation) -> list[TableSpec]:
         found.append(table)
     if not problems and not done.problems:
         problems += _wrong_tiles(app, found)
+        problems += [Problem(str(line), *_said(error)) for line, error in alert_rules(done)[1]]
     done.problems += problems
     done.require()
     return found
@@ -74,10 +82,46 @@ def _wrong_tiles(app: App, tables: list[TableSpec]) -> list[Problem]:
     from riverrun.dash.checking import wrong_tiles
 
     found = wrong_tiles(app.dashboards.values(), {each.name: each for each in tables})
-    return [
-        Problem(str(line), error.what + (f"; expected {error.expected}" if error.expected else ""), error.hint)
-        for line, error in found
-    ]
+    return [Problem(str(line), *_said(error)) for line, error in found]
+
+
+def _said(error: RiverrunError) -> tuple[str, str]:
+    return error.what + (f"; expected {error.expected}" if error.expected else ""), error.hint
+
+
+def alert_rules(done: Compilation) -> "tuple[list[Rule], list[tuple[Line, RiverrunError]]]":
+    """The app's alerts as rules over what they watch, and what is wrong with the others, each with its line."""
+    app = done.graph.app
+    if not app.alerts:
+        return [], []
+    from riverrun.alerts.lookup import lookup_of
+    from riverrun.alerts.rules import rules_of
+
+    wrong: list[tuple[Line, RiverrunError]] = []
+    lookups: dict[str, Lookup] = {}
+    fit = []
+    for alert in app.alerts.values():
+        try:
+            if isinstance(alert.to, ColumnOf) and alert.to.table in app.tables and alert.to.table not in lookups:
+                lookups[alert.to.table] = lookup_of(app.tables[alert.to.table], app.folder)
+            fit.append(alert)
+        except RiverrunError as error:
+            wrong.append((alert.line, error))
+    rules, more = rules_of(fit, watchable(done), lookups)
+    return rules, wrong + more
+
+
+def watchable(done: Compilation) -> dict[str, TableSpec]:
+    """What alerts can watch: the rows of every stream, and of every topic of events, with the key of their records."""
+    found = {}
+    for name, topic in done.graph.app.topics.items():
+        table = _of_topic(done, Kept(name, Line("", 0)))
+        if isinstance(table, TableSpec) and topic.event is not None:
+            key = schema_of(topic.event).key_field
+            found[name] = replace(table, key=(key,) if key else ())
+    for name, compiled in done.streams.items():
+        found[name] = replace(_of_stream(compiled, Kept(name, compiled.stream.line)), key=compiled.key)
+    return found
 
 
 def _of_stream(compiled: Compiled, kept: Kept) -> TableSpec:

@@ -58,7 +58,9 @@ class Reader:
     """Iterates over batches; use it in a `with`. An empty batch says that a moment passed without records.
 
     `on_gone(place, first, count)` is told when `count` records from offset `first` on were removed before they could be
-    read. `on_trouble(text)` is told when no broker answers, and (with an empty text) when they do again.
+    read. `on_trouble(text)` is told when no broker answers, and (with an empty text) when they do again. A `group` is only a
+    name to commit by, in a transaction: `transaction.commit_offsets(reader.client)`. A batch is given out after
+    `turn_seconds`, full or not.
     """
 
     def __init__(
@@ -68,7 +70,10 @@ class Reader:
         *,
         on_gone: Callable[[Place, int, int], None] = lambda _place, _first, _count: None,
         on_trouble: Callable[[str], None] = lambda _text: None,
+        group: str = "",
+        turn_seconds: float = _TURN_SECONDS,
     ) -> None:
+        self._turn_seconds = turn_seconds
         self._timeout = connection.settings.request_timeout_seconds
         self._where = connection.bootstrap_servers
         self._on_gone = on_gone
@@ -78,8 +83,10 @@ class Reader:
         self._follow = any(end is None for end in self._ends.values())
         self._login_error: ClientError | None = None
         self._in_trouble = False
+        self._at_end: set[Place] = set()
+        named = {"group.id": group} if group else {}
         self._consumer = ClientConsumer(
-            connection.properties({**_PROPERTIES, "error_cb": self._on_error}), logger=client_log
+            connection.properties({**_PROPERTIES, **named, "error_cb": self._on_error}), logger=client_log
         )
         if self._ends:
             self._consumer.assign([ClientPartition(*place, self._next[place]) for place in self._ends])
@@ -96,7 +103,7 @@ class Reader:
         quiet_since = time.monotonic()
         while self._ends:
             try:
-                messages = self._consumer.consume(num_messages=_BATCH, timeout=_TURN_SECONDS)
+                messages = self._consumer.consume(num_messages=_BATCH, timeout=self._turn_seconds)
             except KafkaException as error:
                 raise translate(error, "reading", bootstrap=self._where) from error
             if self._login_error is not None:
@@ -110,6 +117,15 @@ class Reader:
                 quiet_since = time.monotonic()
             yield batch
 
+    @property
+    def client(self) -> ClientConsumer:
+        return self._consumer
+
+    @property
+    def behind(self) -> set[Place]:
+        """The partitions of which there was more to read when the last batch was given out."""
+        return set(self._ends) - self._at_end
+
     def _sorted_out(self, messages: list[Any]) -> list[RawRecord]:
         """The records of a batch that are within their span; ends and errors are taken care of."""
         batch: list[RawRecord] = []
@@ -122,6 +138,7 @@ class Reader:
                 self._event(place, message)
                 continue
             end, offset = ends[place], message.offset()
+            self._at_end.discard(place)
             if end is None or offset < end:
                 keep(message)
                 self._next[place] = offset + 1
@@ -133,6 +150,7 @@ class Reader:
         error = message.error()
         end = self._ends[place]
         if error.code() == ClientError._PARTITION_EOF:
+            self._at_end.add(place)
             # The last offsets before the end may be markers of transactions, which are no records.
             if end is not None and message.offset() >= end:
                 self._finish(place)

@@ -1,0 +1,443 @@
+"""Conditions of alerts: an SQL expression over the columns of one row, as a Python function with SQL's three answers.
+
+Only what is named here is understood: comparisons, AND OR NOT, arithmetic, IN, BETWEEN, LIKE, IS, and a few functions. NULL
+makes what it touches NULL, a division by zero too; a condition holds when it is true, and NULL is not true.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from riverrun.errors import DeclarationError
+from riverrun.model.near import nearest
+from riverrun.model.table import TableSpec
+from riverrun.store.sql.parsing import Language
+
+Row = Mapping[str, Any]
+Value = Callable[[Row], Any]
+
+MOST_CHARACTERS = 4000
+MOST_WORDS = 400
+_KINDS = {"bigint": "number", "double": "number", "timestamp": "time", "json": "text"}
+# What a part of a tree may carry; whatever else the parser noted there would change its meaning.
+_ARGUMENTS = frozenset(
+    {"this", "expression", "expressions", "low", "high", "is_string", "negate", "typed", "safe", "table"}
+)
+_EXPECTED = "comparisons, AND, OR, NOT, + - * / %, IN, BETWEEN, LIKE, IS NULL"
+
+
+def kind_of(column_type: str) -> str:
+    """number, text, boolean, time or date."""
+    return "number" if column_type.startswith("decimal") else _KINDS.get(column_type, column_type)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`holds(row)` is True, False, or None for NULL. `columns` are those it looks at."""
+
+    text: str
+    columns: frozenset[str]
+    holds: Callable[[Row], bool | None]
+
+    def true_of(self, row: Row) -> bool:
+        return self.holds(row) is True
+
+
+def condition_of(text: str, table: TableSpec, what: str) -> Condition:
+    """The condition in `text`. DeclarationError, which begins with `what`, when it is not one over this table's columns."""
+    maker = _Maker(table, what)
+    part = maker.make(_parsed(text, what))
+    if part.kind not in ("boolean", "null"):
+        raise DeclarationError(
+            f"{what} is a {part.kind}, not a condition", expected="such as load_kw > 2.0", found=text
+        )
+    return Condition(text, frozenset(maker.seen), part.value)
+
+
+def _parsed(text: str, what: str) -> exp.Expr:
+    if len(text) > MOST_CHARACTERS:
+        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MOST_CHARACTERS}")
+    try:
+        tokens = list(Language().tokenize(text))
+        if len(tokens) > MOST_WORDS:
+            raise DeclarationError(f"{what} has {len(tokens)} words and signs", expected=f"at most {MOST_WORDS}")
+        trees = Language().parser().parse_into(exp.Condition, tokens, text)
+    except SqlglotError as error:
+        raise _not_understood(text, what, error) from error
+    except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
+        raise DeclarationError(f"{what} is not understood", expected=_EXPECTED, found=text) from error
+    if len(trees) != 1 or trees[0] is None:
+        raise DeclarationError(f"{what} is not one condition", expected="such as load_kw > 2.0", found=repr(text))
+    return trees[0]
+
+
+def _not_understood(text: str, what: str, error: SqlglotError) -> DeclarationError:
+    # parse_into wraps what the parser said.
+    cause = error.__cause__ if isinstance(error.__cause__, SqlglotError) else error
+    details = getattr(cause, "errors", None) or getattr(error, "errors", None) or [{}]
+    near = details[0].get("highlight") or ""
+    return DeclarationError(
+        f"{what} is not understood{f' at {near!r}' if near else ''}", expected=_EXPECTED, found=text
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    value: Value
+    kind: str
+    # Known when the file is read: the same for every row.
+    fixed: bool = False
+
+
+def _null(_row: Row) -> None:
+    return None
+
+
+class _Maker:
+    """From a tree to a function, part by part."""
+
+    def __init__(self, table: TableSpec, what: str) -> None:
+        self._columns = {each.name: kind_of(each.type) for each in table.columns}
+        self._table = table.name
+        self._what = what
+        self.seen: set[str] = set()
+
+    def make(self, tree: exp.Expr) -> _Part:
+        made = _MAKERS.get(type(tree))
+        if made is None:
+            raise self._refused(_word(tree))
+        if odd := next((name for name, value in tree.args.items() if value and name not in _ARGUMENTS), ""):
+            raise self._refused(f"{tree.key.upper()} {odd.upper()}")
+        return made(self, tree)
+
+    def _refused(self, word: str, hint: str = "") -> DeclarationError:
+        known = f"{_EXPECTED}, and {', '.join(sorted(_FUNCTIONS))}"
+        return DeclarationError(f"{self._what} uses {word}, which alerts do not have", expected=known, hint=hint)
+
+    def column(self, tree: exp.Column) -> _Part:
+        name = tree.name
+        if len(tree.parts) != 1:
+            raise self._refused(tree.sql(), hint=f"Write {name}: there is only one table")
+        known = name if name in self._columns else next((e for e in self._columns if e.lower() == name.lower()), "")
+        if not known:
+            raise unknown_column(self._what, name, self._columns, self._table)
+        self.seen.add(known)
+        return _Part(lambda row: row.get(known), self._columns[known])
+
+    def literal(self, tree: exp.Literal) -> _Part:
+        text = tree.this
+        if tree.is_string:
+            return _Part(lambda _: text, "text", fixed=True)
+        number: int | float = int(text) if text.isdecimal() else float(text)
+        return _Part(lambda _: number, "number", fixed=True)
+
+    def boolean(self, tree: exp.Boolean) -> _Part:
+        value = bool(tree.this)
+        return _Part(lambda _: value, "boolean", fixed=True)
+
+    def null(self, _tree: exp.Null) -> _Part:
+        return _Part(_null, "null", fixed=True)
+
+    def inside(self, tree: exp.Paren) -> _Part:
+        return self.make(tree.this)
+
+    def both(self, tree: exp.And | exp.Or) -> _Part:
+        left, right = self._condition(tree.this), self._condition(tree.expression)
+        # The answer that settles it, whatever the other side says.
+        settles = isinstance(tree, exp.Or)
+
+        def value(row: Row) -> bool | None:
+            one = left(row)
+            if one is settles:
+                return settles
+            other = right(row)
+            if other is settles:
+                return settles
+            return None if one is None or other is None else not settles
+
+        return _Part(value, "boolean")
+
+    def negated(self, tree: exp.Not) -> _Part:
+        inner = self._condition(tree.this)
+
+        def value(row: Row) -> bool | None:
+            found = inner(row)
+            return None if found is None else not found
+
+        return _Part(value, "boolean")
+
+    def _condition(self, tree: exp.Expr) -> Callable[[Row], bool | None]:
+        part = self.make(tree)
+        if part.kind not in ("boolean", "null"):
+            raise DeclarationError(f"{self._what}: {tree.sql()} is a {part.kind}, not a condition")
+        return part.value
+
+    def compared(self, tree: exp.Binary) -> _Part:
+        left, right = self._alike(tree, self.make(tree.this), self.make(tree.expression))
+        return _Part(_comparing(_COMPARE[type(tree)], left, right), "boolean")
+
+    def _alike(self, tree: exp.Expr, left: _Part, right: _Part) -> tuple[Value, Value]:
+        """Both sides as values that compare: text that is written in the condition is read as a time where one is needed."""
+        for one, other in ((left, right), (right, left)):
+            if one.kind in ("time", "date") and other.kind == "text" and other.fixed:
+                moment = _moment(other.value({}), one.kind)
+                if moment is None:
+                    raise DeclarationError(
+                        f"{self._what}: {other.value({})!r} is not a {one.kind}",
+                        expected="ISO 8601, as 2026-07-01T10:00Z",
+                    )
+                fixed: Value = lambda _, moment=moment: moment  # type: ignore[misc]  # noqa: E731
+                return (left.value, fixed) if one is left else (fixed, right.value)
+        if "null" not in (left.kind, right.kind) and left.kind != right.kind:
+            raise DeclarationError(f"{self._what}: {tree.sql()} compares a {left.kind} with a {right.kind}")
+        return left.value, right.value
+
+    def between(self, tree: exp.Between) -> _Part:
+        this = tree.this
+        low, high = tree.args["low"], tree.args["high"]
+        return self.both(
+            exp.And(this=exp.GTE(this=this, expression=low), expression=exp.LTE(this=this, expression=high))
+        )
+
+    def within(self, tree: exp.In) -> _Part:
+        tests = [self.compared(exp.EQ(this=tree.this, expression=each)).value for each in tree.expressions]
+
+        def value(row: Row) -> bool | None:
+            found = [test(row) for test in tests]
+            return True if True in found else None if None in found else False
+
+        return _Part(value, "boolean")
+
+    def is_so(self, tree: exp.Is) -> _Part:
+        this = self.make(tree.this).value
+        if isinstance(tree.expression, exp.Null):
+            return _Part(lambda row: this(row) is None, "boolean")
+        if isinstance(tree.expression, exp.Boolean):
+            wanted = bool(tree.expression.this)
+            return _Part(lambda row: this(row) is wanted, "boolean")
+        raise self._refused(tree.sql())
+
+    def like(self, tree: exp.Like | exp.ILike) -> _Part:
+        this, pattern = self.make(tree.this), tree.expression
+        if not (isinstance(pattern, exp.Literal) and pattern.is_string) or this.kind not in ("text", "null"):
+            raise self._refused(tree.sql(), hint="LIKE takes text and a pattern in quotes")
+        matches = _like(pattern.this, ignore_case=isinstance(tree, exp.ILike))
+        wanted = not tree.args.get("negate")
+
+        def value(row: Row) -> bool | None:
+            found = this.value(row)
+            return None if found is None else matches(str(found)) is wanted
+
+        return _Part(value, "boolean")
+
+    def calculated(self, tree: exp.Binary) -> _Part:
+        left, right = self._number(tree.this), self._number(tree.expression)
+        calculate = _ARITHMETIC[type(tree)]
+
+        def value(row: Row) -> Any:
+            one, other = left(row), right(row)
+            return None if one is None or other is None else _calculated(calculate, one, other)
+
+        return _Part(value, "number")
+
+    def minus(self, tree: exp.Neg) -> _Part:
+        inner = self._number(tree.this)
+
+        def value(row: Row) -> Any:
+            found = inner(row)
+            return None if found is None else -found
+
+        return _Part(value, "number")
+
+    def _number(self, tree: exp.Expr) -> Value:
+        part = self.make(tree)
+        if part.kind not in ("number", "null"):
+            raise DeclarationError(f"{self._what}: {tree.sql()} is a {part.kind}, not a number")
+        return part.value
+
+    def called(self, tree: exp.Anonymous) -> _Part:
+        name = str(tree.this).lower()
+        if name not in _FUNCTIONS:
+            near = nearest(name, _FUNCTIONS)
+            raise self._refused(f"{name}()", hint=f"Did you mean {near}?" if near else "")
+        takes, gives, least, most, function = _FUNCTIONS[name]
+        parts = [self.make(each) for each in tree.expressions]
+        if not least <= len(parts) <= most:
+            count = f"{least}" if least == most else f"{least} to {most}"
+            raise DeclarationError(f"{self._what}: {name} takes {count} arguments", found=str(len(parts)))
+        kinds = {each.kind for each in parts} - {"null"}
+        if len(kinds) > 1 or (takes and kinds - {takes}):
+            raise DeclarationError(
+                f"{self._what}: {tree.sql()} does not fit",
+                expected=f"{takes}s" if takes else "values of one kind",
+                found=", ".join(sorted(kinds)),
+            )
+        values = [each.value for each in parts]
+        kind = gives or (next(iter(kinds)) if kinds else "null")
+        return _Part(lambda row: function([value(row) for value in values]), kind)
+
+
+def unknown_column(what: str, name: str, known: Sequence[str] | Mapping[str, Any], table: str) -> DeclarationError:
+    near = nearest(name, known)
+    return DeclarationError(
+        f"{what} names the column {name}, which {table} does not have",
+        expected=", ".join(known),
+        hint=f"Did you mean {near}?" if near else "",
+        column=name,
+    )
+
+
+def _word(tree: exp.Expr) -> str:
+    return tree.key.upper() if isinstance(tree, exp.Func | exp.Predicate) else tree.sql()[:60]
+
+
+def _moment(text: str, kind: str) -> datetime | date | None:
+    try:
+        if kind == "date":
+            return date.fromisoformat(text)
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _pair(one: Any, other: Any) -> tuple[Any, Any]:
+    """Numbers that can stand in one expression: a decimal beside a double is a double."""
+    if isinstance(one, Decimal) and isinstance(other, float):
+        return float(one), other
+    if isinstance(one, float) and isinstance(other, Decimal):
+        return one, float(other)
+    return one, other
+
+
+def _comparing(compare: Callable[[Any, Any], Any], left: Value, right: Value) -> Callable[[Row], bool | None]:
+    def value(row: Row) -> bool | None:
+        one, other = _pair(left(row), right(row))
+        if one is None or other is None:
+            return None
+        try:
+            return bool(compare(one, other))
+        except TypeError:
+            return None  # A row may hold what its column does not promise.
+
+    return value
+
+
+def _calculated(calculate: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+    try:
+        found = calculate(*_pair(one, other))
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+    return None if found != found else found  # noqa: PLR0124  -- not a number
+
+
+def _remainder(one: Any, other: Any) -> Any:
+    """SQL's: with the sign of the dividend."""
+    return one - other * int(one / other) if isinstance(one, int) and isinstance(other, int) else math.fmod(one, other)
+
+
+def _like(pattern: str, *, ignore_case: bool) -> Callable[[str], bool]:
+    """% is any text, _ one character. Matched piece by piece, so that no pattern takes longer than the text is long."""
+    flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+    pieces = ["".join("." if c == "_" else re.escape(c) for c in piece) for piece in pattern.split("%")]
+    if len(pieces) == 1:
+        whole = re.compile(pieces[0], flags)
+        return lambda text: whole.fullmatch(text) is not None
+    first, *middle, last = (re.compile(piece, flags) for piece in pieces)
+    width = len(pattern.rpartition("%")[2])
+
+    def matches(text: str) -> bool:
+        found = first.match(text)
+        for piece in middle:
+            found = piece.search(text, found.end()) if found else None
+        return found is not None and len(text) - width >= found.end() and bool(last.fullmatch(text, len(text) - width))
+
+    return matches
+
+
+def _of_all(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+    """NULL in, NULL out."""
+
+    def value(given: list[Any]) -> Any:
+        if any(each is None for each in given):
+            return None
+        try:
+            return function(*given)
+        except (ArithmeticError, TypeError, ValueError):
+            return None
+
+    return value
+
+
+def _of_some(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """Of those that are not NULL."""
+
+    def value(given: list[Any]) -> Any:
+        there = [each for each in given if each is not None]
+        return choose(there) if there else None
+
+    return value
+
+
+def _round(number: Any, digits: int = 0) -> float:
+    """Halves away from zero, as SQL does."""
+    return float(Decimal(str(number)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+
+
+_MANY = 20
+# What it takes, what it gives ("": any one kind, and the same), how many arguments, and what it does.
+_FUNCTIONS: dict[str, tuple[str, str, int, int, Callable[[list[Any]], Any]]] = {
+    "abs": ("number", "number", 1, 1, _of_all(abs)),
+    "ceil": ("number", "number", 1, 1, _of_all(math.ceil)),
+    "coalesce": ("", "", 1, _MANY, _of_some(lambda given: given[0])),
+    "floor": ("number", "number", 1, 1, _of_all(math.floor)),
+    "greatest": ("", "", 1, _MANY, _of_some(max)),
+    "least": ("", "", 1, _MANY, _of_some(min)),
+    "length": ("text", "number", 1, 1, _of_all(len)),
+    "lower": ("text", "text", 1, 1, _of_all(str.lower)),
+    "nullif": ("", "", 2, 2, lambda given: None if given[0] == given[1] else given[0]),
+    "round": ("number", "number", 1, 2, _of_all(_round)),
+    "upper": ("text", "text", 1, 1, _of_all(str.upper)),
+}
+_COMPARE: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
+    exp.EQ: operator.eq,
+    exp.NEQ: operator.ne,
+    exp.GT: operator.gt,
+    exp.GTE: operator.ge,
+    exp.LT: operator.lt,
+    exp.LTE: operator.le,
+}
+_ARITHMETIC: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
+    exp.Add: operator.add,
+    exp.Sub: operator.sub,
+    exp.Mul: operator.mul,
+    exp.Div: operator.truediv,
+    exp.Mod: _remainder,
+}
+_MAKERS: dict[type[exp.Expr], Callable[[_Maker, Any], _Part]] = {
+    exp.Column: _Maker.column,
+    exp.Literal: _Maker.literal,
+    exp.Boolean: _Maker.boolean,
+    exp.Null: _Maker.null,
+    exp.Paren: _Maker.inside,
+    exp.And: _Maker.both,
+    exp.Or: _Maker.both,
+    exp.Not: _Maker.negated,
+    exp.Between: _Maker.between,
+    exp.In: _Maker.within,
+    exp.Is: _Maker.is_so,
+    exp.Like: _Maker.like,
+    exp.ILike: _Maker.like,
+    exp.Neg: _Maker.minus,
+    exp.Anonymous: _Maker.called,
+    **dict.fromkeys(_COMPARE, _Maker.compared),
+    **dict.fromkeys(_ARITHMETIC, _Maker.calculated),
+}

@@ -1,0 +1,90 @@
+"""Reference data beside a rule: who owns the house, what phone they have. Read from its file when alerts start."""
+
+import csv
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from riverrun.alerts.rows import MisfitError, typed
+from riverrun.errors import DeclarationError
+from riverrun.model.pipeline import FileSource, Table
+from riverrun.model.table import Column
+
+_TYPES = {
+    "int": "bigint", "integer": "bigint", "bigint": "bigint", "long": "bigint", "smallint": "bigint",
+    "double": "double", "float": "double", "boolean": "boolean", "timestamp": "timestamp", "date": "date",
+}  # fmt: skip
+_COLUMN = re.compile(r"\s*`?(\w+)`?\s+(\w+)\b.*", re.DOTALL)
+_OPTIONS = {"sep", "delimiter", "header", "encoding"}
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The rows of a table by their key."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: Mapping[tuple[str, ...], Mapping[str, Any]]
+
+    def find(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What is known of the key in this row."""
+        return self.rows.get(tuple(str(row.get(name)) for name in self.key))
+
+
+def lookup_of(table: Table, folder: Path) -> Lookup:
+    """The table, read from its file. DeclarationError when it cannot be."""
+    source, here = table.source, f"The table {table.name}"
+    if not isinstance(source, FileSource) or source.format == "parquet":
+        raise DeclarationError(
+            f"{here} cannot be looked up by an alert",
+            expected="a table of a CSV or JSON file",
+            hint="Join it in the stream that the alert watches, and name the column",
+        )
+    if not table.key:
+        raise DeclarationError(f"{here} has no key to look it up by", hint='Declare it with key="…"')
+    if odd := sorted(set(source.options) - _OPTIONS):
+        raise DeclarationError(f"{here} has the option {odd[0]}, which alerts do not know", expected="sep, encoding")
+    path = folder / source.path
+    try:
+        with path.open(encoding=source.options.get("encoding", "utf-8-sig"), newline="") as lines:
+            found = list(_csv(lines, source)) if source.format == "csv" else list(_json(lines))
+    except (OSError, UnicodeError, LookupError, csv.Error, msgspec.MsgspecError) as error:
+        raise DeclarationError(f"{here} cannot be read from {path}", found=str(error)) from error
+    columns = _columns(source.columns, found)
+    for name in table.key:
+        if name not in {each.name for each in columns}:
+            raise DeclarationError(f"{here} has no column {name}", expected=", ".join(each.name for each in columns))
+    rows = [_row(here, columns, each, number) for number, each in enumerate(found, 1)]
+    return Lookup(table.name, table.key, columns, {tuple(str(each[n]) for n in table.key): each for each in rows})
+
+
+def _csv(lines: Iterable[str], source: FileSource) -> Iterable[dict[str, Any]]:
+    sep = source.options.get("sep") or source.options.get("delimiter") or ","
+    for row in csv.DictReader(lines, delimiter=sep):
+        yield {name: value or None for name, value in row.items() if name is not None}
+
+
+def _json(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+    return (msgspec.json.decode(line, type=dict[str, Any]) for line in lines if line.strip())
+
+
+def _columns(declared: str, found: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    if declared:
+        parts = [_COLUMN.fullmatch(part) for part in re.split(r",(?![^(]*\))", declared)]
+        return tuple(
+            Column(part[1], _TYPES.get(part[2].lower(), "text"), (part[1],)) for part in parts if part is not None
+        )
+    names = dict.fromkeys(name for row in found for name in row)
+    return tuple(Column(name, "text", (name,)) for name in names)
+
+
+def _row(here: str, columns: Sequence[Column], found: Mapping[str, Any], number: int) -> dict[str, Any]:
+    try:
+        return {each.name: typed(each, found.get(each.name)) for each in columns}
+    except MisfitError as error:
+        raise DeclarationError(f"{here}: row {number} does not fit", found=str(error)) from error

@@ -1,0 +1,118 @@
+"""The words of a message: text with columns in braces, as `{owner}: {load_kw:.1f} kW since {minute:%H:%M}`.
+
+Less than Python's formatting: a plain column and a plain format, no attributes, no calls. Values come from events, and
+whoever writes those may be anybody: they are short, on one line, and cannot turn the text's direction.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, tzinfo
+from decimal import Decimal
+from string import Formatter
+from typing import Any
+
+from riverrun.alerts.condition import kind_of, unknown_column
+from riverrun.errors import DeclarationError
+from riverrun.model.table import Column
+
+MOST_CHARACTERS = 1000
+MOST_OF_A_VALUE = 200
+_FORMATS = {
+    "number": re.compile(r"\+?,?(\.\d)?[dfgeE%]?"),
+    "time": re.compile(r"(%[YmdHMSyIpbBaAjZ]|[^%{}]){0,40}"),
+    "date": re.compile(r"(%[YmdybBaAj]|[^%{}]){0,40}"),
+    "text": re.compile(r""),
+    "boolean": re.compile(r""),
+}
+_EXAMPLES = {"number": "{%s:.1f}", "time": "{%s:%%H:%%M}", "date": "{%s:%%d %%B}", "text": "{%s}", "boolean": "{%s}"}
+_SAMPLES: dict[str, Any] = {"bigint": 1, "double": 1.5}
+_MISSING = "–"  # noqa: RUF001  -- a dash for people
+# Control characters, line separators, and those that change the direction of what follows.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+@dataclass(frozen=True)
+class Template:
+    """Text between columns; `parts` are (text before, column or "", format)."""
+
+    text: str
+    parts: tuple[tuple[str, str, str], ...]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset(name for _, name, _ in self.parts if name)
+
+    def fill(self, row: Mapping[str, Any], zone: tzinfo = UTC) -> str:
+        """The text for a row; its times are told in `zone`."""
+        made = "".join(
+            before + (_shown(row.get(name), style, zone) if name else "") for before, name, style in self.parts
+        )
+        return shortened(made, MOST_CHARACTERS)
+
+
+def template_of(text: str, columns: Sequence[Column], what: str, table: str) -> Template:
+    """The template in `text`; DeclarationError, which begins with `what`, when it is not one over these columns."""
+    if len(text) > MOST_CHARACTERS:
+        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MOST_CHARACTERS}")
+    types = {each.name: each.type for each in columns}
+    try:
+        found = list(Formatter().parse(text))
+    except ValueError as error:
+        raise DeclarationError(
+            f"{what} cannot be understood: {error}", hint="A brace that is meant as one is written twice"
+        ) from error
+    parts = []
+    for before, name, style, conversion in found:
+        if name is None:
+            parts.append((before, "", ""))
+            continue
+        if conversion or not name.isidentifier():
+            sign = f"!{conversion}" if conversion else ""
+            raise DeclarationError(
+                f"{what} has {{{name}{sign}}}", expected="the name of a column in braces", found=repr(text)
+            )
+        if name not in types:
+            raise unknown_column(what, name, types, table)
+        _check_format(what, name, style or "", types[name])
+        parts.append((before, name, style or ""))
+    return Template(text, tuple(parts))
+
+
+def _check_format(what: str, name: str, style: str, column_type: str) -> None:
+    kind = kind_of(column_type)
+    good = _FORMATS[kind].fullmatch(style) is not None
+    if good and kind == "number":
+        try:
+            format(_SAMPLES.get(column_type, Decimal("1.5")), style)
+        except ValueError:
+            good = False
+    if not good:
+        raise DeclarationError(
+            f"{what} shows {name}, a {kind}, as {style!r}", expected=f"such as {_EXAMPLES[kind] % name}", column=name
+        )
+
+
+def _shown(value: Any, style: str, zone: tzinfo) -> str:
+    if value is None:
+        return _MISSING
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        if isinstance(value, datetime):
+            return format(value.astimezone(zone), style or "%Y-%m-%d %H:%M")
+        if isinstance(value, int | float | Decimal | date):
+            return shortened(format(value, style), MOST_OF_A_VALUE)
+    except (ValueError, OverflowError, ArithmeticError):
+        return plain(str(value))
+    return plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Text of an event as a part of one line of a message."""
+    return shortened(_TURNING.sub("", _UNSAFE.sub(" ", text[: 4 * MOST_OF_A_VALUE])).strip(), MOST_OF_A_VALUE)
+
+
+def shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
