@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from riverrun.alerts.channels.contract import Accepted, Answer, Delivery, Message, Taken, Weight
+from riverrun.alerts.channels.contract import Accepted, Answer, Delivery, Message, Taken, Unsure, Weight
 from riverrun.alerts.sender import Sending, Try, attempt
 
 
@@ -84,6 +84,7 @@ class ScriptedChannel:
     def __init__(self, *answers: Answer, name: str = "sms", once: bool = True) -> None:
         self.name = name
         self.once = once
+        self.remembers = 3_600_000
         self.answers = list(answers)
         self.sent: list[str] = []
         self.asked: list[str] = []
@@ -105,7 +106,7 @@ class ScriptedChannel:
     def look_up(self, provider_id: str) -> Taken:
         self.asked.append(provider_id)
         if not self.can_tell:
-            return "unknown"
+            return Unsure("nobody tells")
         return "taken" if provider_id in self.has else "not taken"
 
     def close(self) -> None: ...

@@ -186,6 +186,8 @@ class Sending:
         if late and not ask:
             self.counts.expired += 1
             return _changed(delivery, state="expired", at=now, reason=delivery.reason or "it was too late for it")
+        if ask and channel.once and now - delivery.out > channel.remembers:
+            return self._refused(delivery, "the provider does not remember any more whether it had it", now)
         if ask:
             # Also when it is too late for it: whether it went out is worth knowing.
             return Try(message, _changed(delivery, tries=delivery.tries + 1, at=now), ask=True, parts=delivery.parts)
@@ -196,7 +198,7 @@ class Sending:
             return None
         name = provider_id(self._outbox.namespace, message, delivery)
         trying = _changed(
-            delivery, state="trying", tries=delivery.tries + 1, at=now, provider_id=name, parts=weight.parts
+            delivery, state="trying", tries=delivery.tries + 1, at=now, out=now, provider_id=name, parts=weight.parts
         )
         return Try(message, trying, ask=False, parts=weight.parts)
 
@@ -337,8 +339,8 @@ def attempt(channel: Channel, one: Try) -> Answer:
         taken = channel.look_up(delivery.provider_id)
         if taken == "taken":
             return Accepted(delivery.provider_id, max(1, delivery.parts))
-        if taken == "unknown" and channel.once:
-            return Unsure("the provider cannot be asked whether it has it")
+        if isinstance(taken, Unsure) and channel.once:
+            return taken
         if taken == "not taken":
             # Its limits, its lateness and its text are judged anew, as for one that was never tried.
             return NotNow("the provider does not have it", retry_after=0.0, down=False)

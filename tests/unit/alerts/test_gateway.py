@@ -140,14 +140,16 @@ def test_a_wrong_key_and_a_gateway_that_is_gone_are_not_the_message_s_fault(gate
     answer = wrong.send(message(), "x")
     assert isinstance(answer, NotNow)
     assert "alerts.sms_key" in answer.reason
-    assert wrong.look_up("x") == "unknown"
+    assert "may not read /sms/3/logs" in str(wrong.look_up("x"))
     gone = channel_to(gateway, url="http://127.0.0.1:9")
     answer = gone.send(message(), "x")
     assert isinstance(answer, NotNow)
     assert answer.down
     assert "127.0.0.1:9 cannot be reached" in answer.reason
+    assert "the log of 127.0.0.1:9 does not answer" in str(gone.look_up("x"))
     elsewhere = channel_to(gateway, url=f"{gateway.address}/elsewhere")
     assert "look at alerts.sms_url" in str(elsewhere.send(message(), "x"))
+    assert "does not answer (404)" in str(elsewhere.look_up("x"))
     for each in (wrong, gone, elsewhere):
         each.close()
 

@@ -95,6 +95,17 @@ def test_a_provider_that_cannot_be_asked_is_not_sent_to() -> None:
     assert outbox.state("a") == "sent"
 
 
+def test_what_the_provider_has_forgotten_is_not_sent_again() -> None:
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Unsure("silence"))
+    channel.can_tell = False
+    sending, _ = sending_of(outbox, channel)
+    for each in range(0, 3_700_000, 60_000):
+        step(sending, channel, NOW + each)
+    assert len(channel.sent) == 1
+    assert outbox.state("a") == "refused"
+    assert "does not remember any more" in outbox.deliveries["a"].reason
+
+
 def test_a_channel_that_can_never_tell_sends_at_least_once_and_a_few_times_at_most() -> None:
     outbox = MemoryOutbox([message()])
     channel = ScriptedChannel(*[Unsure("it said false")] * 9, once=False)

@@ -24,6 +24,7 @@ class AppriseChannel:
     """One Apprise URL. `{to}` in it stands for the receiver; without it everything goes to the place the URL names."""
 
     once = False
+    remembers = 0
 
     def __init__(self, name: str, url: Secret) -> None:
         try:
@@ -67,7 +68,7 @@ class AppriseChannel:
         return Unsure(self._hidden(lines[-1]) if lines else "Apprise could not send it, and does not say why")
 
     def look_up(self, provider_id: str) -> Taken:  # noqa: ARG002
-        return "unknown"
+        return Unsure("there is nobody to ask")
 
     def _service(self, receiver: str) -> Any:
         """What sends, made anew for each message: it holds the receiver."""

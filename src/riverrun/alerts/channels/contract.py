@@ -15,8 +15,6 @@ from typing import Literal, Protocol
 
 import msgspec
 
-# What `look_up` knows of a message.
-Taken = Literal["taken", "not taken", "unknown"]
 # Where a message stands on its way. `trying` is written before a request is made: whoever finds it after a crash knows
 # that the message may be out.
 State = Literal["due", "trying", "sent", "delivered", "undelivered", "refused", "expired"]
@@ -50,6 +48,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     # Not before.
     again: int = 0
     at: int = 0
+    # When the last request was made that may have been taken.
+    out: int = 0
     parts: int = 0
     provider_id: str = ""
     reason: str = ""
@@ -89,6 +89,8 @@ class Unsure:
 
 
 Answer = Accepted | Refused | NotNow | Unsure
+# What `look_up` knows of a message.
+Taken = Literal["taken", "not taken"] | Unsure
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,12 @@ class Weight:
 
 
 class Channel(Protocol):
-    """`once`: a second request with the same id is not a second message, so trying again is always safe."""
+    """`once`: a second request with the same id is not a second message, for as long as the provider remembers the first:
+    `remembers` milliseconds."""
 
     name: str
     once: bool
+    remembers: int
 
     def weigh(self, message: Message) -> Weight:
         """Check a message without sending it."""
@@ -121,7 +125,7 @@ class Channel(Protocol):
         """Hand it over, under this id. Raises nothing for what the network or the provider does."""
 
     def look_up(self, provider_id: str) -> Taken:
-        """Whether the provider took this id."""
+        """Whether the provider took this id, or why that cannot be said now."""
 
     def close(self) -> None: ...
 

@@ -79,6 +79,8 @@ class SmsChannel:
     """The `sms` channel. ConfigError when the settings cannot work, all of them at once."""
 
     once = True
+    # Its log has 48 hours.
+    remembers = 47 * 3_600_000
 
     def __init__(
         self, config: SmsConfig, *, name: str = "sms", clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -152,6 +154,8 @@ class SmsChannel:
     def _known(self, provider_id: str) -> Answer:
         """The id was there already: by an earlier try of ours, which it took or refused."""
         entries = self._log(provider_id)
+        if isinstance(entries, Unsure):
+            return entries
         if not entries:
             return Unsure("it has this message's id, and its log does not say what became of it")
         refused = [each for each in entries if each.group in BAD_GROUPS and each.name != DUPLICATE]
@@ -162,20 +166,24 @@ class SmsChannel:
 
     def look_up(self, provider_id: str) -> Taken:
         entries = self._log(provider_id)
-        if entries is None:
-            return "unknown"
+        if isinstance(entries, Unsure):
+            return entries
         return "taken" if any(each.group in GOOD_GROUPS for each in entries) else "not taken"
 
-    def _log(self, provider_id: str) -> "list[_Entry] | None":
-        """What its log has of an id; None when it cannot be asked."""
+    def _log(self, provider_id: str) -> "list[_Entry] | Unsure":
+        """What its log has of an id, or why it cannot be asked."""
         try:
             answer = self._client.get(LOGS, params={"messageId": provider_id, "limit": 10})
+            if answer.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
+                return Unsure(f"the key in alerts.sms_key may not read {LOGS} of {self._host} ({answer.status_code})")
             if answer.status_code != httpx.codes.OK:
-                return None
+                return Unsure(f"the log of {self._host} does not answer ({answer.status_code})")
             results = answer.json().get("results") or []
             return [_entry(each) for each in results if each.get("messageId") == provider_id]
-        except (httpx.HTTPError, *_NOT_ITS_API):
-            return None
+        except httpx.HTTPError as error:
+            return Unsure(f"the log of {self._host} does not answer: {_line(error) or type(error).__name__}")
+        except _NOT_ITS_API:
+            return Unsure(f"the log of {self._host} answered with what is not its API")
 
     def _body(self, message: Message, e164: str, provider_id: str) -> dict[str, Any]:
         one: dict[str, Any] = {
