@@ -198,6 +198,14 @@ def test_a_channel_that_is_down_parks_says_so_once_and_goes_on_by_itself() -> No
     assert len(set(channel.has)) == 50
 
 
+def test_many_that_fail_together_are_one_trouble() -> None:
+    outbox = MemoryOutbox([message(str(each)) for each in range(16)])
+    channel = ScriptedChannel(*[DOWN] * 16)
+    sending, _ = sending_of(outbox, channel)
+    assert len(step(sending, channel, NOW)) == 16
+    assert sending.standings["sms"].until == NOW + 1000
+
+
 def test_one_channel_that_hangs_does_not_stop_another() -> None:
     outbox = MemoryOutbox([message(f"a{each}") for each in range(40)] + [message("b", channel="mail")])
     sms, mail = ScriptedChannel(), ScriptedChannel(name="mail")
