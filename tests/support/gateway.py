@@ -7,5 +7,5 @@ from riverrun.alerts.gateway.server import Gateway
 
 
 def channel_to(gateway: Gateway, **changes: Any) -> SmsChannel:
-    given: dict[str, Any] = {"url": gateway.address, "key": gateway.key, "sender": "riverrun", "timeout_seconds": 0.25}
+    given: dict[str, Any] = {"url": gateway.address, "key": gateway.key, "sender": "riverrun", "timeout_seconds": 20}
     return SmsChannel(SmsConfig(**given | changes))

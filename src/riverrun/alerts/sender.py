@@ -147,9 +147,13 @@ class Sending:
                 self._later = {name: at for name, at in self._later.items() if name in known}
             room = Counter({name: self._room(name, now) for name in self._channels})
             for message, delivery in due:
-                if message.id in self._flying or self._later.get(message.id, 0) > now:
+                if message.id in self._flying:
                     continue
-                if message.channel in self._channels and room[message.channel] <= 0:
+                if delivery.state == "due" and message.expires and now >= message.expires:
+                    changes[message.id] = self._expired(delivery, now)
+                    continue
+                waits = self._later.get(message.id, 0) > now
+                if waits or (message.channel in self._channels and room[message.channel] <= 0):
                     continue
                 decided = self._decide(message, delivery, now)
                 if isinstance(decided, Delivery):
@@ -182,10 +186,6 @@ class Sending:
             near = nearest(message.channel, self._channels)
             hint = f"; did you mean {near}?" if near else ""
             return self._refused(delivery, f"there is no channel {message.channel}{hint}", now)
-        late = bool(message.expires) and now >= message.expires
-        if late and not ask:
-            self.counts.expired += 1
-            return _changed(delivery, state="expired", at=now, reason=delivery.reason or "it was too late for it")
         if ask and channel.once and now - delivery.out > channel.remembers:
             return self._refused(delivery, "the provider does not remember any more whether it had it", now)
         if ask:
@@ -250,17 +250,19 @@ class Sending:
                 self._give_back(one, now)
                 self._failed(name, answer.reason, now)
                 spent = delivery.spent + (1 if answer.spent else 0)
-                return self._again(_changed(delivery, state="due", spent=spent, provider_id=""), answer.reason, now)
+                return self._again(
+                    one, _changed(delivery, state="due", spent=spent, provider_id=""), answer.reason, now
+                )
             case NotNow():
                 self._give_back(one, now)
                 self._not_now(name, answer, now)
-                return self._again(_changed(delivery, state="due"), answer.reason, now, answer.retry_after)
+                return self._again(one, _changed(delivery, state="due"), answer.reason, now, answer.retry_after)
             case Unsure():
                 self._failed(name, answer.reason, now)
                 if not self._channels[name].once and delivery.tries >= self._policy.most_unsure:
                     reason = f"nobody can say whether it is out, after {delivery.tries} tries: {answer.reason}"
                     return self._refused(delivery, reason, now)
-                return self._again(_changed(delivery, state="trying"), answer.reason, now)
+                return self._again(one, _changed(delivery, state="trying"), answer.reason, now)
 
     def reported(self, reports: Iterable[Report], now: int) -> None:
         """Write down what the provider said later. It may say so twice, and before its answer is here."""
@@ -279,14 +281,22 @@ class Sending:
             if changes:
                 self._outbox.moved(changes)
 
-    def _again(self, delivery: Delivery, reason: str, now: int, retry_after: float | None = None) -> Delivery:
+    def _again(self, one: Try, delivery: Delivery, reason: str, now: int, retry_after: float | None = None) -> Delivery:
         self.counts.retried += 1
         asked = round(retry_after * 1000) if retry_after is not None else 0
-        return _changed(delivery, again=now + max(asked, self._backoff(delivery.tries)), at=now, reason=reason)
+        again = now + max(asked, self._backoff(delivery.tries))
+        if one.message.expires and delivery.state == "due":
+            # Then it is to be told as too late, and no later.
+            again = min(again, max(now, one.message.expires))
+        return _changed(delivery, again=again, at=now, reason=reason)
 
     def _refused(self, delivery: Delivery, reason: str, now: int) -> Delivery:
         self.counts.refused += 1
         return _changed(delivery, state="refused", at=now, again=0, reason=reason)
+
+    def _expired(self, delivery: Delivery, now: int) -> Delivery:
+        self.counts.expired += 1
+        return _changed(delivery, state="expired", at=now, again=0, reason=delivery.reason or "it was too late for it")
 
     def _backoff(self, tries: int) -> int:
         """Twice as long each time, and somewhere in the upper half of that: many that failed together do not come back

@@ -24,7 +24,7 @@ def test_what_is_on_the_phone_is_known_and_strangers_are_not_believed() -> None:
     socket = listening(0)
     address = f"http://127.0.0.1:{socket.getsockname()[1]}{PATH}"
     with Gateway(delivery_ms=0, minute_ms=20) as gateway:
-        channel = channel_to(gateway, callback_url=address, timeout_seconds=5)
+        channel = channel_to(gateway, callback_url=address)
         sending = Sending(outbox, {"sms": channel})
         app = Starlette(routes=[delivered_route(channel, sending)], middleware=[Middleware(Manners)])
         listeners = Listeners([Listener(app, socket)])

@@ -120,7 +120,9 @@ def test_each_fault_is_told_apart_and_the_log_tells_the_rest(
 ) -> None:
     name = f"fault {fault}"
     gateway.faults.then(fault)
-    answer = channel.send(message(), name)
+    hasty = channel_to(gateway, timeout_seconds=1 if fault.startswith("silent") else 20)
+    answer = hasty.send(message(), name)
+    hasty.close()
     assert type(answer) is expected
     assert channel.look_up(name) == ("taken" if taken else "not taken")
     if isinstance(answer, Refused):
@@ -152,6 +154,16 @@ def test_a_wrong_key_and_a_gateway_that_is_gone_are_not_the_message_s_fault(gate
     assert "does not answer (404)" in str(elsewhere.look_up("x"))
     for each in (wrong, gone, elsewhere):
         each.close()
+
+
+def test_a_proxy_is_not_asked_for_this_machine(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    channel = channel_to(gateway)
+    assert isinstance(channel.send(message(), "no proxy"), Accepted)
+    channel.close()
 
 
 def test_too_many_requests_are_told_so() -> None:

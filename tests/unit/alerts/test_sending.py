@@ -234,6 +234,23 @@ def test_what_is_too_late_is_not_sent_and_what_may_be_out_is_asked_after() -> No
     assert len(channel.sent) == 1
 
 
+def test_what_waits_for_a_channel_or_a_limit_expires_in_its_time() -> None:
+    outbox = MemoryOutbox([message(str(each), expires=NOW + 5000) for each in range(20)])
+    channel = ScriptedChannel(*[DOWN] * 99)
+    sending, _ = sending_of(outbox, channel)
+    for each in range(0, 5001, 250):
+        step(sending, channel, NOW + each)
+    assert outbox.states() == {"expired": 20}
+    assert {each.reason for each in outbox.deliveries.values()} == {"nobody there", "it was too late for it"}
+
+    outbox = MemoryOutbox([message(str(each), expires=NOW + 5000) for each in range(3)])
+    channel = ScriptedChannel()
+    sending, _ = sending_of(outbox, channel, limits=Limits(budget=Budget(1)))
+    step(sending, channel, NOW)
+    step(sending, channel, NOW + 5000)
+    assert outbox.states() == {"expired": 2, "sent": 1}
+
+
 def test_limits_hold_messages_back_and_a_used_up_day_is_said_once() -> None:
     outbox = MemoryOutbox([message(str(each)) for each in range(6)])
     channel = ScriptedChannel()

@@ -98,6 +98,8 @@ class SmsChannel:
             timeout=httpx.Timeout(config.timeout_seconds, connect=min(5.0, config.timeout_seconds)),
             limits=httpx.Limits(max_connections=32, max_keepalive_connections=16),
             follow_redirects=False,
+            # A proxy is for other machines.
+            trust_env=not is_loopback(urlsplit(config.url).hostname or ""),
         )
 
     def close(self) -> None:
