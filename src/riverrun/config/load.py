@@ -240,6 +240,12 @@ class _Loader:
             )
         self._check_login()
         self._check_serve()
+        for name, reference in self.values["alerts.channels"].items():
+            if not reference.startswith(("env:", "file:")):
+                self.problems.append(
+                    f"{self.origins['alerts.channels']}: alerts.channels.{name} may hold a secret, which does not belong "
+                    'here: write "env:NAME" or "file:PATH"'
+                )
         if attached or (state := running_state(self.project)) is None:
             return
         running = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}

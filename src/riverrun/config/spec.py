@@ -281,6 +281,37 @@ class DruidSettings:
 
 
 @dataclass(frozen=True)
+class AlertSettings:
+    """How alerts reach people: by SMS, and by whatever the Apprise library knows."""
+
+    sms_url: str = setting(
+        "", "Base URL of Infobip's API, or of a gateway that speaks it.", example="https://xyz.api.infobip.com"
+    )
+    sms_key: Secret = setting(Secret(), "API key for it.")
+    sms_sender: str = setting("", "The name (at most 11 letters) or number that receivers see.", example="riverrun")
+    sms_region: str = setting("", "The country of numbers that are written without one.", example="IE")
+    sms_entity_id: str = setting("", "Who we are registered as where a country asks for it (India: DLT).")
+    sms_template_id: str = setting("", "What our text is registered as there, where a rule does not say.")
+    sms_telemarketer_id: str = setting("", "Who sends for us there.", advanced=True)
+    sms_callback_url: str = setting(
+        "", "Where the provider reports what was delivered.", example="https://dash.example.org/api/alerts/delivered"
+    )
+    sms_most_parts: int = setting(
+        4, "A longer text is refused. A part has 160 characters, or 70 beyond GSM's.", minimum=1
+    )
+    sms_daily_parts: int = setting(1000, "Parts per day, in all. More wait for the next day. 0: no limit.", minimum=0)
+    sms_budget_zone: str = setting("UTC", "When a day begins.", example="Europe/Dublin", advanced=True)
+    sms_per_second: int = setting(10, "Messages per second, in all. 0: no limit.", minimum=0)
+    sms_per_receiver_hour: int = setting(20, "Messages per hour to one receiver. 0: no limit.", minimum=0)
+    sms_timeout_seconds: int = setting(10, "How long the provider may take to answer.", minimum=1, maximum=120)
+    channels: Mapping[str, str] = setting(
+        {},
+        "Other channels by name: where the Apprise URL of each is kept. `{to}` in the URL stands for the receiver.",
+        example='{ ops = "env:OPS_URL", mail = "file:secrets/mail-url.txt" }',
+    )
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a project, checked."""
 
@@ -293,6 +324,7 @@ class Settings:
     store: StoreSettings = StoreSettings()
     serve: ServeSettings = ServeSettings()
     druid: DruidSettings = DruidSettings()
+    alerts: AlertSettings = AlertSettings()
 
 
 @dataclass(frozen=True)
@@ -337,6 +369,7 @@ SECTIONS: Mapping[str, type] = {
     "store": StoreSettings,
     "serve": ServeSettings,
     "druid": DruidSettings,
+    "alerts": AlertSettings,
 }
 
 

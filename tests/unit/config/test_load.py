@@ -246,6 +246,13 @@ def test_serving_others_is_all_there_or_refused(project: Project, text: str, sai
     assert said in "\n".join(problems(project))
 
 
+def test_an_address_of_alerts_is_a_reference_and_is_not_shown(project: Project) -> None:
+    write(project, '[alerts.channels]\nops = "json://user:hunter2@example.org/"\nmail = "env:MAIL"\n')
+    [problem] = problems(project)
+    assert 'alerts.channels.ops may hold a secret, which does not belong here: write "env:NAME"' in problem
+    assert "hunter2" not in problem
+
+
 @pytest.mark.parametrize(
     ("host", "beyond"),
     [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("localhost", False), ("0.0.0.0", True),  # noqa: S104

@@ -1,0 +1,95 @@
+"""The channels that the settings name, and their limits; all problems at once."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from riverrun.alerts.channels.apprise import AppriseChannel
+from riverrun.alerts.channels.contract import Channel
+from riverrun.alerts.channels.limits import Budget, Limits, Rate
+from riverrun.alerts.channels.sms import SmsChannel, SmsConfig
+from riverrun.config.secret import Secret
+from riverrun.config.spec import AlertSettings
+from riverrun.errors import ConfigError
+
+SMS = "sms"
+HOUR_MS = 3_600_000
+
+
+def open_channels(
+    settings: AlertSettings, root: Path, environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, Channel], dict[str, Limits]]:
+    """Channels by name, and the limits of those that have any. `root` is where relative paths begin."""
+    environ = os.environ if environ is None else environ
+    channels: dict[str, Channel] = {}
+    problems: list[str] = []
+    limits: dict[str, Limits] = {}
+    if settings.sms_url or settings.sms_key:
+        try:
+            channels[SMS] = SmsChannel(_sms(settings))
+        except ConfigError as error:
+            problems += error.problems
+        try:
+            limits[SMS] = _limits(settings)
+        except (LookupError, ValueError, OSError):
+            problems.append(
+                f"alerts.sms_budget_zone {settings.sms_budget_zone!r} is no time zone, such as Europe/Dublin"
+            )
+    for name, reference in settings.channels.items():
+        if name == SMS:
+            problems.append("alerts.channels.sms: this name is the SMS channel's own")
+            continue
+        try:
+            channels[name] = AppriseChannel(name, _secret(name, reference, root, environ))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        for each in channels.values():
+            each.close()
+        raise ConfigError(problems)
+    return channels, limits
+
+
+def _sms(settings: AlertSettings) -> SmsConfig:
+    return SmsConfig(
+        url=settings.sms_url,
+        key=settings.sms_key,
+        sender=settings.sms_sender,
+        region=settings.sms_region,
+        entity=settings.sms_entity_id,
+        template=settings.sms_template_id,
+        telemarketer=settings.sms_telemarketer_id,
+        callback_url=settings.sms_callback_url,
+        most_parts=settings.sms_most_parts,
+        timeout_seconds=settings.sms_timeout_seconds,
+    )
+
+
+def _limits(settings: AlertSettings) -> Limits:
+    ZoneInfo(settings.sms_budget_zone)
+    return Limits(
+        rate=Rate(settings.sms_per_second),
+        per_receiver=Rate(settings.sms_per_receiver_hour, HOUR_MS),
+        budget=Budget(settings.sms_daily_parts, settings.sms_budget_zone),
+    )
+
+
+def _secret(name: str, reference: str, root: Path, environ: Mapping[str, str]) -> Secret:
+    kind, _, where = reference.partition(":")
+    if kind == "env" and where:
+        if where not in environ:
+            raise ConfigError([f"alerts.channels.{name} asks for the variable {where}, which is not set"])
+        return Secret(environ[where].strip())
+    if kind == "file" and where:
+        path = root / Path(where).expanduser()
+        try:
+            return Secret(path.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError(
+                [f"alerts.channels.{name} asks for the file {path}, which cannot be read: {reason}"]
+            ) from error
+    raise ConfigError(
+        [f'alerts.channels.{name} may hold a secret, which does not belong here: write "env:NAME" or "file:PATH"']
+    )
