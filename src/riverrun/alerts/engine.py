@@ -14,7 +14,18 @@ from typing import Protocol
 
 from riverrun.alerts.channels.contract import Delivery, Message
 from riverrun.alerts.episodes import Effect, TopicClock, Tracker
-from riverrun.alerts.ledger import Change, Episode, Ledger, Position, Record, folded, forgotten, kept, new_meta
+from riverrun.alerts.ledger import (
+    Change,
+    Episode,
+    Ledger,
+    Position,
+    Record,
+    Reported,
+    folded,
+    forgotten,
+    kept,
+    new_meta,
+)
 from riverrun.alerts.manners import Desk
 from riverrun.alerts.rows import MisfitError, RowReader
 from riverrun.alerts.rules import Rule
@@ -192,17 +203,22 @@ class Engine:
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_new: Callable[[], None] = lambda: None,
+        on_reports: Callable[[Sequence[Reported]], None] = lambda _: None,
     ) -> None:
         self._log = log
+        self._on_reports = on_reports
         self._clock = clock
         self._on_new = on_new
         self._lock = threading.Lock()
         ledger = folded(log.restore())
-        self._meta: list[Change] = []
+        # What is to be kept with the next commit besides what was decided.
+        self._besides: list[Change] = []
+        # What providers said while nobody was there to hear it.
+        self._reports = list(ledger.reports.values())
         if not ledger.namespace:
             meta = new_meta()
             ledger.put(meta)
-            self._meta = [kept(meta)]
+            self._besides = [kept(meta)]
         self.namespace = ledger.namespace
         self.watch = Watch(rules, ledger)
         self.desk = Desk(rules, ledger)
@@ -223,6 +239,7 @@ class Engine:
                 self.desk.take(effect, now)
             self.desk.tick(now)
             wanted = self.desk.changed or now - self._kept_at >= _COMMIT_MS
+        self._hear()
         if wanted:
             self._commit(now)
         return len(arrived.records)
@@ -230,12 +247,21 @@ class Engine:
     def _told(self, key: bytes, value: bytes | None) -> None:
         if value is None:
             self.desk.ledger.take(key, None)
-        elif (record := Ledger().take(key, value)) is not None:
+        elif isinstance(record := Ledger().take(key, value), Reported):
+            self._reports.append(record)
+        elif record is not None:
             self.desk.told(record)
+
+    def _hear(self) -> None:
+        """Reports become part of where messages stand, and then nobody needs them any more."""
+        reports, self._reports = self._reports, []
+        if reports:
+            self._on_reports(reports)
+            self._besides += [forgotten(each) for each in reports]
 
     def _commit(self, now: int) -> None:
         with self._lock:
-            changes = [*self._meta, *self.watch.drain(), *self.desk.drain()]
+            changes = [*self._besides, *self.watch.drain(), *self.desk.drain()]
         self._kept_at = now
         if not changes:
             return
@@ -244,7 +270,7 @@ class Engine:
         except BaseException:
             self._failed = True
             raise
-        self._meta = []
+        self._besides = []
         with self._lock:
             new = self.desk.published()
         if new:

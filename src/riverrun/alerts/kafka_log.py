@@ -7,6 +7,7 @@ those sends nothing again.
 """
 
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +15,8 @@ from typing import Self
 
 from riverrun.alerts.engine import Arrived, Incoming
 from riverrun.alerts.engine import Place as AnyPlace
-from riverrun.alerts.ledger import Change, Position, ledger_of
-from riverrun.errors import TopicExistsError
+from riverrun.alerts.ledger import Change, Ledger, Position, Watched, forgotten, kept, ledger_of
+from riverrun.errors import DeclarationError, RecordUnreadableError, TopicExistsError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.bulk import IDENTITY
 from riverrun.kafka.connection import Connection
@@ -23,10 +24,11 @@ from riverrun.kafka.consumer.reader import Reader, Span, spans
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
+from riverrun.model.table import TableSpec, table_from
 from riverrun.model.when import EARLIEST
 
 _LOG = logging.getLogger("riverrun.alerts")
-_FROM_PEOPLE = (b'["silence"', b'["ack"')
+_FROM_OTHERS = (b'["silence"', b'["ack"', b'["report"')
 _TURN_SECONDS = 0.02
 _TRANSACTION_SECONDS = 10.0
 
@@ -66,9 +68,7 @@ class KafkaLog:
         self._writer.close()
 
     def restore(self) -> Iterable[Change]:
-        if self._ledger not in self._admin.topics([self._ledger], config=False):
-            with contextlib.suppress(TopicExistsError):
-                self._admin.create_topic(self._ledger, partitions=1, replicas=0, config={"cleanup.policy": "compact"})
+        make_ledger(self._admin, self._ledger)
         # Before the ledger is read: this ends what an earlier process left open, so that nothing of it can still appear.
         for producer in (self._writer, self._noter):
             with producer.transaction():
@@ -114,7 +114,7 @@ class KafkaLog:
         records = [incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
         said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
-        return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_PEOPLE)])
+        return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_OTHERS)])
 
     def commit(self, changes: Sequence[Change]) -> None:
         with self._writer.transaction() as transaction:
@@ -139,11 +139,54 @@ def _trouble(text: str) -> None:
     _LOG.warning("Alerts wait: %s", text) if text else _LOG.warning("Alerts go on: the brokers answer again")
 
 
+def make_ledger(admin: Admin, topic: str) -> None:
+    """The topic, where it is not there yet."""
+    if topic not in admin.topics([topic], config=False):
+        with contextlib.suppress(TopicExistsError):
+            admin.create_topic(topic, partitions=1, replicas=0, config={"cleanup.policy": "compact"})
+
+
 def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
     """Write what somebody said, a silence or an acknowledgement, into the ledger of a process that may or may not run."""
     with Producer(connection) as producer:
         for key, value in changes:
             producer.send(ledger_of(app), value, key=key)
+
+
+def tell_tables(connection: Connection, app: str, tables: Mapping[str, TableSpec]) -> None:
+    """Tell the alert process what there is to watch now."""
+    admin = Admin(connection)
+    make_ledger(admin, ledger_of(app))
+    before = read_ledger(connection, app).tables
+    now = {name: Watched(name=name, spec=json.loads(json.dumps(each.as_dict()))) for name, each in tables.items()}
+    changes = [kept(each) for name, each in now.items() if before.get(name) != each]
+    changes += [forgotten(each) for name, each in before.items() if name not in now]
+    tell(connection, app, changes)
+
+
+def read_ledger(connection: Connection, app: str) -> Ledger:
+    """All there is in the ledger now; empty before there is one."""
+    admin, topic = Admin(connection), ledger_of(app)
+    ledger = Ledger()
+    if topic not in admin.topics([topic], config=False):
+        return ledger
+    with Reader(connection, spans(admin, [topic], start=EARLIEST)) as reader:
+        for batch in reader:
+            for each in batch:
+                ledger.take(each.key() or b"", each.value())
+    return ledger
+
+
+def tables_in(ledger: Ledger) -> dict[str, TableSpec]:
+    """What can be watched, by name."""
+    try:
+        return {name: table_from(each.spec) for name, each in ledger.tables.items()}
+    except (ValueError, KeyError, TypeError, DeclarationError) as error:
+        raise RecordUnreadableError(
+            "What alerts can watch cannot be read",
+            found=str(error),
+            hint="A newer riverrun may have written it: use that one",
+        ) from error
 
 
 def incoming(record: RawRecord) -> Incoming:

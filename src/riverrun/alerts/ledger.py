@@ -2,7 +2,8 @@
 
 The key of a record says what it is about, its value how that stands now; without a value it is forgotten. One process writes
 the episodes, cases, letters and positions, in one transaction with the offsets it has read. Silences and acknowledgements
-come from people, by whatever program they use.
+come from people, by whatever program they use; what can be watched, from the pipeline; reports of delivery, from whoever
+serves the provider's callbacks.
 """
 
 import secrets
@@ -151,7 +152,54 @@ class Ack(_Record, tag="ack"):
         return [self.rule, self.key, self.number]
 
 
-Record = Meta | Position | Episode | Case | Letter | Sent | Silence | Ack
+class Watched(_Record, tag="table"):
+    """What a rule can watch, as the pipeline has compiled it: so a rule is judged without Spark. `spec` is a TableSpec's."""
+
+    name: str
+    spec: dict[str, Any]
+
+    def about(self) -> list[Any]:
+        return [self.name]
+
+
+class Reported(_Record, tag="report"):
+    """What a provider said later of a message it took, as whoever serves its callbacks wrote it down. It is taken back when
+    it has become part of the message's `Sent`."""
+
+    id: str
+    state: Literal["sent", "delivered", "undelivered"]
+    reason: str = ""
+
+    def about(self) -> list[Any]:
+        return [self.id, self.state]
+
+
+class Standing(_Record, tag="channel"):
+    """How a channel is: why it is down, and since when; empty when it is not. `where` is what it sends to, in words."""
+
+    name: str
+    where: str = ""
+    problem: str = ""
+    since: int = 0
+
+    def about(self) -> list[Any]:
+        return [self.name]
+
+
+class Life(_Record, tag="life"):
+    """The process that judges and sends: the newest one. `ended` is set when it was stopped in order."""
+
+    begun: int
+    pid: int
+    host: str
+    rules: list[str] = []
+    ended: int = 0
+
+    def about(self) -> list[Any]:
+        return ["newest"]
+
+
+Record = Meta | Position | Episode | Case | Letter | Sent | Silence | Ack | Watched | Reported | Standing | Life
 Change = tuple[bytes, bytes | None]
 
 _encode = msgspec.json.Encoder().encode
@@ -190,6 +238,15 @@ class Ledger:
         self.sent: dict[str, Sent] = {}
         self.silences: dict[str, Silence] = {}
         self.acks: dict[tuple[str, str, int], Ack] = {}
+        self.tables: dict[str, Watched] = {}
+        self.reports: dict[tuple[str, str], Reported] = {}
+        self.channels: dict[str, Standing] = {}
+        self.lives: dict[str, Life] = {}
+
+    @property
+    def life(self) -> Life | None:
+        """The newest process."""
+        return next(iter(self.lives.values()), None)
 
     def take(self, key: bytes, value: bytes | None) -> Record | None:
         """A record as it is in the topic; gives what it says, None for one that takes something back."""
@@ -238,6 +295,10 @@ class Ledger:
             "sent": self.sent,
             "silence": self.silences,
             "ack": self.acks,
+            "table": self.tables,
+            "report": self.reports,
+            "channel": self.channels,
+            "life": self.lives,
         }
         if kind not in shelves:
             raise ValueError(f"there is no {kind}")
