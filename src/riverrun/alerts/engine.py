@@ -29,6 +29,7 @@ from riverrun.alerts.ledger import (
 from riverrun.alerts.manners import Desk
 from riverrun.alerts.rows import MisfitError, RowReader
 from riverrun.alerts.rules import Rule
+from riverrun.errors import TransactionError
 
 _LOG = logging.getLogger("riverrun.alerts")
 # What nobody waits for is kept this often: episodes that did not fire, and how far we are.
@@ -276,10 +277,8 @@ class Engine:
         if new:
             self._on_new()
 
-    def run(self, stop: threading.Event) -> None:
-        """Go on until `stop`."""
-        while not stop.is_set():
-            self.step()
+    def close(self) -> None:
+        """Keep what nobody waited for."""
         self._commit(self._clock())
 
     # --- for the sender ---
@@ -298,7 +297,7 @@ class Engine:
         """Keep where messages stand now. It returns when that survives a crash."""
         with self._lock:
             if self._failed:
-                raise RuntimeError("the ledger is not ours any more")
+                raise TransactionError("What the ledger has is not known any more", hint="Begin anew from it")
             records = self.desk.moving(changes)
         try:
             self._log.note(records)

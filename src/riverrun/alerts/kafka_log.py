@@ -153,6 +153,29 @@ def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
             producer.send(ledger_of(app), value, key=key)
 
 
+class Teller:
+    """`tell`, for who has something to say again and again; from any thread."""
+
+    def __init__(self, connection: Connection, app: str) -> None:
+        self._connection = connection
+        self._topic = ledger_of(app)
+        self._making = threading.Lock()
+        self._producer: Producer | None = None
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        """Returns when the ledger has it."""
+        with self._making:
+            if self._producer is None:
+                self._producer = Producer(self._connection)
+        waiting = [self._producer.send_soon(self._topic, value, key=key) for key, value in changes]
+        for each in waiting:
+            each.result()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+
+
 def tell_tables(connection: Connection, app: str, tables: Mapping[str, TableSpec]) -> None:
     """Tell the alert process what there is to watch now."""
     admin = Admin(connection)

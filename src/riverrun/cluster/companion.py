@@ -13,6 +13,7 @@ YOUNG_SECONDS = 30.0
 MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 3
+MOST_NEW = 65_536
 
 
 class Companion:
@@ -28,6 +29,7 @@ class Companion:
         self._process: GuardedProcess | None = None
         self._young_deaths = 0
         self._start_at = 0.0
+        self._read = -1
 
     @property
     def pid(self) -> int:
@@ -79,6 +81,17 @@ class Companion:
             log.seek(self._process.output_start)
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-TAIL_LINES:])
+
+    def new_lines(self) -> list[str]:
+        """Whole lines that it has said since the last call."""
+        if self._process is None:
+            return []
+        with self._log.open("rb") as log:
+            log.seek(max(self._read, self._process.output_start))
+            said = log.read(MOST_NEW)
+        whole = said[: said.rfind(b"\n") + 1]
+        self._read = max(self._read, self._process.output_start) + len(whole)
+        return [line for each in whole.decode(errors="replace").splitlines() if (line := each.strip())]
 
     def stop(self, seconds: float) -> None:
         """Ask, wait, then kill. May be called at any time, and twice."""

@@ -11,7 +11,7 @@ from riverrun.alerts.channels.contract import Delivery
 from riverrun.alerts.engine import Engine, Incoming
 from riverrun.alerts.ledger import Ack, Position, Silence, folded, forgotten, kept
 from riverrun.alerts.rules import Rule
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import RecordUnreadableError, TransactionError
 from support.watching import MINUTE, NOON, TOPIC, CrashError, Gateway, MemoryLog, record, rule
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_due_while_it_is_not_kept() -> None:
     with pytest.raises(CrashError):
         engine.step()
     assert engine.due(NOON) == []
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TransactionError):
         engine.moved({"x": Delivery()})
 
 
