@@ -59,39 +59,20 @@ class AlertsBeside:
 
     def catch_up(self) -> None:
         """Wait until everything that was written is judged, and what came of it is sent; a sentence when it is not."""
+        from riverrun.alerts.unfinished import NOT_STARTED, unfinished
+
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        left = "they have not started"
+        left = NOT_STARTED
         while left and time.monotonic() < deadline and not self._alerts.given_up:
             self.look()
             try:
-                left = self._left()
+                left = unfinished(self._connection, self._app.name)
             except RiverrunError as error:
                 left = str(error)
             if left:
                 time.sleep(LOOK_SECONDS)
         if left:
             self._notice(f"alerts are not done: {left}; the next run goes on from there")
-
-    def _left(self) -> str:
-        from riverrun.alerts.kafka_log import read_ledger
-        from riverrun.kafka.admin.admin import Admin
-        from riverrun.model.state import Place
-
-        ledger = read_ledger(self._connection, self._app.name)
-        if not ledger.positions or ledger.life is None:
-            return "they have not started"
-        admin = Admin(self._connection)
-        ends = admin.offsets([Place(*place) for place in ledger.positions], "latest", committed_only=True)
-        behind = sum(max(0, end - ledger.positions[place.topic, place.partition].offset) for place, end in ends.items())
-        if behind:
-            return f"{behind} rows are not judged"
-        sent = ledger.sent
-        waiting = sum(
-            1
-            for id_, each in ledger.letters.items()
-            if each.stage == "out" and (id_ not in sent or sent[id_].delivery.state in ("due", "trying"))
-        )
-        return f"{waiting} messages are not sent" if waiting else ""
 
 
 def check_channels(settings: "Loaded", app: "App") -> None:

@@ -82,7 +82,8 @@ def _sms(settings: AlertSettings) -> SmsConfig:
 
 
 def _to(phones: LocalPhones, settings: AlertSettings) -> SmsChannel:
-    config = replace(_sms(settings), url=phones.address, key=phones.key, sender=settings.sms_sender or "riverrun")
+    sender = settings.sms_sender or "riverrun"
+    config = replace(_sms(settings), url=phones.address, key=phones.key, sender=sender, any_number=True)
     return SmsChannel(config, where=f"phones on this machine, {phones.address}/", callback=phones.callback)
 
 

@@ -30,7 +30,7 @@ from riverrun.alerts.channels.contract import (
     text_problem,
 )
 from riverrun.alerts.channels.parts import parts_of
-from riverrun.alerts.channels.phone import is_region, number_of
+from riverrun.alerts.channels.phone import Number, is_region, number_of
 from riverrun.config.secret import Secret
 from riverrun.config.spec import is_loopback
 from riverrun.errors import ConfigError
@@ -61,7 +61,8 @@ _CLOSED: tuple[type[httpx.HTTPError], ...] = (httpx.ConnectError, httpx.ConnectT
 
 @dataclass(frozen=True)
 class SmsConfig:
-    """`entity` and `template` are what a regulated country has the sender and the text registered under (India: DLT)."""
+    """`entity` and `template` are what a regulated country has the sender and the text registered under (India: DLT).
+    `any_number`: it is no network, and takes what no network has."""
 
     url: str
     key: Secret
@@ -73,6 +74,7 @@ class SmsConfig:
     callback_url: str = ""
     most_parts: int = 4
     timeout_seconds: float = 10.0
+    any_number: bool = False
 
 
 class Marks:
@@ -150,7 +152,7 @@ class SmsChannel:
     # --- before ---
 
     def weigh(self, message: Message) -> Weight:
-        number = number_of(message.receiver, self._config.region)
+        number = self._number(message)
         if number.problem:
             return Weight(problem=f"the receiver cannot get an SMS: {number.problem}")
         if problem := text_problem(message.text):
@@ -164,10 +166,13 @@ class SmsChannel:
             return Weight(parts, "a number in India needs alerts.sms_entity_id and a registered template")
         return Weight(parts)
 
+    def _number(self, message: Message) -> Number:
+        return number_of(message.receiver, self._config.region, any_number=self._config.any_number)
+
     # --- sending ---
 
     def send(self, message: Message, provider_id: str) -> Answer:
-        number = number_of(message.receiver, self._config.region)
+        number = self._number(message)
         if number.problem:
             return Refused(number.problem)
         try:
