@@ -37,13 +37,12 @@ def high_load(readings: DataFrame) -> DataFrame:
     return readings.where("load_kw > 2.0")
 
 
-# There is a reading each minute: one and a half without one above 2 kW, and the episode is over. A reading that is not above
-# has no session, and is not left out by `where`: it tells the time all the same.
+# There is a reading each minute: one and a half without one above 2 kW, and the episode is over.
 EPISODES = """
     select house_id, street, owner, min(at) as began, max(at) + interval 1 minute as ended,
         timestampdiff(minute, min(at), max(at)) + 1 as minutes, max(load_kw) as peak_kw
-    from readings left join houses using (house_id)
-    group by session_window(at, if(load_kw > 2.0, '90 seconds', '0 seconds')), house_id, street, owner"""
+    from readings left join houses using (house_id) where load_kw > 2.0
+    group by session_window(at, '90 seconds'), house_id, street, owner"""
 app.sql("episodes", EPISODES, key=("house_id", "began"), time="ended")
 
 # --- what people hear ---
