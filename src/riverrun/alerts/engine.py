@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from riverrun.alerts.channels.contract import Delivery, Message
 from riverrun.alerts.episodes import Effect, TopicClock, Tracker
 from riverrun.alerts.ledger import (
@@ -52,11 +54,13 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What came: records, the partitions of which there is more, and what people wrote into the ledger."""
+    """What came: records, the partitions of which there is more, what others wrote into the ledger, and the offset to read
+    next of each partition. Behind the last record there may be marks of transactions, which are no records."""
 
     records: Sequence[Incoming] = ()
     behind: frozenset[Place] = frozenset()
     told: Sequence[Change] = ()
+    next: Mapping[Place, int] = field(default_factory=dict)
 
 
 class Log(Protocol):
@@ -119,6 +123,14 @@ class Watch:
     @property
     def positions(self) -> Mapping[Place, Position]:
         return self._positions
+
+    def reached(self, offsets: Mapping[Place, int]) -> None:
+        """All before these offsets was given to `take`."""
+        for place, offset in offsets.items():
+            position = self._positions.get(place)
+            if position is not None and offset > position.offset:
+                self._positions[place] = msgspec.structs.replace(position, offset=offset)
+                self._moved.add(place)
 
     def take(self, records: Sequence[Incoming], behind: Iterable[Place] = ()) -> Iterator[Effect]:
         """Judge records."""
@@ -238,6 +250,7 @@ class Engine:
                 self._told(key, value)
             for effect in self.watch.take(arrived.records, arrived.behind):
                 self.desk.take(effect, now)
+            self.watch.reached(arrived.next)
             self.desk.tick(now)
             wanted = self.desk.changed or now - self._kept_at >= _COMMIT_MS
         self._hear()

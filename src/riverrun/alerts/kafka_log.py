@@ -114,14 +114,16 @@ class KafkaLog:
         records = [incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
         said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
-        return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_OTHERS)])
+        following = self._reader.next if self._reader is not None else {}
+        heard = [each for each in said if each[0].startswith(_FROM_OTHERS)]
+        return Arrived(records, behind, heard, {(each.topic, each.partition): at for each, at in following.items()})
 
     def commit(self, changes: Sequence[Change]) -> None:
         with self._writer.transaction() as transaction:
             for key, value in changes:
                 transaction.send_soon(self._ledger, value, key=key)
             if self._reader is not None:
-                transaction.commit_offsets(self._reader.client)
+                transaction.commit_offsets(self._reader.client, self._reader.next)
 
     def note(self, changes: Sequence[Change]) -> None:
         with self._noting, self._noter.transaction() as transaction:
