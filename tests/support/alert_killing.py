@@ -122,9 +122,12 @@ def survive(
             town = Town(connection, episodes, rate)
             town.start()
             for number, crash in enumerate(plan, 1):
+                run.await_work()
+                # While it sends: what is under way is what may be lost.
+                await_requests(gateway.book, town)
                 run.strike(crash)
-                shown = len(gateway.book.requests())
-                say(f"kill {number}/{len(plan)}: {crash.victim}; {town.sent} episodes sent, {shown} requests made")
+                made = len(gateway.book.requests())
+                say(f"kill {number}/{len(plan)}: {crash.victim}; {town.sent} episodes sent, {made} requests made")
             town.join(1800)
             assert town.error is None, town.error
             run.finish(1800)
@@ -133,6 +136,14 @@ def survive(
             check_sends_nothing_again(run, gateway.book, connection)
             requests = len(gateway.book.requests())
     return Outcome(run.killed, episodes, requests, time.monotonic() - begun)
+
+
+def await_requests(book: Book, town: Town) -> None:
+    """Until some more requests have been made, or there are no more to make."""
+    before, deadline = len(book.requests()), time.monotonic() + 180
+    while len(book.requests()) < min(before + 20, town.episodes):
+        assert time.monotonic() < deadline, "nothing is sent"
+        time.sleep(0.05)
 
 
 def check(book: Book, episodes: int) -> None:
