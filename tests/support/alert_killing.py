@@ -131,7 +131,8 @@ def survive(
             town.join(1800)
             assert town.error is None, town.error
             run.finish(1800)
-            assert unfinished(connection, "town") == ""
+            left = unfinished(connection, "town")
+            assert not left, left
             check(gateway.book, episodes)
             check_sends_nothing_again(run, gateway.book, connection)
             requests = len(gateway.book.requests())

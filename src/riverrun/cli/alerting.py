@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 STOP_SECONDS = 20.0
-# How long alerts may take to judge and send what a finished pipeline wrote.
+# How long nothing may come of it while alerts judge and send what a finished pipeline wrote.
 CATCH_UP_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 NEEDED = ("phonenumbers", "starlette", "uvicorn")
@@ -65,10 +65,13 @@ class AlertsBeside:
         left = NOT_STARTED
         while left and time.monotonic() < deadline and not self._alerts.given_up:
             self.look()
+            before = left
             try:
                 left = unfinished(self._connection, self._app.name)
             except RiverrunError as error:
                 left = str(error)
+            if left != before:
+                deadline = time.monotonic() + CATCH_UP_SECONDS
             if left:
                 time.sleep(LOOK_SECONDS)
         if left:
