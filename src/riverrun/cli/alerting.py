@@ -2,6 +2,7 @@
 provider is set, as processes of their own, and looks after them."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -57,8 +58,8 @@ class AlertsBeside:
             self._told = True
             self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")
 
-    def catch_up(self) -> None:
-        """Wait until everything that was written is judged, and what came of it is sent; a sentence when it is not."""
+    def catch_up(self, stop: threading.Event) -> None:
+        """Wait until all that was written is judged, and what came of it is sent, or `stop`; a sentence when it is not."""
         from riverrun.alerts.unfinished import NOT_STARTED, unfinished
 
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -72,8 +73,8 @@ class AlertsBeside:
                 left = str(error)
             if left != before:
                 deadline = time.monotonic() + CATCH_UP_SECONDS
-            if left:
-                time.sleep(LOOK_SECONDS)
+            if left and stop.wait(LOOK_SECONDS):
+                break
         if left:
             self._notice(f"alerts are not done: {left}; the next run goes on from there")
 
