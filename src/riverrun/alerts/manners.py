@@ -78,9 +78,9 @@ class Desk:
         self._providers = {
             each.delivery.provider_id: id_ for id_, each in ledger.sent.items() if each.delivery.provider_id
         }
-        # When the first of those is to be escalated; -1: to be worked out anew.
-        self._escalation = -1
         self._unanswered = {place for place, each in ledger.cases.items() if self._may_escalate(each)}
+        # Before that none of them is to be escalated.
+        self._next_escalation = self._first_escalation()
         # When letters went out to each receiver, for digests.
         self._recent: dict[tuple[str, str], deque[int]] = {}
         for each in out:
@@ -109,7 +109,10 @@ class Desk:
 
     def _put(self, record: Record) -> None:
         self.ledger.put(record)
-        self._escalation = -1
+        if isinstance(record, Letter) and record.stage in ("out", "listed") and record.rule in self._rules:
+            escalate = self._rules[record.rule].alert.escalate
+            after = escalate.after_ms if escalate is not None else NEVER
+            self._next_escalation = min(self._next_escalation, record.until + after)
         key, value = kept(record)
         self._changes[key] = value
 
@@ -267,6 +270,7 @@ class Desk:
         if now >= self._next_escalation:
             for place in [each for each in self._unanswered if self._escalates_at(self.ledger.cases[each]) <= now]:
                 self._escalate(self.ledger.cases[place], now)
+            self._next_escalation = self._first_escalation()
         if now - self._swept >= _SWEEP_MS:
             self._sweep(now)
 
@@ -279,13 +283,8 @@ class Desk:
         self.tick(now)
         yield now
 
-    @property
-    def _next_escalation(self) -> int:
-        """Worked out when something has changed: of many cases, at most rows nothing has."""
-        if self._escalation < 0:
-            found = (self._escalates_at(self.ledger.cases[each]) for each in self._unanswered)
-            self._escalation = min(found, default=NEVER)
-        return self._escalation
+    def _first_escalation(self) -> int:
+        return min((self._escalates_at(self.ledger.cases[each]) for each in self._unanswered), default=NEVER)
 
     def _let_go(self, now: int) -> None:
         letters = [self.ledger.letters[id_] for id_ in self._waiting]
@@ -397,7 +396,6 @@ class Desk:
         if isinstance(record, Silence | Ack):
             self.ledger.put(record)
         if isinstance(record, Ack):
-            self._escalation = -1
             self._unanswered.discard((record.rule, record.key, record.number))
 
     def due(self, now: int) -> list[tuple[Message, Delivery]]:
