@@ -75,7 +75,8 @@ class Town:
         self.root = root
         self.name = f"town-{secrets.token_hex(4)}"
         self.topic = f"{self.name}.readings"
-        Admin(self.connection).create_topic(self.topic, partitions=2, replicas=0, config={})
+        self.admin = Admin(self.connection)
+        self.admin.create_topic(self.topic, partitions=2, replicas=0, config={})
         (root / "app.py").write_text(APP.replace("NAME", self.name).replace("TOPIC", self.topic))
         (root / "riverrun.toml").write_text(
             f'[project]\napp = "app.py"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
@@ -112,7 +113,7 @@ class Town:
     def end(self) -> int:
         """Where the ledger ends."""
         place = Place(ledger_of(self.name), 0)
-        return Admin(self.connection).offsets([place], "latest")[place]
+        return self.admin.offsets([place], "latest")[place]
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _list(
         and key in ("", each.key)
         and each.made >= begin
     ]
-    cases.sort(key=lambda each: (each.made, each.rule, each.key, each.number), reverse=True)
+    cases.sort(key=lambda each: (each.made, each.at, each.rule, each.key, each.number), reverse=True)
     rows = [case_row(ledger, each, now) for each in cases[:limit]]
     for line in troubles(ledger, now, _runs) if opened.app.alerts else ():
         say(shown(line))
