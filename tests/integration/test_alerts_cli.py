@@ -293,7 +293,7 @@ def test_a_test_is_shown_and_sent_once_outside_the_ledger(alerts: Terminal, monk
     town = alerts.town
     shown = alerts("test", "spike")
     assert shown.code == 1
-    assert "there is no channel ops" in shown.out
+    assert "alerts.channels.ops is not set" in shown.out
     with SmsGateway(delivery_ms=0) as gateway:
         monkeypatch.setenv("RIVERRUN_ALERTS_SMS_URL", gateway.address)
         monkeypatch.setenv("RIVERRUN_ALERTS_SMS_KEY", gateway.key.reveal())

@@ -22,6 +22,7 @@ _ELSEWHERE = {
     "unsilence": ("riverrun.cli.alerts_said", "unsilence"),
     "test": ("riverrun.cli.alerts_tried", "test"),
     "dry-run": ("riverrun.cli.alerts_tried", "dry_run"),
+    "run": ("riverrun.cli.alerts_run", "run_alerts"),
 }
 
 

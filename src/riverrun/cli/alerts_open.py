@@ -55,32 +55,30 @@ class Opened:
             raise unknown(f"The app {self.app.name} has no alert {name!r}", name, names)
         return name
 
-    def rules(self, ledger: "Ledger", names: Sequence[str] = ()) -> "list[Rule]":
-        """The app's alerts (these, if any are named) over what the pipeline told can be watched. No Spark is needed."""
-        from riverrun.alerts.kafka_log import tables_in
-        from riverrun.alerts.rules import rules_of_app
 
-        if not self.app.alerts:
-            raise UsageError(f"The app {self.app.name} has no alerts", hint="Declare one: app.alert(…); docs/alerts.md")
-        tables = tables_in(ledger)
-        if not tables:
-            raise NotRunningError(
-                f"Nobody knows yet what the alerts of {self.app.name} watch",
-                hint="Start the pipeline once: `riverrun run`",
-            )
-        wanted = names or list(self.app.alerts)
-        for name in wanted:
-            watched = self.app.alerts[name].watched
-            if watched not in tables and (watched in self.app.streams or watched in self.app.topics):
-                raise NotRunningError(
-                    f"The alert {name} watches {watched}, which was not watched when the pipeline last ran",
-                    hint="Start the pipeline once: `riverrun run`",
-                )
-        rules, wrong = rules_of_app(self.app, tables)
-        lines = [self.app.alerts[name].line for name in wanted]
-        if mistakes := [f"{line}: {error}" for line, error in wrong if line in lines]:
-            raise PipelineError(mistakes, file=self.app.file)
-        return [each for each in rules if each.name in wanted]
+def known_rules(app: "App", ledger: "Ledger", names: Sequence[str] = ()) -> "list[Rule]":
+    """The app's alerts (these, if any are named) over what the pipeline has told can be watched; all that is wrong at once.
+    No Spark is needed."""
+    from riverrun.alerts.kafka_log import tables_in
+    from riverrun.alerts.rules import rules_of_app
+
+    if not app.alerts:
+        raise UsageError(f"The app {app.name} has no alerts", hint="Declare one: app.alert(…); docs/alerts.md")
+    again = "Start the pipeline once: `riverrun run`"
+    tables = tables_in(ledger)
+    if not tables:
+        raise NotRunningError(f"Nobody knows yet what the alerts of {app.name} watch", hint=again)
+    wanted = names or list(app.alerts)
+    for name in wanted:
+        watched = app.alerts[name].watched
+        if watched not in tables and (watched in app.streams or watched in app.topics):
+            what = f"The alert {name} watches {watched}, which was not watched when the pipeline last ran"
+            raise NotRunningError(what, hint=again)
+    rules, wrong = rules_of_app(app, tables)
+    lines = [app.alerts[name].line for name in wanted]
+    if mistakes := [f"{line}: {error}" for line, error in wrong if line in lines]:
+        raise PipelineError(mistakes, file=app.file)
+    return [each for each in rules if each.name in wanted]
 
 
 def open_alerts(app_file: str | None, bootstrap: str | None) -> Opened:

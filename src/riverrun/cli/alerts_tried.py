@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.alerts_open import now_ms, open_alerts, past_ms, shown
+from riverrun.cli.alerts_open import known_rules, now_ms, open_alerts, past_ms, shown
 from riverrun.cli.context import app_option, cluster_option, confirm
 from riverrun.cli.output import Progress, json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
@@ -53,9 +53,10 @@ def test(
     silences nor quiet hours nor limits hold it. Exit code 1: it cannot be sent, or was not.
     """
     opened = open_alerts(app_file, bootstrap)
-    [rule] = opened.rules(opened.ledger(), [opened.known(alert)])
+    [rule] = known_rules(opened.app, opened.ledger(), [opened.known(alert)])
     from riverrun.alerts.channels.opening import open_channels
     from riverrun.alerts.trial import given_row, trial_of
+    from riverrun.cli.alerts_run import local_phones
 
     seen = given_row(rule, row, now_ms()) if row else _newest(opened, rule)
     trial = trial_of(rule, seen, to)
@@ -66,7 +67,9 @@ def test(
             list(map(shown, trial.receivers)),
             yes=yes,
         )
-    channels, _ = open_channels(opened.settings.settings.alerts, opened.settings.project.root)
+    settings = opened.settings
+    phones = local_phones(settings, {rule.alert.channel}, seconds=0)
+    channels, _ = open_channels(settings.settings.alerts, settings.project.root, phones=phones)
     try:
         messages = [_tried(trial, receiver, channels, send=send) for receiver in trial.receivers]
     finally:
@@ -107,15 +110,14 @@ def _newest(opened: "Opened", rule: "Rule") -> "Seen":
 
 def _tried(trial: "Trial", receiver: str, channels: "Mapping[str, Channel]", *, send: bool) -> dict[str, Any]:
     from riverrun.alerts.trial import send_once
+    from riverrun.cli.alerts_run import no_channel
 
     message = trial.message(receiver, marked=send, now=now_ms())
     channel = channels.get(message.channel)
     found: dict[str, Any] = {"receiver": receiver, "channel": message.channel, "parts": None, "problem": ""}
     found |= {"sent": None, "answer": ""}
     if channel is None:
-        where = "[alerts] sms_url" if message.channel == "sms" else f"[alerts.channels] {message.channel}"
-        found["problem"] = f"there is no channel {message.channel}: set {where} in riverrun.toml"
-        return found
+        return found | {"problem": no_channel(message.channel)}
     weight = channel.weigh(message)
     found |= {"parts": weight.parts, "problem": weight.problem}
     if send and not weight.problem:
@@ -168,7 +170,7 @@ def dry_run(*, alert: str, since: str, until: str, app_file: str | None, bootstr
         raise UsageError("--until is not after --since", expected="a time after it", found=repr(until))
     opened = open_alerts(app_file, bootstrap)
     names = [opened.known(alert)] if alert else []
-    rules = opened.rules(opened.ledger(), names)
+    rules = known_rules(opened.app, opened.ledger(), names)
     began = time.monotonic()
     found = judge(rules, _history(opened, rules, begin, end), until=min(now_ms(), end or now_ms()))
     if as_json:
