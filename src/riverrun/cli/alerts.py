@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from riverrun.model.alert import Alert
 
 _MOST = 100
+# A reason may be long; `show` has all of it.
+_WIDEST = 60
 # Commands in files of their own: name → (module, attribute).
 _ELSEWHERE = {
     "ack": ("riverrun.cli.alerts_said", "ack"),
@@ -119,10 +121,10 @@ def _list(
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
     since = row["since"][:19].replace("T", " ") + "Z"
-    told = {name: shown(row[name]) for name in ("told", "text")}
+    told, text = shown(row["told"]), shown(row["text"])
     return {
         "severity": row["severity"], "alert": row["alert"], "key": shown(row["key"]), "since": since,
-        "state": row["state"], **told,
+        "state": row["state"], "told": told if len(told) <= _WIDEST else f"{told[: _WIDEST - 1]}…", "text": text,
     }  # fmt: skip
 
 
