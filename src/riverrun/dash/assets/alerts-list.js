@@ -1,0 +1,95 @@
+// Lists whose rows are made once and replaced only when they change: a button that has the focus keeps it.
+import { el } from "./dom.js";
+import { at, coverOf, lasted, named, plain, sentOf, sign, since, stateOf, toOf } from "./alerts-words.js";
+
+export class List {
+  constructor(box, title, make) {
+    Object.assign(this, { box, title, make, rows: new Map() });
+  }
+
+  fill(items) {
+    const wanted = new Set(items.map(([id]) => id));
+    for (const [id, { node }] of this.rows) {
+      if (wanted.has(id)) continue;
+      const focused = node.contains(document.activeElement);
+      node.remove();
+      this.rows.delete(id);
+      if (focused) this.title.focus({ preventScroll: true });
+    }
+    items.forEach(([id, item], place) => {
+      const mark = JSON.stringify(item);
+      let row = this.rows.get(id);
+      if (row?.mark !== mark) {
+        const node = this.make(id, item);
+        if (row) swap(row.node, node);
+        row = { node, mark };
+        this.rows.set(id, row);
+      }
+      const there = this.box.children[place] ?? null;
+      if (there !== row.node) this.box.insertBefore(row.node, there);
+    });
+    this.box.hidden = !items.length;
+  }
+}
+
+function swap(old, node) {
+  const focused = old.contains(document.activeElement) ? document.activeElement.dataset.does : null;
+  old.replaceWith(node);
+  if (focused) (node.querySelector(`[data-does="${focused}"]`) ?? node.querySelector("button"))?.focus({ preventScroll: true });
+}
+
+const button = (does, text, about, onclick, style = "") => el("button", { type: "button", class: `button ${style}`.trim(), "data-does": does, "aria-label": `${text} ${about}`, onclick }, text);
+
+const opener = (id, it, open) => el("button", { type: "button", class: "case-open", "data-does": "open", onclick: () => open(id) }, named(it));
+
+function row(id, it, open, ...parts) {
+  return el("li", { class: "case", "data-id": id, "data-severity": it.severity, onclick: (event) => !event.target.closest("button") && !String(getSelection()) && open(id) }, ...parts);
+}
+
+export function firing({ open, acknowledge, silence, now }) {
+  return (id, it) => row(id, it, open,
+    sign(it.severity),
+    el("div", { class: "case-main" },
+      el("p", { class: "case-head" }, opener(id, it, open), el("span", { class: "case-age" }, since(it.made))),
+      it.text ? el("p", { class: "case-text" }, plain(it.text)) : null,
+      el("p", { class: "case-meta" }, ...about(it, now()))),
+    el("div", { class: "case-do" },
+      it.state !== "firing" || it.ack ? null : button("acknowledge", "Acknowledge", named(it), (event) => acknowledge(it, event.currentTarget), "strong"),
+      it.silence ? null : button("silence", "Silence…", named(it), () => silence(it))));
+}
+
+function about(it, now) {
+  const parts = [`since ${at(it.made, now)}`, toOf(it), ...sentOf(it.sent)];
+  if (it.until) parts.push(`until ${at(it.until, now)}`);
+  if (it.silence) parts.push(el("span", { class: "mark-of" }, `silenced by ${plain(it.silence.by) || "somebody"} until ${at(it.silence.until, now)}${it.silence.why ? `: ${plain(it.silence.why)}` : ""}`));
+  else if (it.reason) parts.push(plain(it.reason));
+  if (it.escalated) parts.push(el("span", { class: "mark-of" }, "escalated"));
+  if (it.ack) parts.push(el("span", { class: "mark-of", "data-tone": "good" }, `acknowledged by ${plain(it.ack.by) || "somebody"} at ${at(it.ack.at, now)}`));
+  return parts.map((part) => (typeof part === "string" ? el("span", {}, part) : part));
+}
+
+export function past({ open, now }) {
+  return (id, it) => row(id, it, open,
+    sign(it.severity),
+    el("time", { class: "when", datetime: new Date(it.made).toISOString() }, at(it.made, now())),
+    el("p", { class: "case-head" }, opener(id, it, open), it.text ? el("span", { class: "case-text" }, plain(it.text)) : null),
+    el("span", { class: "lasted" }, it.state === "once" ? "once" : lasted(it.ended - it.made)),
+    el("p", { class: "case-meta" }, ...sentOf(it.sent)));
+}
+
+export function dead({ open, now }) {
+  return (id, it) => el("li", { class: "case", "data-id": id },
+    el("div", { class: "case-main" },
+      el("p", { class: "case-head" }, el("button", { type: "button", class: "case-open", "data-does": "open", onclick: () => open(it) }, named(it)), el("span", { class: "case-age" }, at(it.at, now()))),
+      el("p", { class: "case-reason" }, plain(it.reason) || "no reason was given"),
+      el("p", { class: "case-meta" }, stateOf(it.state), el("span", {}, it.to ? `to ${plain(it.to)}` : "to nobody"), el("span", {}, it.channel), it.kind === "fired" ? null : el("span", {}, it.kind))));
+}
+
+export function silenced({ end, now }) {
+  return (id, it) => el("li", { class: "case", "data-id": id },
+    el("div", { class: "case-main" },
+      el("p", { class: "case-head" }, el("b", {}, coverOf(it))),
+      it.why ? el("p", { class: "case-text" }, plain(it.why)) : null,
+      el("p", { class: "case-meta" }, el("span", {}, `until ${at(it.until, now())}`), it.by ? el("span", {}, `by ${plain(it.by)}`) : null)),
+    el("div", { class: "case-do" }, button("end", "End now", coverOf(it), (event) => end(it, event.currentTarget))));
+}
