@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from riverrun.alerts.channels.contract import Delivery, Message, State
@@ -112,6 +113,7 @@ def fired(
     ago: float = 4,
     to: Sequence[str] = (PHONE,),
     text: str = "",
+    load: float = 2.4,
     stage: Stage = "out",
     until: int = 0,
     note: str = "",
@@ -122,7 +124,7 @@ def fired(
 ) -> list[Record]:
     """A case that fired so many minutes ago, with its messages; `resolved`: and was over so many minutes ago."""
     made = now_ms() - round(ago * MINUTE)
-    said = text or f"Your home draws 2.4 kW, and the limit is 2.0 kW. House {key}."
+    said = text or f"Your home draws {load} kW, and the limit is 2.0 kW. House {key}."
     letters: list[Letter] = []
 
     def write(kind: Kind, at: int, words: str) -> None:
@@ -147,14 +149,11 @@ def fired(
     ended = -1
     if resolved >= 0:
         ended = now_ms() - round(resolved * MINUTE)
-        write("resolved", ended, f"Your home is back at 1.6 kW. House {key}.")
-    row = {
-        "house_id": key,
-        "load_kw": 2.4,
-        "phone": to[0] if to else None,
-        "owner": "Ada",
-        "at": "2026-11-16T19:00:00+00:00",
-    }
+        # Who could not be told that it began is not told that it is over.
+        if delivery != "refused":
+            write("resolved", ended, f"Your home is back at 1.6 kW. House {key}.")
+    moment = datetime.fromtimestamp((made - 300) / 1000, UTC).isoformat(timespec="milliseconds")
+    row = {"house_id": key, "load_kw": load, "phone": to[0] if to else None, "owner": "Ada Byrne", "at": moment}
     one = Case(
         **{
             "rule": rule, "key": key, "number": number, "place": f"house_now[1]@{4100 + number}", "since": made - 2 * MINUTE,
@@ -192,7 +191,7 @@ def evening() -> list[Record]:
         return f"Your home in {streets[house % 5]} draws {load:.1f} kW: over the limit of 2.0 kW."
 
     records += fired(
-        "house-00417", ago=11, text=words(417, 4.6), severity="critical", to=(PHONE, "+353871112222"),
+        "house-00417", ago=11, text=words(417, 4.6), load=4.6, severity="critical", to=(PHONE, "+353871112222"),
         escalated=now_ms() - MINUTE,
     )  # fmt: skip
     records += fired("house-00042", ago=4.2, text=words(42, 2.4), to=("+353861230042",))

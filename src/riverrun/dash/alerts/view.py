@@ -147,7 +147,8 @@ def _case(ledger: Ledger, case: Case, silences: _Silences) -> dict[str, Any]:
         "made": case.made,
         "ended": case.ended,
         "escalated": case.escalated > 0,
-        "text": letters[-1].message.text if letters else "",
+        # What is over is known by what it began with.
+        "text": letters[-1 if case.state == "firing" else 0].message.text if letters else "",
         "to": [masked(each) for each in receivers[:MOST_RECEIVERS]],
         "others": max(0, len(receivers) - MOST_RECEIVERS),
         "sent": dict(Counter(_stands(ledger, each) for each in letters)),

@@ -1,6 +1,6 @@
 // Lists whose rows are made once and replaced only when they change: a button that has the focus keeps it.
 import { el } from "./dom.js";
-import { at, coverOf, lasted, named, plain, sentOf, sign, since, stateOf, toOf } from "./alerts-words.js";
+import { at, coverOf, dotted, lasted, named, plain, sentOf, sign, since, stateOf, toOf } from "./alerts-words.js";
 
 export class List {
   constructor(box, title, make) {
@@ -43,7 +43,7 @@ const button = (does, text, about, onclick, style = "") => el("button", { type: 
 const opener = (id, it, open) => el("button", { type: "button", class: "case-open", "data-does": "open", onclick: () => open(id) }, named(it));
 
 function row(id, it, open, ...parts) {
-  return el("li", { class: "case", "data-id": id, "data-severity": it.severity, onclick: (event) => !event.target.closest("button") && !String(getSelection()) && open(id) }, ...parts);
+  return el("li", { class: "case", "data-id": id, "data-severity": it.severity, "data-acked": Boolean(it.ack), onclick: (event) => !event.target.closest("button") && !String(getSelection()) && open(id) }, ...parts);
 }
 
 export function firing({ open, acknowledge, silence, now }) {
@@ -54,7 +54,7 @@ export function firing({ open, acknowledge, silence, now }) {
       it.text ? el("p", { class: "case-text" }, plain(it.text)) : null,
       el("p", { class: "case-meta" }, ...about(it, now()))),
     el("div", { class: "case-do" },
-      it.state !== "firing" || it.ack ? null : button("acknowledge", "Acknowledge", named(it), (event) => acknowledge(it, event.currentTarget), "strong"),
+      it.state !== "firing" || it.ack ? null : button("acknowledge", "Acknowledge", named(it), (event) => acknowledge(it, event.currentTarget), it.list === "held" ? "" : "main"),
       it.silence ? null : button("silence", "Silence…", named(it), () => silence(it))));
 }
 
@@ -65,7 +65,7 @@ function about(it, now) {
   else if (it.reason) parts.push(plain(it.reason));
   if (it.escalated) parts.push(el("span", { class: "mark-of" }, "escalated"));
   if (it.ack) parts.push(el("span", { class: "mark-of", "data-tone": "good" }, `acknowledged by ${plain(it.ack.by) || "somebody"} at ${at(it.ack.at, now)}`));
-  return parts.map((part) => (typeof part === "string" ? el("span", {}, part) : part));
+  return dotted(...parts);
 }
 
 export function past({ open, now }) {
@@ -74,7 +74,7 @@ export function past({ open, now }) {
     el("time", { class: "when", datetime: new Date(it.made).toISOString() }, at(it.made, now())),
     el("p", { class: "case-head" }, opener(id, it, open), it.text ? el("span", { class: "case-text" }, plain(it.text)) : null),
     el("span", { class: "lasted" }, it.state === "once" ? "once" : lasted(it.ended - it.made)),
-    el("p", { class: "case-meta" }, ...sentOf(it.sent)));
+    el("p", { class: "case-meta" }, ...dotted(...sentOf(it.sent))));
 }
 
 export function dead({ open, now }) {
@@ -82,7 +82,7 @@ export function dead({ open, now }) {
     el("div", { class: "case-main" },
       el("p", { class: "case-head" }, el("button", { type: "button", class: "case-open", "data-does": "open", onclick: () => open(it) }, named(it)), el("span", { class: "case-age" }, at(it.at, now()))),
       el("p", { class: "case-reason" }, plain(it.reason) || "no reason was given"),
-      el("p", { class: "case-meta" }, stateOf(it.state), el("span", {}, it.to ? `to ${plain(it.to)}` : "to nobody"), el("span", {}, it.channel), it.kind === "fired" ? null : el("span", {}, it.kind))));
+      el("p", { class: "case-meta" }, ...dotted(stateOf(it.state), it.to ? `to ${plain(it.to)}` : "to nobody", it.channel, it.kind === "fired" ? "" : it.kind))));
 }
 
 export function silenced({ end, now }) {
@@ -90,6 +90,6 @@ export function silenced({ end, now }) {
     el("div", { class: "case-main" },
       el("p", { class: "case-head" }, el("b", {}, coverOf(it))),
       it.why ? el("p", { class: "case-text" }, plain(it.why)) : null,
-      el("p", { class: "case-meta" }, el("span", {}, `until ${at(it.until, now())}`), it.by ? el("span", {}, `by ${plain(it.by)}`) : null)),
+      el("p", { class: "case-meta" }, ...dotted(`until ${at(it.until, now())}`, it.by && `by ${plain(it.by)}`))),
     el("div", { class: "case-do" }, button("end", "End now", coverOf(it), (event) => end(it, event.currentTarget))));
 }

@@ -1,5 +1,5 @@
 // The side panel: why a case fired, the row behind it, and what became of its messages. Asked for when it opens and when it changes.
-import { at, lasted, named, plain, sign, stateOf } from "./alerts-words.js";
+import { at, dotted, lasted, named, plain, sign, stateOf } from "./alerts-words.js";
 import { $, el, setAttribute } from "./dom.js";
 import { clock, day } from "./format.js";
 import { fetchJson } from "./pipeline-parts.js";
@@ -11,7 +11,6 @@ export class Panel {
     Object.assign(this, { now, close, acknowledge, silence, shown: "", asked: null });
   }
 
-  // `known` is the case as the lists have it, where they do; its place is enough to ask for the rest.
   show(id, place, byHand) {
     this.asked?.abort();
     this.shown = id;
@@ -58,7 +57,7 @@ export class Panel {
         it.ack ? null : el("button", { type: "button", class: "button strong", "data-does": "acknowledge", onclick: (event) => this.acknowledge(it, event.currentTarget) }, "Acknowledge"),
         it.silence ? null : el("button", { type: "button", class: "button", "data-does": "silence", onclick: () => this.silence(it) }, "Silence…")) : null,
       facts([
-        ["Held since", stamp(it.since)], ["Fired at", it.at === it.since ? null : stamp(it.at)], ["Noticed", `${stamp(it.made)}${late(it)}`],
+        ["True since", stamp(it.since)], ["Fired at", it.at === it.since ? null : stamp(it.at)], ["Noticed", `${stamp(it.made)}${late(it)}`],
         ["Over", it.ended > 0 ? `${stamp(it.ended)}, after ${lasted(it.ended - it.made)}` : null],
         ["Escalated", it.escalated > 0 ? stamp(it.escalated) : null],
         ["Acknowledged", it.ack ? `by ${plain(it.ack.by) || "somebody"} at ${at(it.ack.at, now)}` : null],
@@ -99,5 +98,5 @@ function letter(it, now) {
     el("p", { class: "letter-head" }, el("b", {}, it.to ? plain(it.to) : "nobody"), el("span", { class: "hint" }, `${it.channel} · ${KINDS[it.kind] ?? it.kind}`), stateOf(it.state)),
     el("p", { class: "bubble" }, plain(it.text)),
     ...why.map((text) => el("p", { class: "case-reason" }, text)),
-    el("p", { class: "hint" }, said.join(" · ")));
+    el("p", { class: "hint" }, ...dotted(...said)));
 }

@@ -47,4 +47,7 @@ export const toOf = ({ to, others }) => (to.length ? `to ${to.map(plain).join(",
 
 export const coverOf = ({ rule, key }) => (rule || key ? [rule || "every rule", key && plain(key)].filter(Boolean).join(" · ") : "Everything");
 
+// Parts of a line, with a dot between two that can be copied along.
+export const dotted = (...parts) => parts.filter(Boolean).flatMap((part, place) => (place ? [" · ", part] : [part]));
+
 export const count = (value) => new Intl.NumberFormat().format(value);

@@ -75,7 +75,7 @@ function fill(change = {}) {
   else if (nothing) $("none").replaceChildren(...howTo());
   if (!it.ready || nothing) return;
   const cases = Object.entries(it.cases).filter(([, each]) => matches(each));
-  const urgent = ([, a], [, b]) => SEVERITIES.indexOf(b.severity) - SEVERITIES.indexOf(a.severity) || b.made - a.made;
+  const urgent = ([, a], [, b]) => Boolean(a.ack) - Boolean(b.ack) || SEVERITIES.indexOf(b.severity) - SEVERITIES.indexOf(a.severity) || b.made - a.made;
   lists.firing.fill(cases.filter(([, each]) => each.list === "firing").sort(urgent));
   lists.held.fill(cases.filter(([, each]) => each.list === "held").sort(urgent));
   lists.history.fill(cases.filter(([, each]) => each.list === "history").sort(([, a], [, b]) => b.made - a.made));
@@ -101,8 +101,8 @@ function rules() {
 }
 
 function counts() {
-  const { totals, rules: names, silences } = page.state;
-  const watch = names.length ? `${names.length} ${names.length === 1 ? "rule watches" : "rules watch"}: ${names.join(", ")}.` : "";
+  const { totals, rules: names, silences, process } = page.state;
+  const watch = process.state === "running" && names.length ? `${names.length} ${names.length === 1 ? "rule watches" : "rules watch"}: ${names.join(", ")}.` : "";
   const empty = {
     firing: `Nothing fires. ${watch}`, held: "Nothing is held back: no quiet hours, no digest, no silence.", dead: "None. Every message found its way, or is on it.",
     history: "Nothing has fired yet.",
@@ -138,26 +138,28 @@ function banner() {
   if ($("banner").dataset.said === mark) return;
   $("banner").dataset.said = mark;
   $("banner").hidden = !said.length;
-  $("banner").replaceChildren(...said.map((text) => el("p", {}, text)));
+  $("banner").replaceChildren(...said.map((text) => el("p", {}, ...coded(text))));
 }
 
 function troubles({ process, channels, behind, trouble, rules: names, there }) {
   const said = [];
   if (trouble) said.push(`What is shown may be old: ${trouble}`);
-  if (process.state === "never" && (there || names.length)) said.push("Alerts have not run yet: nothing is watched, and nobody is told. riverrun run FILE starts them, or riverrun alerts run FILE.");
-  if (process.state === "ended") said.push(`Alerts do not run since ${at(process.since, now())}: nobody is told. riverrun run FILE starts them, or riverrun alerts run FILE.`);
+  if (process.state === "never" && (there || names.length)) said.push("Alerts have not run yet: nothing is watched, and nobody is told. `riverrun run FILE` starts them, or `riverrun alerts run FILE`.");
+  if (process.state === "ended") said.push(`Alerts do not run since ${at(process.since, now())}: nobody is told. \`riverrun run FILE\` starts them, or \`riverrun alerts run FILE\`.`);
   if (process.state === "died") said.push(`The process of alerts (pid ${process.pid}) died: nobody is told. Start it again; it goes on where it stopped.`);
   for (const each of channels) if (each.problem) said.push(`${plain(each.name)}: alerts are parked since ${at(each.since, now())}: ${plain(each.problem)}`);
   if (behind && process.state === "running") said.push(`Alerts are behind since ${at(behind.since, now())}: ${count(behind.records)} records wait to be judged.`);
   return said;
 }
 
+const coded = (text) => text.split(/(`[^`]+`)/).filter(Boolean).map((part) => (part.startsWith("`") ? el("code", {}, part.slice(1, -1)) : part));
+
 function howTo() {
   return [
     el("h2", {}, "No alerts yet"),
     el("p", {}, "An alert is a rule of the pipeline file: when something holds for a key, somebody is told, once."),
     el("pre", {}, "app.alert(\n    \"overload\", \"house_now\",\n    when=\"load_kw > 2.0\", clear=\"load_kw < 1.8\",\n    to=\"phone\", text=\"Your home draws {load_kw:.1f} kW.\",\n)"),
-    el("p", {}, "Then riverrun run FILE watches and sends, and this page shows what fires. docs/alerts.md has the rest."),
+    el("p", {}, ...coded("Then `riverrun run FILE` watches and sends, and this page shows what fires. docs/alerts.md has the rest.")),
   ];
 }
 
@@ -182,14 +184,7 @@ const post = (address, body) => fetchJson(address, { method: "POST", headers: JS
 const say = (text) => setText($("outcome"), text);
 
 async function acknowledge({ rule, key, number }, button) {
-  setAttribute(button, "disabled", "");
-  try {
-    await post("/api/alerts/ack", { rule, key, number });
-    say("");
-  } catch (error) {
-    say(`It was not acknowledged: ${error.message}`);
-    setAttribute(button, "disabled", null);
-  }
+  await once(button, () => post("/api/alerts/ack", { rule, key, number }), "It was not acknowledged");
 }
 
 async function silence({ rule = "", key = "" } = {}) {
@@ -198,13 +193,19 @@ async function silence({ rule = "", key = "" } = {}) {
 }
 
 async function end({ id }, button) {
-  setAttribute(button, "disabled", "");
+  await once(button, () => fetchJson(`/api/alerts/silence/${encodeURIComponent(id)}`, { method: "DELETE" }), "The silence was not ended");
+}
+
+// A button that is disabled would lose the focus. When it worked, the next frame takes the button away.
+async function once(button, send, failed) {
+  if (button.ariaDisabled) return;
+  button.ariaDisabled = "true";
   try {
-    await fetchJson(`/api/alerts/silence/${encodeURIComponent(id)}`, { method: "DELETE" });
+    await send();
     say("");
   } catch (error) {
-    say(`The silence was not ended: ${error.message}`);
-    setAttribute(button, "disabled", null);
+    say(`${failed}: ${error.message}`);
+    button.ariaDisabled = null;
   }
 }
 
