@@ -151,7 +151,7 @@ def test_long_lists_are_cut_and_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     records += [each for n in range(5) for each in fired(f"p{n}", ago=n + 9, resolved=1, delivery="refused")]
     state = told(*records)
     assert set(lists(state)) == {"f0", "f4", "p0", "p1"}
-    assert state["totals"] == {"firing": 5, "held": 0, "history": 5, "dead": 10}
+    assert state["totals"] == {"firing": 5, "held": 0, "history": 5, "dead": 5}
     assert (len(state["dead"]), state["count"]) == (2, 5)
 
 

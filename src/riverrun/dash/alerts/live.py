@@ -96,7 +96,16 @@ class Alerts(Broadcast):
     # --- asked for ---
 
     async def state(self) -> dict[str, Any]:
-        """The page as it is, at most so old as two looks are apart."""
+        """The page as it is. Right after the start the ledger is still being read: that is waited for, but not long."""
+        state = await self._newest()
+        deadline = time.monotonic() + LOOK_SECONDS
+        while not state["ready"] and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            state = await self._newest()
+        return state
+
+    async def _newest(self) -> dict[str, Any]:
+        """At most so old as two looks are apart."""
         old = time.monotonic() - self._made > LOOK_SECONDS or self._made_of != self._following.standing().version
         return await self.refresh() if old or not self._state else self._state
 
@@ -106,7 +115,7 @@ class Alerts(Broadcast):
         return {"there": True, "count": state["count"], "worst": state["worst"]}
 
     async def case(self, rule: str, key: str, number: int) -> dict[str, Any]:
-        await self._known()
+        await self.state()
         found = self._following.look(lambda ledger: details_of(ledger, (rule, key, number), self._clock()))
         if found is None:
             raise _no_case(rule, key, number)
@@ -114,7 +123,7 @@ class Alerts(Broadcast):
 
     async def acknowledge(self, rule: str, key: str, number: int, by: str) -> dict[str, Any]:
         """Somebody looks after it. Who said so first has said so."""
-        await self._known()
+        await self.state()
         place = (rule, key, number)
 
         def find(ledger: Ledger) -> Ack:
@@ -130,7 +139,7 @@ class Alerts(Broadcast):
         return {"by": ack.by, "at": ack.at}
 
     async def silence(self, rule: str, key: str, minutes: int, why: str, by: str) -> dict[str, Any]:
-        state = await self._known()
+        state = await self.state()
         if rule and rule not in state["rules"]:
             expected = ", ".join(state["rules"][:20]) or "an empty text, for all"
             raise UsageError(f"There is no rule {rule[:80]!r}", expected=expected)
@@ -144,21 +153,12 @@ class Alerts(Broadcast):
         return {"id": made.id, "until": made.until}
 
     async def end_silence(self, id_: str) -> dict[str, Any]:
-        await self._known()
+        await self.state()
         found = self._following.look(lambda ledger: ledger.silences.get(id_))
         if found is None:
             raise UsageError(f"There is no silence {id_[:40]!r}", hint="It may have been ended by somebody else")
         await self._work(lambda: self._following.tell([forgotten(found)]))
         return {"id": id_}
-
-    async def _known(self) -> dict[str, Any]:
-        """The state, once there is one: right after the start the ledger is still being read."""
-        state = await self.state()
-        deadline = time.monotonic() + LOOK_SECONDS
-        while not state["ready"] and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-            state = await self.state()
-        return state
 
     def close(self) -> None:
         super().close()
