@@ -17,6 +17,7 @@ from riverrun.alerts.ledger import Ack, Ledger, Silence, Standing
 from riverrun.dash.alerts import live as live_module
 from riverrun.dash.alerts.following import Behind
 from riverrun.dash.alerts.live import Alerts, is_alive
+from riverrun.dash.alerts.view import state_of
 from riverrun.errors import RiverrunError
 from support.alerted import MINUTE, PHONE, MemoryFollowing, ack, fired, life, now_ms, quiet
 from support.dashing import DashServer
@@ -99,6 +100,34 @@ def test_time_alone_changes_things_too(monkeypatch: pytest.MonkeyPatch) -> None:
         now += 4100
         assert (await frame(page))["behind"] == {"records": 12, "since": now - 5100}
         await page.aclose()
+        alerts.close()
+
+    asyncio.run(scenario())
+
+
+def test_lists_are_made_only_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(ledger: Ledger, now: int, **given: Any) -> dict[str, Any]:
+        made.append(now)
+        return state_of(ledger, now, **given)
+
+    monkeypatch.setattr(live_module, "state_of", counted)
+
+    async def scenario() -> None:
+        now = now_ms()
+        following = MemoryFollowing(*fired("h1"), quiet(minutes=1))
+        alerts = Alerts("meters", following, clock=lambda: now)
+        for _ in range(3):
+            assert (await alerts.refresh())["count"] == 0
+        assert len(made) == 1
+        now += 2 * MINUTE
+        for _ in range(3):
+            assert (await alerts.refresh())["count"] == 1
+        assert len(made) == 2
+        following.put(ack("h1"))
+        assert (await alerts.refresh())["count"] == 0
+        assert len(made) == 3
         alerts.close()
 
     asyncio.run(scenario())

@@ -21,6 +21,7 @@ MOST_SILENCES = 500
 # Behind for so long is worth saying.
 LATE_MS = 5000
 _KEYED = ("cases", "dead")
+_NEVER = 2**62
 
 
 class Alerts(Broadcast):
@@ -44,6 +45,7 @@ class Alerts(Broadcast):
         self._changed = asyncio.Event()
         self._made = 0.0
         self._made_of = -1
+        self._known: tuple[int, int, dict[str, Any]] = (-1, 0, {})
 
     # --- live ---
 
@@ -77,10 +79,19 @@ class Alerts(Broadcast):
             "trouble": standing.trouble,
             "process": process_of(life, is_alive(life)),
             "behind": {"records": behind.records, "since": behind.since} if behind is not None and late else None,
-            **self._following.look(lambda ledger: state_of(ledger, now, declared=self._declared)),
+            **self._lists(standing.version, now),
         }
         self._made, self._made_of = time.monotonic(), standing.version
         return state
+
+    def _lists(self, version: int, now: int) -> dict[str, Any]:
+        """What the ledger comes to, made anew only when it changed or a silence has ended: a long one takes a while."""
+        known_of, good_until, known = self._known
+        if known_of == version and now < good_until:
+            return known
+        made = self._following.look(lambda ledger: state_of(ledger, now, declared=self._declared))
+        self._known = version, min((each["until"] for each in made["silences"]), default=_NEVER), made
+        return made
 
     def _difference(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         return difference(before, now, _KEYED)
