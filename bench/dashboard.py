@@ -1,15 +1,16 @@
-"""The dashboards: how old a record is when its figure changes on a page. What viewers cost is in bench/viewers.py.
+"""The dashboards: how old an event is when its figure changes on a page. What viewers cost is in bench/viewers.py.
 
-    python bench/dashboard.py latency [--rate 1000] [--seconds 20]     produce → store → hub → a real Chromium's page
+    python bench/dashboard.py [--speed real-time] [--rate 1000] [--seconds 40]    Kafka → Spark → store → a Chromium's page
 
-The store is the embedded one, with a Kafka of its own on this machine; load, browser and all take their share of it.
-Stages of the latency are measured in the same run: when the store has the record (asked in the server's process, every
-40 ms), when a plain HTTP client has the figure, when the page shows it.
+`riverrun run` on this machine with a Kafka of its own and the embedded store, as a user runs it; load, browser and all take
+their share. Every stage is measured in the same run: a reader of the first topic, which is what Kafka alone takes; a reader
+of the stream's topic; the store, asked every 40 ms; a plain HTTP client; the page. Each tells the time of the newest event
+that is there. All events between that one and the one before became visible at that moment: their ages are what is counted,
+so a wait for the next batch is in them.
 """
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import tempfile
@@ -17,67 +18,94 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 import riverrun as rr
-from riverrun.cluster.runner import LocalKafka
-from riverrun.config import KafkaSettings
-from riverrun.config.spec import StoreSettings
-from riverrun.dash.live import Hub
-from riverrun.dash.routes import dash_routes
-from riverrun.kafka.admin.admin import Admin
+from riverrun.config import Project
+from riverrun.config.serve_state import Serving, find_serving
 from riverrun.kafka.connection import Connection
-from riverrun.model.table import Column, TableSpec
-from riverrun.store.embedded.store import EmbeddedStore
-from riverrun.store.server import StoreServer
+from riverrun.store.client import StoreClient
+from riverrun.testing import CrashRun
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-TOPIC = "loads"
+TOPIC, STREAM, PARTITIONS = "events", "loads", 2
 # Times are shown by their last digits: whole numbers up to here are written out on the page.
 WRAP = 1_000_000
-SPEC = TableSpec(
-    "loads",
-    TOPIC,
-    (Column("at", "timestamp", ("at",)), Column("house", "text", ("house",)), Column("street", "text", ("street",)),
-     Column("load_kw", "double", ("load_kw",)), Column("sent", "bigint", ("sent",))),
-    time="at",
-)  # fmt: skip
+# The first number is the newest event's own time, so that its age is on the page; the rest is what a dashboard has besides.
+APP = """
+from datetime import datetime
+import riverrun as rr
 
+app = rr.App("bench")
 
-def board() -> rr.App:
-    """A number that is the newest record's own time, so that its age is on the page; and what a dashboard has besides."""
-    app = rr.App("bench")
-    app.dashboard(
-        rr.number("Sent", f"select max(sent) % {WRAP} as sent from loads", compare=None),  # noqa: S608
-        rr.number("Load", "select sum(load_kw) as load_kw from loads", compare=None),
-        rr.line("Streets", "loads", by="street", y="load_kw", step="second", range="1 minute"),
-        rr.leaderboard("Houses", "loads", by="house", y="load_kw", range="10 seconds"),
-        rr.bar("Most", "loads", by="street", y="load_kw", range="10 seconds"),
-    )
-    return app
+class Load(rr.Event):
+    house: str = rr.key()
+    street: str
+    load_kw: float
+    sent: int
+    at: datetime = rr.event_time(late="10 seconds")
+
+events = app.topic("events", Load, partitions=2)
+
+@app.stream
+def loads(events):
+    return events.where("load_kw >= 0")
+
+app.dashboard(
+    rr.number("Sent", "select max(sent) % 1000000 as sent from loads", compare=None),
+    rr.number("Load", "select sum(load_kw) as load_kw from loads", compare=None),
+    rr.line("Streets", "loads", by="street", y="load_kw", step="second", range="1 minute"),
+    rr.leaderboard("Houses", "loads", by="house", y="load_kw", range="10 seconds"),
+    rr.bar("Most", "loads", by="street", y="load_kw", range="10 seconds"),
+)
+"""
 
 
 @contextmanager
-def serving(connection: Connection, folder: Path) -> Iterator[tuple[str, EmbeddedStore]]:
-    with EmbeddedStore(folder, connection, StoreSettings()) as store:
-        store.apply([SPEC])
-        hub = Hub(store, board().dashboards, "bench")
-        with StoreServer(store, routes=dash_routes(hub)) as server:
-            yield server.start(), store
-            hub.end()
+def running(speed: str) -> Iterator[tuple[Connection, Serving]]:
+    """The app, running, with its dashboard served."""
+    with tempfile.TemporaryDirectory(prefix="riverrun-bench-") as name:
+        root = Path(name)
+        (root / "app.py").write_text(APP)
+        (root / "riverrun.toml").write_text('[project]\napp = "app.py"\n[streams]\nevery = "1 second"\n')
+        with CrashRun(root, "app.py", ["--speed", speed]) as run:
+            run.await_work()
+            deadline = time.monotonic() + 60
+            while (serving := find_serving(Project(root))) is None:
+                if time.monotonic() > deadline:
+                    raise SystemExit("The dashboard was not served within 60 s.")
+                time.sleep(0.1)
+            yield rr.connect(project=root), serving
 
 
-@contextmanager
-def kafka(folder: Path) -> Iterator[Connection]:
-    with LocalKafka(folder / "kafka", KafkaSettings(), first_port=random.randrange(12000, 28000, 10)) as cluster:
-        connection = Connection(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers))
-        Admin(connection).create_topic(TOPIC, partitions=2, replicas=1, config={})
-        yield connection
+# When it was looked at, and the time of the newest event there was.
+Seen = tuple[float, float]
+
+
+class Newest(threading.Thread):
+    """Reads a topic as any consumer does: how old each batch's newest record is."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._consumer = Consumer(connection.properties({
+            "group.id": "bench", "isolation.level": "read_committed", "enable.auto.commit": False, "fetch.wait.max.ms": 5,
+        }))  # fmt: skip
+        self._consumer.assign([TopicPartition(topic, each, -1) for each in range(PARTITIONS)])
+        self.seen: list[Seen] = []
+        self.measuring, self.done = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            batch = [each.value() for each in self._consumer.consume(1000, 0.02) if each.error() is None]
+            if batch and self.measuring.is_set():
+                self.seen.append((time.time() * 1000, json.loads(batch[-1] or b"{}")["sent"]))
+        self._consumer.close()
 
 
 class Load(threading.Thread):
@@ -105,53 +133,77 @@ class Load(threading.Thread):
         self._producer.flush(10)
 
 
-def show(name: str, ages: Sequence[float]) -> None:
+def ages_of(seen: Sequence[Seen]) -> list[float]:
+    """The ages of events as they became visible: ten of each change, evenly."""
+    found = []
+    for (_, before), (now, newest) in pairwise(seen):
+        gone = (newest - before) % WRAP
+        # Of several partitions, an older event may come behind a newer one.
+        if 0 < gone < WRAP / 2:
+            found += [(now - newest + gone * (each + 0.5) / 10) % WRAP for each in range(10)]
+    return found
+
+
+def show(name: str, seen: Sequence[Seen]) -> None:
+    ages = ages_of(seen)
     if len(ages) < 10:
         print(f"{name:<28} too few: {len(ages)}")
         return
     cuts = statistics.quantiles(ages, n=100)
-    print(f"{name:<28} p50 {cuts[49]:6.0f} ms   p99 {cuts[98]:6.0f} ms   {len(ages)} changes")
+    print(f"{name:<28} p50 {cuts[49]:6.0f} ms   p99 {cuts[98]:6.0f} ms   {len(seen)} changes")
 
 
-def latency(rate: int, seconds: float) -> None:
+def latency(speed: str, rate: int, seconds: float, warm: float) -> None:
     from support.browsing import chromium, page_of
 
     with (
-        tempfile.TemporaryDirectory() as name,
-        kafka(Path(name)) as connection,
-        serving(connection, Path(name) / "store") as (address, store),
+        running(speed) as (connection, serving),
+        StoreClient.of(serving) as store,
         chromium() as browser,
         page_of(browser) as page,
     ):
         load = Load(connection, rate)
         load.start()
-        page.goto(address)
+        readers = [Newest(connection, TOPIC), Newest(connection, STREAM)]
+        for each in readers:
+            each.start()
+        page.goto(serving.address)
         # Not wait_for_function: the page's policy forbids what it does.
         while not page.evaluate("document.querySelector('[data-name=sent] .value')?.textContent.length > 2"):
             page.wait_for_timeout(50)
+        page.wait_for_timeout(warm * 1000)
         page.evaluate(
-            """() => { window.ages = []; const value = document.querySelector("[data-name=sent] .value");
-            new MutationObserver(() => ages.push((Date.now() - Number(value.textContent.replace(/\\D/g, ""))) % 1e6))
+            """() => { window.seen = []; const value = document.querySelector("[data-name=sent] .value");
+            new MutationObserver(() => seen.push([Date.now(), Number(value.textContent.replace(/\\D/g, ""))]))
             .observe(value, { childList: true, characterData: true, subtree: true }); }"""
         )
-        plain = Plain(address)
+        plain = Plain(serving.address)
         plain.start()
-        direct: list[float] = []
-        last, end = 0, time.time() + seconds
-        while time.time() < end:
-            newest = store.ask("select max(sent) as sent from loads").rows.column(0)[0].as_py() or 0
-            if newest != last:
-                direct.append(time.time() * 1000 - newest)
-                last = newest
-            page.wait_for_timeout(40)
-        on_page: list[float] = page.evaluate("window.ages")
-        plain.done.set()
-        load.done.set()
+        for each in readers:
+            each.measuring.set()
+        asked = _asked(store, page, seconds)
+        on_page: list[Seen] = page.evaluate("window.seen")
+        for done in (plain.done, load.done, *(each.done for each in readers)):
+            done.set()
         load.join()
-        print(f"{rate} records/s for {seconds:g} s, five tiles:")
-        show("in the store (asked)", direct)
-        show("at a plain HTTP client", plain.ages)
+        print(f"{speed}, {rate} events/s for {seconds:g} s after {warm:g} s to warm up, five tiles:")
+        show("a reader of the first topic", readers[0].seen)
+        show("a reader of the stream", readers[1].seen)
+        show("in the store (asked)", asked)
+        show("at a plain HTTP client", plain.seen)
         show("on a real page", on_page)
+
+
+def _asked(store: StoreClient, page: Any, seconds: float) -> list[Seen]:
+    found: list[Seen] = []
+    last, end = 0, time.time() + seconds
+    while time.time() < end:
+        newest = store.ask("select max(sent) as sent from loads").rows.column(0)[0].as_py() or 0
+        if newest != last:
+            found.append((time.time() * 1000, newest))
+            last = newest
+        page.wait_for_timeout(40)
+    return found
 
 
 class Plain(threading.Thread):
@@ -160,7 +212,7 @@ class Plain(threading.Thread):
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
         self._address = address
-        self.ages: list[float] = []
+        self.seen: list[Seen] = []
         self.done = threading.Event()
 
     def run(self) -> None:
@@ -171,16 +223,17 @@ class Plain(threading.Thread):
                 for tile in json.loads(line[6:]).get("tiles", ()) if line.startswith("data: ") else ():
                     rows: list[Any] = tile.get("rows") or [row for _, row in tile.get("put", ())]
                     if tile["tile"] == "sent" and rows:
-                        self.ages.append((time.time() * 1000 - rows[-1][1]) % WRAP)
+                        self.seen.append((time.time() * 1000, rows[-1][1]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("latency",))
-    parser.add_argument("--rate", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--speed", choices=("near-real-time", "real-time"), default="real-time")
+    parser.add_argument("--rate", type=int, default=1000, help="events a second (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--warm", type=float, default=60, help="seconds before it is measured (default: %(default)s)")
     given = parser.parse_args()
-    latency(given.rate, given.seconds)
+    latency(given.speed, given.rate, given.seconds, given.warm)
 
 
 if __name__ == "__main__":

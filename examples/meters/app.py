@@ -17,17 +17,8 @@ class Reading(rr.Event):
     at: datetime = rr.event_time(late="2 minutes")
 
 
-class Overload(rr.Event):
-    house_id: str = rr.key()
-    owner: str
-    phone: str
-    load_kw: float
-    at: datetime = rr.event_time()
-
-
 HOUSE = "house_id string, street string, owner string, phone string, tariff string, contract_kw double"
 readings = app.topic("readings", Reading, partitions=4, retention="7 days")
-overloads = app.topic("overloads", Overload, partitions=4, retention="30 days")
 houses = app.table("houses", rr.csv("houses.csv", HOUSE), key="house_id")
 
 
@@ -46,14 +37,26 @@ def high_load(readings: DataFrame) -> DataFrame:
     return readings.where("load_kw > 2.0")
 
 
-# There is a reading each minute: one and a half without one above 2 kW, and the episode is over. A reading that is not above
-# has no session, and is not left out by `where`: it tells the time all the same.
+# There is a reading each minute: one and a half without one above 2 kW, and the episode is over.
 EPISODES = """
     select house_id, street, owner, min(at) as began, max(at) + interval 1 minute as ended,
         timestampdiff(minute, min(at), max(at)) + 1 as minutes, max(load_kw) as peak_kw
-    from readings left join houses using (house_id)
-    group by session_window(at, if(load_kw > 2.0, '90 seconds', '0 seconds')), house_id, street, owner"""
+    from readings left join houses using (house_id) where load_kw > 2.0
+    group by session_window(at, '90 seconds'), house_id, street, owner"""
 app.sql("episodes", EPISODES, key=("house_id", "began"), time="ended")
+
+# --- what people hear ---
+
+app.alert(
+    "overload",
+    house_load,
+    when="load_kw > 2.0",
+    clear="load_kw < 1.8",
+    by="house_id",
+    to=rr.column_of(houses, "phone"),
+    text="{owner}, your home at {street} draws {load_kw:.1f} kW since {minute:%H:%M}, above the limit of 2 kW.",
+    cooldown="1 hour",
+)
 
 # --- what people see ---
 

@@ -1,9 +1,9 @@
 """The demo: a city of smart meters, live. Started by script/demo.
 
 Brings a real Kafka up, starts the source application, runs the streams of app.py on Spark with their tables and dashboard,
-and a consumer group on what they find, and shows what flows. At the end it stops the source, lets everything be read, and
-counts: what was acknowledged was stored and read, each record came out, was filtered, or is dead with a letter, and each row
-was handled.
+tells the owners of overloads by SMS, on phones of this machine, and shows what flows. At the end it stops the source, lets
+all be read, and counts: what was acknowledged was stored and read, each record came out, was filtered, or is dead with a
+letter, and each overload is on one phone, once.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ import webbrowser
 from pathlib import Path
 
 import houses
-from account import Final
+from account import Alerts, Final
 from app import app
 from page import Numbers, Results, line, page
 from parts import HERE, Part, Steps, riverrun, stopping
@@ -27,18 +28,19 @@ from rich.live import Live
 from source import above_zero, moment
 
 import riverrun as rr
+from riverrun.alerts.gateway.book import Book, Taken
+from riverrun.alerts.kafka_log import read_ledger
+from riverrun.alerts.unfinished import unfinished
 from riverrun.artifacts import fetch_set
 from riverrun.cli.fetch import shown_progress
 from riverrun.config import Project, load
+from riverrun.config.phone_state import find_phones, folder_of
 from riverrun.config.run_state import running_state
 from riverrun.config.serve_state import find_serving
 from riverrun.config.stream_state import last
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.admin.groups import group_lags
 from riverrun.model.progress import PipelineProgress, StreamProgress
 
-GROUP = "overload-watch"
-MEMBERS = 2
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
 PATIENCE_SECONDS = 4.0
@@ -58,6 +60,7 @@ class Demo:
         with steps.step("Starting Kafka", "Kafka is ready"):
             # Each demo starts from nothing, so that its counts are its own.
             riverrun("down", "--delete-data", "--yes")
+            shutil.rmtree(folder_of(Project(HERE)), ignore_errors=True)
             self._part("kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers))
             steps.until(self._kafka_runs, 120, "Kafka did not start")
             self._admin = Admin(rr.connect())
@@ -74,9 +77,10 @@ class Demo:
         with steps.step("Waiting for the first figures", "The first figures are there"):
             steps.until(self._figures, 300, "the streams gave no figures")
         self._console.print(f"[bold]The dashboard is at {self._address}/[/bold]  (Ctrl-C ends the demo)")
+        self._console.print(f"[bold]The owners' phones are at {self._phones}/[/bold]")
+        self._console.print(f"What fires, and why, is at {self._address}/alerts")
         if not options.no_browser:
             show_in_browser(f"{self._address}/")
-        self._watchers = [self._part(f"watch-{number}", "watch.py") for number in range(1, MEMBERS + 1)]
 
     def _part(self, name: str, *arguments: str) -> Part:
         part = Part(name, *arguments)
@@ -91,9 +95,10 @@ class Demo:
 
     def _served(self) -> bool:
         self._check()
-        serving = find_serving(Project(HERE))
+        serving, phones = find_serving(Project(HERE)), find_phones(Project(HERE))
         self._address = serving.address if serving is not None else ""
-        return serving is not None
+        self._phones = phones.address if phones is not None else ""
+        return serving is not None and phones is not None
 
     def _all_running(self, *, read: int) -> bool:
         """Whether all streams run and have read so many records."""
@@ -132,6 +137,19 @@ class Demo:
         found = self._admin.topics([topic], config=False).get(topic)
         return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
 
+    def _messages(self) -> list[Taken]:
+        """What is on the phones, by the gateway's own book."""
+        with contextlib.closing(Book(folder_of(Project(HERE)) / "messages.sqlite")) as book:
+            return book.newest(1_000_000)
+
+    def _alerts(self) -> Alerts:
+        ledger = read_ledger(rr.connect(), app.name)
+        sent = {
+            each.delivery.provider_id for each in ledger.sent.values() if each.delivery.state in ("sent", "delivered")
+        }
+        shown = [(each.receiver, each.text) for each in self._messages()]
+        return Alerts(len(ledger.cases), len(sent), len(shown), len(shown) - len(set(shown)))
+
     def show(self, stop: threading.Event) -> None:
         """The live view, until the time is over or somebody stops it."""
         console, options = self._console, self._options
@@ -145,7 +163,7 @@ class Demo:
                 self._check()
                 results.check()
                 numbers.progress = self._progress() or numbers.progress
-                numbers.update(self._count("readings"), self._count("readings.dead"), self._count("overloads"))
+                numbers.update(self._count("readings"), self._count("readings.dead"), len(self._messages()))
                 over = time.monotonic() >= ends or stop.is_set()
                 if console.is_terminal:
                     live.update(page(numbers, results, options.speed, console.width), refresh=True)
@@ -175,18 +193,17 @@ class Demo:
         if not self._all_running(read=stored):
             behind = max(stored - each.account.read for each in self._streams())
             print(f"The streams are {behind:,} records behind: not counted. With --seconds the demo waits for them.")
-            for each in (self._pipeline, *self._watchers):
-                each.ask_to_stop()
+            self._pipeline.ask_to_stop()
             return 0 if asked else 1
+        with steps.step("The owners are told of what is left", "The owners have been told"):
+            while (left := unfinished(rr.connect(), app.name)) and time.monotonic() < ends:
+                time.sleep(0.2)
         with steps.step("Stopping Spark", "Spark has stopped"):
             self._pipeline.stop()
-        # Nothing writes to high_load any more: now the group can be done with it.
-        with steps.step("The group handles what is left", "The group has handled everything"):
-            steps.until(lambda: self._behind() == 0, 60, "the group did not read everything")
-            for each in self._watchers:
-                each.ask_to_stop()
             self._results.finish()
-            handled = sum(each.stop().get("handled", 0) for each in self._watchers)
+        if left:
+            print(f"The owners were not all told: {left}. Not counted. With --seconds the demo waits for them.")
+            return 0 if asked else 1
         progress = self._progress()
         assert progress is not None  # noqa: S101
         final = Final(
@@ -195,18 +212,13 @@ class Demo:
             letters=self._count("readings.dead"),
             streams={each.name: each.account for each in progress.streams},
             rows=self._results.rows(progress),
-            handled=handled,
-            alerts=self._count("overloads"),
+            alerts=self._alerts(),
         )
         for each in final.lines():
             print(each)
         wrong = final.wrong()
         print(f"Something is wrong. This does not hold: {'; '.join(wrong)}." if wrong else "Nothing lost.")
         return 1 if wrong else 0
-
-    def _behind(self) -> int:
-        found = group_lags(self._admin, [GROUP], seconds=False)
-        return (found[0].lag or 0) if found else self._count("high_load")
 
 
 def _picture(numbers: Numbers, results: Results, speed: float) -> str:

@@ -6,7 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from app import Reading
@@ -14,7 +14,6 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
-from watch import HIGH_LOAD, STILL
 
 import riverrun as rr
 from riverrun.cli.stream_table import stream_table
@@ -24,6 +23,9 @@ from riverrun.model.progress import PipelineProgress
 if TYPE_CHECKING:
     from riverrun.model.state import Place
 
+HIGH_LOAD = rr.Topic("high_load", Reading)
+# A house that was above the limit a minute ago still is.
+STILL = timedelta(minutes=1)
 SHOWN = 6
 
 
@@ -143,11 +145,11 @@ class Numbers:
     progress: PipelineProgress
     stored: int = 0
     letters: int = 0
-    alerts: int = 0
+    told: int = 0
     _before: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
 
-    def update(self, stored: int, letters: int, alerts: int) -> None:
-        self.stored, self.letters, self.alerts = stored, letters, alerts
+    def update(self, stored: int, letters: int, told: int) -> None:
+        self.stored, self.letters, self.told = stored, letters, told
         self._before.append((time.monotonic(), stored))
 
     @property
@@ -164,7 +166,7 @@ def page(numbers: Numbers, results: Results, speed: float, width: int) -> Render
         (f"{numbers.rate:,.0f}", "bold green"), " readings/s  ",
         (f"{numbers.stored:,}", "bold"), " stored  ",
         (f"{len(above)}", "bold red"), " above 2 kW  ",
-        (f"{numbers.alerts:,}", "bold"), " alerts  ",
+        (f"{numbers.told:,}", "bold"), " SMS  ",
         (f"{numbers.letters:,}", "bold red"), " dead",
     )  # fmt: skip
     rows = Table.grid(expand=True)
@@ -186,7 +188,8 @@ def line(numbers: Numbers, results: Results) -> str:
     """The same in a line of text, where there is no terminal."""
     lags = ", ".join(f"{each.name} {max(0, each.lag):,}" for each in numbers.progress.streams)
     said = (
-        f"{numbers.rate:,.0f} readings/s, {numbers.stored:,} stored, {numbers.letters:,} dead letters; behind: {lags}"
+        f"{numbers.rate:,.0f} readings/s, {numbers.stored:,} stored, {numbers.letters:,} dead letters, "
+        f"{numbers.told:,} SMS; behind: {lags}"
     )
     for name, minute, load in results.streets()[:1]:
         said += f"; highest at {minute:%H:%M}: {name} {load:,.0f} kW"

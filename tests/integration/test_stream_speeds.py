@@ -185,3 +185,14 @@ def test_the_page_has_every_kind_and_no_other() -> None:
     assert list(rows_of_page()) == [kind.title for kind in KINDS]
     assert PAGE.read_text(encoding="utf-8").startswith(HEADER)
     assert len(KINDS) >= 12
+
+
+def test_a_row_that_a_filter_leaves_out_tells_the_time_all_the_same(stage: Stage) -> None:
+    records = KafkaRecords(stage.done.spark, stage.connection)
+    frame = stage.done.rows("session", records, counters=Counters(moving=True))
+    plan = str(frame._jdf.queryExecution().optimizedPlan()).splitlines()
+    filters = [number for number, line in enumerate(plan) if "Filter" in line and "> 2.0" in line]
+    [clock] = [number for number, line in enumerate(plan) if "EventTimeWatermark" in line]
+    # What is done first stands below.
+    assert filters
+    assert max(filters) < clock, "\n".join(plan)

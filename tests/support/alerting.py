@@ -83,6 +83,7 @@ class ScriptedChannel:
 
     def __init__(self, *answers: Answer, name: str = "sms", once: bool = True) -> None:
         self.name = name
+        self.where = "a script"
         self.once = once
         self.remembers = 3_600_000
         self.answers = list(answers)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from riverrun.alerts.channels.contract import Delivery, Message
 from riverrun.alerts.episodes import Effect, TopicClock, Tracker
 from riverrun.alerts.ledger import (
@@ -29,6 +31,7 @@ from riverrun.alerts.ledger import (
 from riverrun.alerts.manners import Desk
 from riverrun.alerts.rows import MisfitError, RowReader
 from riverrun.alerts.rules import Rule
+from riverrun.errors import TransactionError
 
 _LOG = logging.getLogger("riverrun.alerts")
 # What nobody waits for is kept this often: episodes that did not fire, and how far we are.
@@ -51,11 +54,13 @@ class Incoming:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What came: records, the partitions of which there is more, and what people wrote into the ledger."""
+    """What came: records, the partitions of which there is more, what others wrote into the ledger, and the offset to read
+    next of each partition. Behind the last record there may be marks of transactions, which are no records."""
 
     records: Sequence[Incoming] = ()
     behind: frozenset[Place] = frozenset()
     told: Sequence[Change] = ()
+    next: Mapping[Place, int] = field(default_factory=dict)
 
 
 class Log(Protocol):
@@ -118,6 +123,14 @@ class Watch:
     @property
     def positions(self) -> Mapping[Place, Position]:
         return self._positions
+
+    def reached(self, offsets: Mapping[Place, int]) -> None:
+        """All before these offsets was given to `take`."""
+        for place, offset in offsets.items():
+            position = self._positions.get(place)
+            if position is not None and offset > position.offset:
+                self._positions[place] = msgspec.structs.replace(position, offset=offset)
+                self._moved.add(place)
 
     def take(self, records: Sequence[Incoming], behind: Iterable[Place] = ()) -> Iterator[Effect]:
         """Judge records."""
@@ -237,6 +250,7 @@ class Engine:
                 self._told(key, value)
             for effect in self.watch.take(arrived.records, arrived.behind):
                 self.desk.take(effect, now)
+            self.watch.reached(arrived.next)
             self.desk.tick(now)
             wanted = self.desk.changed or now - self._kept_at >= _COMMIT_MS
         self._hear()
@@ -276,10 +290,8 @@ class Engine:
         if new:
             self._on_new()
 
-    def run(self, stop: threading.Event) -> None:
-        """Go on until `stop`."""
-        while not stop.is_set():
-            self.step()
+    def close(self) -> None:
+        """Keep what nobody waited for."""
         self._commit(self._clock())
 
     # --- for the sender ---
@@ -298,7 +310,7 @@ class Engine:
         """Keep where messages stand now. It returns when that survives a crash."""
         with self._lock:
             if self._failed:
-                raise RuntimeError("the ledger is not ours any more")
+                raise TransactionError("What the ledger has is not known any more", hint="Begin anew from it")
             records = self.desk.moving(changes)
         try:
             self._log.note(records)

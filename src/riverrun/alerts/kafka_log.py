@@ -114,14 +114,16 @@ class KafkaLog:
         records = [incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
         said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
-        return Arrived(records, behind, [each for each in said if each[0].startswith(_FROM_OTHERS)])
+        following = self._reader.next if self._reader is not None else {}
+        heard = [each for each in said if each[0].startswith(_FROM_OTHERS)]
+        return Arrived(records, behind, heard, {(each.topic, each.partition): at for each, at in following.items()})
 
     def commit(self, changes: Sequence[Change]) -> None:
         with self._writer.transaction() as transaction:
             for key, value in changes:
                 transaction.send_soon(self._ledger, value, key=key)
             if self._reader is not None:
-                transaction.commit_offsets(self._reader.client)
+                transaction.commit_offsets(self._reader.client, self._reader.next)
 
     def note(self, changes: Sequence[Change]) -> None:
         with self._noting, self._noter.transaction() as transaction:
@@ -151,6 +153,29 @@ def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
     with Producer(connection) as producer:
         for key, value in changes:
             producer.send(ledger_of(app), value, key=key)
+
+
+class Teller:
+    """`tell`, for who has something to say again and again; from any thread."""
+
+    def __init__(self, connection: Connection, app: str) -> None:
+        self._connection = connection
+        self._topic = ledger_of(app)
+        self._making = threading.Lock()
+        self._producer: Producer | None = None
+
+    def tell(self, changes: Sequence[Change]) -> None:
+        """Returns when the ledger has it."""
+        with self._making:
+            if self._producer is None:
+                self._producer = Producer(self._connection)
+        waiting = [self._producer.send_soon(self._topic, value, key=key) for key, value in changes]
+        for each in waiting:
+            each.result()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
 
 
 def tell_tables(connection: Connection, app: str, tables: Mapping[str, TableSpec]) -> None:

@@ -404,6 +404,14 @@ class Desk:
             if self._gone(id_):
                 self._open.pop(id_, None)
 
+    def out(self) -> list[tuple[Message, Delivery]]:
+        """All that ever went to a channel, as far as it is remembered, and where it stands."""
+        return [
+            (self.ledger.letters[id_].message, each.delivery)
+            for id_, each in self.ledger.sent.items()
+            if id_ in self.ledger.letters
+        ]
+
     def find(self, provider_id: str) -> tuple[str, Delivery] | None:
         """The message that a provider knows by this id, and where it stands."""
         id_ = self._providers.get(provider_id)

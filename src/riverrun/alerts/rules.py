@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 
 from riverrun.alerts.condition import Condition, condition_of, kind_of, unknown_column
-from riverrun.alerts.lookup import Lookup
+from riverrun.alerts.lookup import Lookup, lookup_of
 from riverrun.alerts.template import Template, template_of
+from riverrun.app import App
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.alert import Alert, ColumnOf, zone_of
 from riverrun.model.near import nearest
@@ -169,3 +170,20 @@ def rules_of(
         except RiverrunError as error:
             wrong.append((alert.line, error))
     return rules, wrong
+
+
+def rules_of_app(app: App, tables: Mapping[str, TableSpec]) -> tuple[list[Rule], list[tuple[Line, RiverrunError]]]:
+    """The same, with the tables that the alerts look into read from their files."""
+    lookups: dict[str, Lookup] = {}
+    wrong: list[tuple[Line, RiverrunError]] = []
+    fit: list[Alert] = []
+    for alert in app.alerts.values():
+        name = alert.to.table if isinstance(alert.to, ColumnOf) else ""
+        try:
+            if name in app.tables and name not in lookups:
+                lookups[name] = lookup_of(app.tables[name], app.folder)
+            fit.append(alert)
+        except RiverrunError as error:
+            wrong.append((alert.line, error))
+    rules, more = rules_of(fit, tables, lookups)
+    return rules, wrong + more

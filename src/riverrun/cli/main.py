@@ -31,6 +31,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("riverrun.cli.serve", "serve", "Own the store: follow its tables, answer questions."),
     "query": ("riverrun.cli.query", "query", "Ask the store in SQL."),
     "tables": ("riverrun.cli.tables", "tables", "List, show, remove tables of the store."),
+    "alerts": ("riverrun.cli.alerts", "alerts", "See and steer alerts."),
+    "phone": ("riverrun.cli.phone", "phone", "Show SMS on phones of this machine."),
     "topics": ("riverrun.cli.topics", "topics", "List, describe, create, alter, delete topics."),
     "produce": ("riverrun.cli.produce", "produce", "Send records from stdin or a file to a topic."),
     "consume": ("riverrun.cli.consume", "consume", "Print the records of a topic."),

@@ -177,6 +177,7 @@ def _compiled(
     type=click.Choice(("embedded", "druid", "none")),
     help="Where results are kept as tables. [default: store.kind]",
 )
+@click.option("--alerts/--no-alerts", "alerts_wanted", default=True, help="Whether people are told. Never at batch.")
 def run(
     *,
     file: str | None,
@@ -189,16 +190,18 @@ def run(
     bootstrap: str | None,
     master: str | None,
     store_kind: str | None,
+    alerts_wanted: bool,
 ) -> None:
     """Run all streams of a pipeline file until Ctrl-C; at the speed batch, until they are done.
 
     Starts Kafka if the project has none, and stops it at the end if it was started here; the store too, so that results can
-    be asked for with `riverrun query`. Makes the topics, runs the streams, shows a live table, and starts a stream again
-    when something around it failed.
+    be asked for with `riverrun query`, and what sends the app's alerts. Makes the topics, runs the streams, shows a live
+    table, and starts a stream again when something around it failed.
     """
     from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
+    from riverrun.cli.alerting import alerts_beside, check_channels
     from riverrun.cli.storing import store_beside
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
@@ -207,6 +210,9 @@ def run(
     settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
     app = _app(settings, file)
     found = checked_graph(app)
+    with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
+    if with_alerts:
+        check_channels(settings, app)
     with StreamState(settings.project, file or settings.settings.project.app) as state:
         starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
         spark: Any = None
@@ -232,8 +238,10 @@ def run(
                     pipeline.prepare()
                     with (
                         store_beside(settings, app.file, connection.bootstrap_servers, board.notice) as store,
+                        alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
                         ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
                     ):
+                        beside = [each for each in (store, alerts) if each is not None]
                         pipeline.progress.address = server.start()
                         pipeline.progress.pid = os.getpid()
                         board.notice(f"metrics at {pipeline.progress.address}/metrics")
@@ -241,14 +249,15 @@ def run(
                         def changed(progress: "PipelineProgress") -> None:
                             state.write(progress)
                             board.show(progress)
-                            if store is not None:
-                                store.look()
+                            for each in beside:
+                                each.look()
 
                         pipeline.run(stop, changed, until_caught_up=until_caught_up)
                         outdated = pipeline.outdated
-                        if store is not None and not stop.is_set() and not outdated:
-                            # It is over because all is read: the tables are to have it, too.
-                            store.catch_up()
+                        if not stop.is_set() and not outdated:
+                            # It is over because all is read: the tables are to have it, too, and people to be told.
+                            for each in beside:
+                                each.catch_up()
         finally:
             if spark is None:
                 spark = starting.leftover()

@@ -1,5 +1,6 @@
 """`riverrun serve`: the process that owns the project's store."""
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +44,8 @@ def serve(
     FILE is the pipeline file: it says which app, and what its dashboards show. Its tables are those that `riverrun run`
     has told the app's catalog. One process at a time serves a project; `riverrun query` and `riverrun tables` find it.
     """
+    from riverrun.alerts.delivered import delivered_route, marks_of
+    from riverrun.alerts.kafka_log import Teller
     from riverrun.cli.pipeline import stop_on_signals
     from riverrun.config.serve_state import ServeState
     from riverrun.dash.door.outside import open_door
@@ -87,6 +90,7 @@ def serve(
     with (
         ServeState(settings.project, app_name, store.kind) as state,
         stop_on_signals() as stop,
+        closing(Teller(connection, app_name)) as teller,
         open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
         StoreServer(
             opened,
@@ -94,6 +98,7 @@ def serve(
             limits=limits,
             routes=[
                 *(door.routes() if door else ()),
+                delivered_route(lambda: marks_of(settings.settings.alerts, settings.project), teller.tell),
                 *dash_routes(
                     hub := Hub(opened, dashboards, app_name),
                     picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),

@@ -1,5 +1,6 @@
 """A process of riverrun's own beside this one: started, started again when it dies, stopped in order."""
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,11 +9,15 @@ from riverrun.cluster.jvm import environment
 from riverrun.cluster.process import GuardedProcess
 from riverrun.cluster.server import Deadline
 
-# One that lived shorter than this died young; after so many young deaths in a row it is left alone.
+# One that lived shorter than this died young; after so many young deaths in a row it is left alone, unless it was killed:
+# then it is not to blame.
 YOUNG_SECONDS = 30.0
 MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
+MOST_PAUSE_SECONDS = 8.0
+KILLED = 128 + signal.SIGKILL
 TAIL_LINES = 3
+MOST_NEW = 65_536
 
 
 class Companion:
@@ -27,7 +32,9 @@ class Companion:
         self._notice = notice
         self._process: GuardedProcess | None = None
         self._young_deaths = 0
+        self._killed = False
         self._start_at = 0.0
+        self._read = -1
 
     @property
     def pid(self) -> int:
@@ -39,7 +46,7 @@ class Companion:
 
     @property
     def given_up(self) -> bool:
-        return self._young_deaths > MOST_YOUNG_DEATHS
+        return self._young_deaths > MOST_YOUNG_DEATHS and not self._killed
 
     def start(self) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -60,13 +67,14 @@ class Companion:
     def _died(self, process: GuardedProcess, now: float) -> None:
         young = process.lived_seconds < YOUNG_SECONDS
         self._young_deaths = self._young_deaths + 1 if young else 1
+        self._killed = process.exit_code == KILLED
         said = f"{self.name} ended (exit code {process.exit_code}): {self.last_words or 'it said nothing'}"
         if self.given_up:
             self._notice(
                 f"{said}. That was the {self._young_deaths}th time in a row: it is left alone; see {self._log}"
             )
             return
-        pause = FIRST_PAUSE_SECONDS * 2 ** (self._young_deaths - 1)
+        pause = min(MOST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._young_deaths - 1))
         self._start_at = now + pause
         self._notice(f"{said}. Starting it again in {pause:g} s")
 
@@ -79,6 +87,17 @@ class Companion:
             log.seek(self._process.output_start)
             lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-TAIL_LINES:])
+
+    def new_lines(self) -> list[str]:
+        """Whole lines that it has said since the last call."""
+        if self._process is None:
+            return []
+        with self._log.open("rb") as log:
+            log.seek(max(self._read, self._process.output_start))
+            said = log.read(MOST_NEW)
+        whole = said[: said.rfind(b"\n") + 1]
+        self._read = max(self._read, self._process.output_start) + len(whole)
+        return [line for each in whole.decode(errors="replace").splitlines() if (line := each.strip())]
 
     def stop(self, seconds: float) -> None:
         """Ask, wait, then kill. May be called at any time, and twice."""

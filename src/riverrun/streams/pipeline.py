@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from riverrun.alerts.kafka_log import tell_tables
 from riverrun.app import App
 from riverrun.config import Project, Settings
 from riverrun.dash.picture.shape import shape_of
@@ -34,7 +35,7 @@ from riverrun.streams.running import RunningStream, Surroundings, check_checkpoi
 from riverrun.streams.session import check_alive, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
-from riverrun.streams.tables import tables_of
+from riverrun.streams.tables import tables_of, watched_by
 from riverrun.streams.user_code import code_of
 from riverrun.streams.versions import Versions
 
@@ -188,6 +189,8 @@ class Pipeline:
         if self._settings.store.kind != "none":
             # Before the first row of a new column can be read.
             publish(self._connection, self.app.name, self.tables)
+        if self.app.alerts:
+            tell_tables(self._connection, self.app.name, watched_by(self.done))
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
         self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)

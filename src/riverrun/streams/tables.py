@@ -22,7 +22,6 @@ from pyspark.sql.types import (
 
 from riverrun.app import App
 from riverrun.errors import RiverrunError
-from riverrun.model.alert import ColumnOf
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Kept, Line
 from riverrun.model.quantity import milliseconds
@@ -32,7 +31,6 @@ from riverrun.streams.graph import Problem
 from riverrun.streams.values import Shape
 
 if TYPE_CHECKING:
-    from riverrun.alerts.lookup import Lookup
     from riverrun.alerts.rules import Rule
 
 _TYPES: dict[type[DataType], str] = {
@@ -94,21 +92,15 @@ def alert_rules(done: Compilation) -> "tuple[list[Rule], list[tuple[Line, Riverr
     app = done.graph.app
     if not app.alerts:
         return [], []
-    from riverrun.alerts.lookup import lookup_of
-    from riverrun.alerts.rules import rules_of
+    from riverrun.alerts.rules import rules_of_app
 
-    wrong: list[tuple[Line, RiverrunError]] = []
-    lookups: dict[str, Lookup] = {}
-    fit = []
-    for alert in app.alerts.values():
-        try:
-            if isinstance(alert.to, ColumnOf) and alert.to.table in app.tables and alert.to.table not in lookups:
-                lookups[alert.to.table] = lookup_of(app.tables[alert.to.table], app.folder)
-            fit.append(alert)
-        except RiverrunError as error:
-            wrong.append((alert.line, error))
-    rules, more = rules_of(fit, watchable(done), lookups)
-    return rules, wrong + more
+    return rules_of_app(app, watchable(done))
+
+
+def watched_by(done: Compilation) -> dict[str, TableSpec]:
+    """What the app's alerts do watch."""
+    named = {each.watched for each in done.graph.app.alerts.values()}
+    return {name: table for name, table in watchable(done).items() if name in named}
 
 
 def watchable(done: Compilation) -> dict[str, TableSpec]:

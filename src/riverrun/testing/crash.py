@@ -27,10 +27,12 @@ import psutil
 
 from riverrun.errors import StreamFailedError, UsageError
 
-# Spark's JVM, the process of the pipeline, one of Spark's Python workers, a broker, or the pipeline and all below it.
-Victim = Literal["spark", "pipeline", "worker", "broker", "tree"]
-VICTIMS: tuple[Victim, ...] = get_args(Victim)
-# How long a Python worker of Spark may be waited for, to be killed: the first comes with a stream's first batch.
+# Spark's JVM, the process of the pipeline, one of Spark's Python workers, a broker, the pipeline and all below it, or the
+# process that sends its alerts.
+Victim = Literal["spark", "pipeline", "worker", "broker", "tree", "alerts"]
+# What every pipeline has.
+VICTIMS: tuple[Victim, ...] = tuple(each for each in get_args(Victim) if each != "alerts")
+# How long a part that comes with the first rows, or comes again by itself, may be waited for, to be killed.
 WORKER_SECONDS = 90.0
 
 
@@ -48,8 +50,8 @@ def crashes(
     seed: int, rounds: int, *, victims: Sequence[Victim] = VICTIMS, seconds: tuple[float, float] = (0.5, 6.0)
 ) -> list[Crash]:
     """A plan that is the same for the same seed. `seconds` is the shortest and the longest wait before a kill."""
-    if unknown := set(victims) - set(VICTIMS):
-        raise UsageError(f"There is no part {min(unknown)} to kill", expected=", ".join(VICTIMS))
+    if unknown := set(victims) - set(get_args(Victim)):
+        raise UsageError(f"There is no part {min(unknown)} to kill", expected=", ".join(get_args(Victim)))
     chance = random.Random(seed)  # noqa: S311  -- no secret
     return [Crash(chance.choice(list(victims)), chance.uniform(*seconds), chance.random()) for _ in range(rounds)]
 
@@ -104,8 +106,7 @@ class CrashRun:
         """Kill one part now, with -9."""
         found = self._find(victim, pick)
         deadline = time.monotonic() + WORKER_SECONDS
-        while not found and victim == "worker" and self._alive() and time.monotonic() < deadline:
-            # The first rows that Python code computes make one.
+        while not found and victim in ("worker", "alerts") and self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
             found = self._find(victim, pick)
         for process in found:
@@ -192,6 +193,8 @@ class CrashRun:
                 return [top]
             if victim == "spark":
                 return java
+            if victim == "alerts":
+                return [each for each in below if _is_alerts(each)]
             # The daemon that all workers are forked from is the first; a worker below it does the work.
             daemons = [each for one in java for each in one.children() if "python" in each.name()]
             workers = [each for one in daemons for each in one.children()]
@@ -217,6 +220,15 @@ class CrashRun:
         with contextlib.suppress(OSError):
             return self.log.read_text(errors="replace").splitlines()[-10:]
         return []
+
+
+def _is_alerts(process: psutil.Process) -> bool:
+    """Whether it sends alerts. What guards it has the same words, and a child."""
+    try:
+        words = process.cmdline()
+        return "riverrun" in words and words[words.index("riverrun") :].count("alerts") > 0 and not process.children()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _one(found: list[psutil.Process], pick: float) -> list[psutil.Process]:

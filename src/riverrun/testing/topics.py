@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.streams.sources import COUNT, RAW, watermarked
+from riverrun.streams.sources import RAW, watermarked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,8 +82,7 @@ class Folders:
             at = F.struct(at.alias("start"), at.alias("end"))
         ticks = ticks.select(at.alias(time), F.lit(True).alias(_TICK))
         both = frame.withColumn(_TICK, F.lit(False)).unionByName(ticks, allowMissingColumns=True)
-        # The observation keeps the optimizer from taking the ticks out before their time is seen.
-        seen = watermarked(both, time, late_ms).observe(f"ticks {topic}", F.count(F.lit(1)).alias(COUNT))
+        seen = watermarked(both, topic, time, late_ms)
         return seen.where(~F.col(_TICK)).drop(_TICK)
 
     def _folder(self, kind: str, topic: str) -> Path:

@@ -1,14 +1,17 @@
 """Delivery reports, from the gateway's callback to the outbox."""
 
 import threading
+from collections.abc import Sequence
 
 import httpx
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from riverrun.alerts.channels.contract import Message
+from riverrun.alerts.channels.contract import Message, Report
+from riverrun.alerts.channels.sms import Marks
 from riverrun.alerts.delivered import PATH, delivered_route
 from riverrun.alerts.gateway.server import Gateway
+from riverrun.alerts.ledger import Change, folded
 from riverrun.alerts.sender import Sender, Sending
 from riverrun.cluster.loopback import listening
 from riverrun.store.listening import Listener, Listeners
@@ -26,7 +29,13 @@ def test_what_is_on_the_phone_is_known_and_strangers_are_not_believed() -> None:
     with Gateway(delivery_ms=0, minute_ms=20) as gateway:
         channel = channel_to(gateway, callback_url=address)
         sending = Sending(outbox, {"sms": channel})
-        app = Starlette(routes=[delivered_route(channel, sending)], middleware=[Middleware(Manners)])
+        marks = Marks(gateway.key)
+
+        def keep(changes: Sequence[Change]) -> None:
+            reports = folded(changes).reports.values()
+            sending.reported([Report(each.id, each.state, each.reason) for each in reports], 1)
+
+        app = Starlette(routes=[delivered_route(lambda: marks, keep)], middleware=[Middleware(Manners)])
         listeners = Listeners([Listener(app, socket)])
         listeners.start()
         sender = Sender(sending, {"sms": channel}, idle_seconds=0.01)

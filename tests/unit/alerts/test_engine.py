@@ -9,9 +9,9 @@ import riverrun as rr
 from riverrun.alerts import episodes
 from riverrun.alerts.channels.contract import Delivery
 from riverrun.alerts.engine import Engine, Incoming
-from riverrun.alerts.ledger import Ack, Position, Silence, folded, forgotten, kept
+from riverrun.alerts.ledger import Ack, Position, Reported, Silence, folded, forgotten, kept
 from riverrun.alerts.rules import Rule
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import RecordUnreadableError, TransactionError
 from support.watching import MINUTE, NOON, TOPIC, CrashError, Gateway, MemoryLog, record, rule
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_due_while_it_is_not_kept() -> None:
     with pytest.raises(CrashError):
         engine.step()
     assert engine.due(NOON) == []
-    with pytest.raises(RuntimeError):
+    with pytest.raises(TransactionError):
         engine.moved({"x": Delivery()})
 
 
@@ -197,3 +197,17 @@ def test_a_ledger_of_a_newer_version_is_not_guessed_at() -> None:
     for key, value in ((b"[]", b"{}"), (b"x", b"y"), (b'["odd","x"]', None), (b"\xff", None)):
         with pytest.raises(RecordUnreadableError, match="cannot be read"):
             folded([(key, value)])
+
+
+def test_a_report_that_came_while_nobody_was_there_is_heard_and_then_forgotten() -> None:
+    log = MemoryLog(ledger=[kept(Reported(id="one", state="delivered"))])
+    heard: list[str] = []
+    engine = Engine([rule()], log, clock=lambda: NOON, on_reports=lambda each: heard.extend(one.id for one in each))
+    engine.step()
+    engine.close()
+    assert heard == ["one"]
+    assert folded(log.ledger).reports == {}
+    log.told.append(kept(Reported(id="two", state="undelivered", reason="no such phone")))
+    engine.step()
+    engine.step()
+    assert heard == ["one", "two"]

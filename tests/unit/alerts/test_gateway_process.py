@@ -1,7 +1,5 @@
 """The gateway as a process of its own: started, killed, and started again on the same book."""
 
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,24 +12,24 @@ import pytest
 
 from riverrun.alerts.channels.contract import Message
 from riverrun.alerts.channels.sms import SmsChannel, SmsConfig
-from riverrun.alerts.gateway.__main__ import main
 from riverrun.alerts.gateway.book import Book
 from riverrun.alerts.sender import Policy, Sender, Sending
 from riverrun.config.secret import Secret
 from support.alerting import MemoryOutbox, wait_for
 
 COUNT = 150
+COMMAND = [sys.executable, "-m", "riverrun", "--project"]
 
 
 @contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, "-m", "riverrun.alerts.gateway", "--folder", str(folder), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as process:
+    with subprocess.Popen([*COMMAND, str(folder), "phone", *arguments], stderr=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            said = [process.stdout.readline() for _ in range(6)]
-            assert said[3] == f'sms_url = "{said[0].removeprefix("Phones: ").strip().rstrip("/")}"\n'
-            yield process, said[0].removeprefix("Phones: ").strip().rstrip("/")
+            assert process.stderr is not None
+            said = [process.stderr.readline() for _ in range(2)]
+            address = said[0].removeprefix("Phones: ").partition("/ ")[0]
+            assert f'sms_url = "{address}"' in said[1]
+            yield process, address
         finally:
             process.kill()
 
@@ -41,9 +39,9 @@ def test_a_gateway_that_is_killed_under_load_has_each_message_once(tmp_path: Pat
         Message(id=f"overload/{each}", channel="sms", receiver="+353850123456", text=f"alert {each}")
         for each in range(COUNT)
     )
-    book = tmp_path / "messages.sqlite"
+    book = tmp_path / ".riverrun" / "gateway" / "messages.sqlite"
     with running(tmp_path, "--fault", "error after=0.1", "--seed", "3") as (process, address):
-        key = Secret((tmp_path / "key.txt").read_text().strip())
+        key = Secret(book.with_name("key.txt").read_text().strip())
         channel = SmsChannel(SmsConfig(address, key, "riverrun", timeout_seconds=2))
         policy = Policy(first_wait=20, most_wait=100, at_once=4)
         sender = Sender(Sending(outbox, {"sms": channel}, policy=policy), {"sms": channel}, idle_seconds=0.01)
@@ -53,8 +51,8 @@ def test_a_gateway_that_is_killed_under_load_has_each_message_once(tmp_path: Pat
         process.send_signal(signal.SIGKILL)
         process.wait(30)
         assert outbox.states().get("sent", 0) < COUNT
-    port = address.rpartition(":")[2]
-    with running(tmp_path, "--port", port) as (process, _):
+    with running(tmp_path) as (process, again):
+        assert again == address
         wait_for(lambda: outbox.states() == {"sent": COUNT})
         sender.stop()
         thread.join(30)
@@ -71,18 +69,27 @@ def test_a_gateway_that_is_killed_under_load_has_each_message_once(tmp_path: Pat
     [
         (["--fault", "busy"], "--fault cannot be understood. Expected such as \"busy=0.1\"; found 'busy'."),
         (["--fault", "storm=0.5"], "These faults cannot be"),
-        (["--folder", "/dev/null/x"], "cannot be used: Not a directory"),
+        (["--port", "99999"], "99999 is not in the range"),
     ],
 )
-def test_a_wrong_argument_is_one_message(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], message: str
-) -> None:
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert main(["--folder", str(tmp_path), *arguments]) in {1, 2}
-    finally:
-        for each, handler in handlers.items():
-            signal.signal(each, handler)
-    said = capsys.readouterr().err
-    assert message in said
-    assert re.fullmatch(r"[^\n]+\n", said)
+def test_a_wrong_argument_is_one_message(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = subprocess.run([*COMMAND, str(tmp_path), "phone", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_cannot_be_used_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / ".riverrun").mkdir()
+    (tmp_path / ".riverrun" / "gateway").write_text("a file")
+    done = subprocess.run([*COMMAND, str(tmp_path), "phone"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "gateway cannot be used" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_gateway_at_a_time(tmp_path: Path) -> None:
+    with running(tmp_path) as (process, address):
+        done = subprocess.run([*COMMAND, str(tmp_path), "phone"], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert f"shown already, by the process {process.pid}. Look at {address}/" in done.stderr

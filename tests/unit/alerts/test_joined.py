@@ -10,6 +10,7 @@ from riverrun.alerts.gateway.faults import Faults
 from riverrun.alerts.gateway.server import Gateway
 from riverrun.alerts.rules import Rule
 from riverrun.alerts.sender import Policy, Sender, Sending
+from riverrun.errors import TransactionError
 from support.alerting import wait_for
 from support.gateway import channel_to
 from support.watching import MINUTE, NOON, TOPIC, CrashError, MemoryLog, rule
@@ -70,8 +71,8 @@ def test_each_owner_reads_each_alert_once() -> None:
             def send(sender: Sender = sender, died: list[BaseException] = died) -> None:
                 try:
                     sender.run()
-                # RuntimeError: the engine died elsewhere, and so may not write any more.
-                except (CrashError, RuntimeError) as error:
+                # TransactionError: the engine died elsewhere, and so may not write any more.
+                except (CrashError, TransactionError) as error:
                     died.append(error)
 
             thread = threading.Thread(target=send, daemon=True)

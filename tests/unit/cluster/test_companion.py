@@ -53,3 +53,34 @@ def test_one_that_cannot_live_is_left_alone_with_its_last_words(
     assert "(exit code 3): no such port" in said[-1]
     assert f"it is left alone; see {tmp_path / 'store.log'}" in said[-1]
     made.stop(1)
+
+
+def test_one_that_is_killed_again_and_again_comes_back_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion, "FIRST_PAUSE_SECONDS", 0.001)
+    made = Companion("the store", [sys.executable, "-c", LIVES], tmp_path / "store.log")
+    made.start()
+    for _ in range(companion.MOST_YOUNG_DEATHS + 2):
+        before = made.pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda before=before: made.pid not in (0, before), made)  # type: ignore[misc]
+    assert not made.given_up
+    made.stop(5)
+
+
+def test_what_it_says_is_given_line_by_line_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    words = "import time\nfor each in ('one', 'two'): print(each, flush=True)\ntime.sleep(60)"
+    made = Companion("the store", [sys.executable, "-c", words], tmp_path / "store.log")
+    assert made.new_lines() == []
+    made.start()
+
+    def heard() -> bool:
+        lines.extend(made.new_lines())
+        return len(lines) >= 2
+
+    until(heard, made)
+    assert lines == ["one", "two"]
+    assert made.new_lines() == []
+    made.stop(5)

@@ -38,6 +38,7 @@ class AppriseChannel:
         # What a row says may fill a place in the address, and never be the address.
         if match is None or self._service("someone@example.org") is None:
             raise ConfigError([f"alerts.channels.{name} is no address that Apprise knows"])
+        self.where = f"{match[0].removesuffix('://')} by Apprise"
 
     def close(self) -> None:
         """Apprise keeps nothing open."""

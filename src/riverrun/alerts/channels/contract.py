@@ -112,9 +112,10 @@ class Weight:
 
 class Channel(Protocol):
     """`once`: a second request with the same id is not a second message, for as long as the provider remembers the first:
-    `remembers` milliseconds."""
+    `remembers` milliseconds. `where` says, for people, what it sends to."""
 
     name: str
+    where: str
     once: bool
     remembers: int
 

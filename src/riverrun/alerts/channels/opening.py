@@ -1,7 +1,8 @@
 """The channels that the settings name, and their limits; all problems at once."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -17,21 +18,35 @@ SMS = "sms"
 HOUR_MS = 3_600_000
 
 
+@dataclass(frozen=True)
+class LocalPhones:
+    """A gateway on this machine that is used where no provider is set. `callback` is where it reports to."""
+
+    address: str
+    key: Secret
+    callback: Callable[[], str] = str
+
+
+def has_sms(settings: AlertSettings) -> bool:
+    """Whether the settings name a provider for SMS."""
+    return bool(settings.sms_url or settings.sms_key)
+
+
 def open_channels(
-    settings: AlertSettings, root: Path, environ: Mapping[str, str] | None = None
+    settings: AlertSettings, root: Path, environ: Mapping[str, str] | None = None, *, phones: LocalPhones | None = None
 ) -> tuple[dict[str, Channel], dict[str, Limits]]:
     """Channels by name, and the limits of those that have any. `root` is where relative paths begin."""
     environ = os.environ if environ is None else environ
     channels: dict[str, Channel] = {}
     problems: list[str] = []
     limits: dict[str, Limits] = {}
-    if settings.sms_url or settings.sms_key:
+    if has_sms(settings) or phones is not None:
         try:
-            channels[SMS] = SmsChannel(_sms(settings))
+            channels[SMS] = SmsChannel(_sms(settings)) if has_sms(settings) or phones is None else _to(phones, settings)
         except ConfigError as error:
             problems += error.problems
         try:
-            limits[SMS] = _limits(settings)
+            limits = limits_of(settings, phones=not has_sms(settings))
         except (LookupError, ValueError, OSError):
             problems.append(
                 f"alerts.sms_budget_zone {settings.sms_budget_zone!r} is no time zone, such as Europe/Dublin"
@@ -66,13 +81,21 @@ def _sms(settings: AlertSettings) -> SmsConfig:
     )
 
 
-def _limits(settings: AlertSettings) -> Limits:
+def _to(phones: LocalPhones, settings: AlertSettings) -> SmsChannel:
+    sender = settings.sms_sender or "riverrun"
+    config = replace(_sms(settings), url=phones.address, key=phones.key, sender=sender, any_number=True)
+    return SmsChannel(config, where=f"phones on this machine, {phones.address}/", callback=phones.callback)
+
+
+def limits_of(settings: AlertSettings, *, phones: bool = False) -> dict[str, Limits]:
+    """How much may be sent, as new: nothing was yet. On phones of this machine it costs nothing, and there is no budget."""
     ZoneInfo(settings.sms_budget_zone)
-    return Limits(
+    sms = Limits(
         rate=Rate(settings.sms_per_second),
         per_receiver=Rate(settings.sms_per_receiver_hour, HOUR_MS),
-        budget=Budget(settings.sms_daily_parts, settings.sms_budget_zone),
+        budget=Budget(0 if phones else settings.sms_daily_parts, settings.sms_budget_zone),
     )
+    return {SMS: sms}
 
 
 def _secret(name: str, reference: str, root: Path, environ: Mapping[str, str]) -> Secret:

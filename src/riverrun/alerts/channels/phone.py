@@ -14,8 +14,9 @@ class Number:
     problem: str = ""
 
 
-def number_of(text: str, region: str = "") -> Number:
-    """`+353 85 012 3456`, or `085 012 3456` where a region (IE) is given. Only numbers that can have an SMS are taken."""
+def number_of(text: str, region: str = "", *, any_number: bool = False) -> Number:
+    """`+353 85 012 3456`, or `085 012 3456` where a region (IE) is given. Only numbers that can have an SMS are taken; with
+    `any_number` all that can be dialled, such as those that are kept free for films."""
     try:
         import phonenumbers
     except ModuleNotFoundError as error:
@@ -29,12 +30,14 @@ def number_of(text: str, region: str = "") -> Number:
         return Number(problem="it is no telephone number")
     if found.extension:
         return Number(problem="it has an extension, and an SMS cannot dial one")
+    e164 = str(phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164))
+    if any_number and phonenumbers.is_possible_number(found):
+        return Number(e164, phonenumbers.region_code_for_number(found) or "")
     if not phonenumbers.is_valid_number(found):
         return Number(problem="no network has such a number")
     kind = phonenumbers.number_type(found)
     if kind in {phonenumbers.PhoneNumberType.FIXED_LINE, phonenumbers.PhoneNumberType.PREMIUM_RATE}:
         return Number(problem="it is a number that gets no SMS: a fixed line or a premium one")
-    e164 = str(phonenumbers.format_number(found, phonenumbers.PhoneNumberFormat.E164))
     return Number(e164, phonenumbers.region_code_for_number(found) or "")
 
 

@@ -30,7 +30,7 @@ from riverrun.alerts.channels.contract import (
     text_problem,
 )
 from riverrun.alerts.channels.parts import parts_of
-from riverrun.alerts.channels.phone import is_region, number_of
+from riverrun.alerts.channels.phone import Number, is_region, number_of
 from riverrun.config.secret import Secret
 from riverrun.config.spec import is_loopback
 from riverrun.errors import ConfigError
@@ -61,7 +61,8 @@ _CLOSED: tuple[type[httpx.HTTPError], ...] = (httpx.ConnectError, httpx.ConnectT
 
 @dataclass(frozen=True)
 class SmsConfig:
-    """`entity` and `template` are what a regulated country has the sender and the text registered under (India: DLT)."""
+    """`entity` and `template` are what a regulated country has the sender and the text registered under (India: DLT).
+    `any_number`: it is no network, and takes what no network has."""
 
     url: str
     key: Secret
@@ -73,17 +74,58 @@ class SmsConfig:
     callback_url: str = ""
     most_parts: int = 4
     timeout_seconds: float = 10.0
+    any_number: bool = False
+
+
+class Marks:
+    """What goes with a message and comes back with its report: only who has the key can make it."""
+
+    def __init__(self, key: Secret) -> None:
+        self._proof = hashlib.sha256(b"riverrun delivery report\0" + key.reveal().encode()).digest()
+
+    def of(self, provider_id: str) -> str:
+        return hmac.new(self._proof, provider_id.encode(), hashlib.sha256).hexdigest()
+
+    def reports(self, body: bytes) -> list[Report]:
+        """What a delivery callback says. Of a message without our mark nothing is believed: the address may be known to
+        others."""
+        try:
+            content = msgspec.json.decode(body)
+            results = content["results"]
+            found = [self._report(each) for each in results]
+        except _NOT_ITS_API:
+            return []
+        return [each for each in found if each is not None]
+
+    def _report(self, entry: Mapping[str, Any]) -> Report | None:
+        provider_id, mark = str(entry["messageId"]), str(entry.get("callbackData") or "")
+        if not hmac.compare_digest(mark.encode(), self.of(provider_id).encode()):
+            return None
+        status = entry["status"]
+        group, name = str(status["groupName"]), str(status.get("name", ""))
+        if group == "DELIVERED":
+            return Report(provider_id, "sent" if name in HALFWAY else "delivered")
+        if group in BAD_GROUPS:
+            return Report(provider_id, "undelivered", f"{name}: {_line(status.get('description') or group)}")
+        return Report(provider_id, "sent")
 
 
 class SmsChannel:
-    """The `sms` channel. ConfigError when the settings cannot work, all of them at once."""
+    """The `sms` channel. ConfigError when the settings cannot work, all of them at once. `callback` says where the provider
+    is to report to, where the settings do not and it is known only while things run."""
 
     once = True
     # Its log has 48 hours.
     remembers = 47 * 3_600_000
 
     def __init__(
-        self, config: SmsConfig, *, name: str = "sms", clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        self,
+        config: SmsConfig,
+        *,
+        name: str = "sms",
+        where: str = "",
+        callback: Callable[[], str] = str,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         problems = problems_of(config)
         if problems:
@@ -91,7 +133,9 @@ class SmsChannel:
         self.name = name
         self._config = config
         self._clock = clock
-        self._proof = hashlib.sha256(b"riverrun delivery report\0" + config.key.reveal().encode()).digest()
+        self._marks = Marks(config.key)
+        self._callback = callback
+        self.where = where or self._host
         self._client = httpx.Client(
             base_url=config.url.rstrip("/"),
             headers={"Authorization": f"App {config.key.reveal()}", "Accept": "application/json"},
@@ -108,7 +152,7 @@ class SmsChannel:
     # --- before ---
 
     def weigh(self, message: Message) -> Weight:
-        number = number_of(message.receiver, self._config.region)
+        number = self._number(message)
         if number.problem:
             return Weight(problem=f"the receiver cannot get an SMS: {number.problem}")
         if problem := text_problem(message.text):
@@ -122,10 +166,13 @@ class SmsChannel:
             return Weight(parts, "a number in India needs alerts.sms_entity_id and a registered template")
         return Weight(parts)
 
+    def _number(self, message: Message) -> Number:
+        return number_of(message.receiver, self._config.region, any_number=self._config.any_number)
+
     # --- sending ---
 
     def send(self, message: Message, provider_id: str) -> Answer:
-        number = number_of(message.receiver, self._config.region)
+        number = self._number(message)
         if number.problem:
             return Refused(number.problem)
         try:
@@ -207,11 +254,11 @@ class SmsChannel:
             options["regional"] = {"indiaDlt": {name: value for name, value in registered.items() if value}}
         if options:
             one["options"] = options
-        if self._config.callback_url:
+        if callback := self._config.callback_url or self._callback():
             one["webhooks"] = {
-                "delivery": {"url": self._config.callback_url},
+                "delivery": {"url": callback},
                 "contentType": "application/json",
-                "callbackData": self._mark(provider_id),
+                "callbackData": self._marks.of(provider_id),
             }
         return {"messages": [one], "options": {"includeSmsCountInResponse": True}}
 
@@ -221,34 +268,6 @@ class SmsChannel:
     @property
     def _host(self) -> str:
         return urlsplit(self._config.url).netloc.rpartition("@")[2]
-
-    # --- what it says later ---
-
-    def reports(self, body: bytes) -> list[Report]:
-        """What a delivery callback says. Of a message without our mark nothing is believed: the address may be known to
-        others."""
-        try:
-            content = msgspec.json.decode(body)
-            results = content["results"]
-            found = [self._report(each) for each in results]
-        except _NOT_ITS_API:
-            return []
-        return [each for each in found if each is not None]
-
-    def _report(self, entry: Mapping[str, Any]) -> Report | None:
-        provider_id, mark = str(entry["messageId"]), str(entry.get("callbackData") or "")
-        if not hmac.compare_digest(mark.encode(), self._mark(provider_id).encode()):
-            return None
-        status = entry["status"]
-        group, name = str(status["groupName"]), str(status.get("name", ""))
-        if group == "DELIVERED":
-            return Report(provider_id, "sent" if name in HALFWAY else "delivered")
-        if group in BAD_GROUPS:
-            return Report(provider_id, "undelivered", f"{name}: {_line(status.get('description') or group)}")
-        return Report(provider_id, "sent")
-
-    def _mark(self, provider_id: str) -> str:
-        return hmac.new(self._proof, provider_id.encode(), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from riverrun.alerts.delivered import PATH as DELIVERED
 from riverrun.dash.answers import assets, file_answer, json_answer
 from riverrun.dash.asking import LOCAL, PASSWORD, WHO
 from riverrun.dash.door.limits import Limit, Rate, address_name
@@ -251,7 +252,9 @@ class _Doorkeeper:
 
 def is_open(path: str) -> bool:
     """What one sees without a login."""
-    return path in {"/login", "/logout", "/login/oidc", "/login/back", "/api/door"} or path.startswith("/assets/")
+    # A report of delivery brings its own proof.
+    known = {"/login", "/logout", "/login/oidc", "/login/back", "/api/door", DELIVERED}
+    return path in known or path.startswith("/assets/")
 
 
 def not_in(scope: Scope) -> Response:

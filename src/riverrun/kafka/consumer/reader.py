@@ -126,6 +126,11 @@ class Reader:
         """The partitions of which there was more to read when the last batch was given out."""
         return set(self._ends) - self._at_end
 
+    @property
+    def next(self) -> dict[Place, int]:
+        """Where it stands: behind the last record it gave out, and at the end behind what is there besides records."""
+        return dict(self._next)
+
     def _sorted_out(self, messages: list[Any]) -> list[RawRecord]:
         """The records of a batch that are within their span; ends and errors are taken care of."""
         batch: list[RawRecord] = []
@@ -151,6 +156,7 @@ class Reader:
         end = self._ends[place]
         if error.code() == ClientError._PARTITION_EOF:
             self._at_end.add(place)
+            self._next[place] = max(self._next[place], message.offset())
             # The last offsets before the end may be markers of transactions, which are no records.
             if end is not None and message.offset() >= end:
                 self._finish(place)

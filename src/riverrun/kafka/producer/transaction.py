@@ -11,7 +11,7 @@ next step.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +25,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from riverrun.errors import FencedError, RiverrunError, TransactionError, UsageError
 from riverrun.kafka.producer.delivery import Delivery, Receipt
 from riverrun.kafka.producer.outgoing import Headers
+from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
@@ -82,14 +83,17 @@ class Transaction:
         self._check_open()
         return self._producer.send_all(topic, values, key=key)
 
-    def commit_offsets(self, consumer: "Consumer[Any] | RawConsumer") -> None:
-        """Make what the consumer has handed out part of the transaction: read, transform and write exactly once.
+    def commit_offsets(self, consumer: "Consumer[Any] | RawConsumer", at: Mapping[Place, int] | None = None) -> None:
+        """Make what the consumer has handed out part of the transaction: read, transform and write exactly once. `at` says
+        where a raw client stands, if that is known better than by the last record it gave.
 
         The consumer must not commit by itself (`commit="manual"`). When the transaction is aborted it must read again what
         it had: let the exception end it, or seek.
         """
         self._check_open()
         positions, group = _progress(consumer)
+        if at is not None:
+            positions = [ClientPartition(*place, offset) for place, offset in at.items()]
         if not positions:
             return
         deadline = time.monotonic() + self._client.request_timeout

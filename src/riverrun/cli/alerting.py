@@ -1,0 +1,122 @@
+"""Alerts beside running streams: `riverrun run` starts `riverrun alerts run`, and phones on this machine where no SMS
+provider is set, as processes of their own, and looks after them."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from riverrun.cli.alerts_run import channels_of, no_channel
+from riverrun.cluster.companion import Companion
+from riverrun.config.phone_state import find_phones
+from riverrun.errors import ConfigError, RiverrunError
+
+if TYPE_CHECKING:
+    from riverrun.app import App
+    from riverrun.config import Loaded
+    from riverrun.kafka.connection import Connection
+
+STOP_SECONDS = 20.0
+# How long alerts may take to judge and send what a finished pipeline wrote.
+CATCH_UP_SECONDS = 60.0
+LOOK_SECONDS = 0.5
+NEEDED = ("phonenumbers", "starlette", "uvicorn")
+
+
+class AlertsBeside:
+    """The processes, and what they say that people have to hear."""
+
+    def __init__(
+        self,
+        settings: "Loaded",
+        app: "App",
+        connection: "Connection",
+        notice: Callable[[str], None],
+        *,
+        alerts: Companion,
+        phones: Companion | None,
+    ) -> None:
+        self._settings = settings
+        self._app = app
+        self._connection = connection
+        self._alerts = alerts
+        self._phones = phones
+        self._notice = notice
+        self._told = phones is None
+
+    def look(self) -> None:
+        """Called again and again: start again what died, and say what there is to say."""
+        if self._phones is not None:
+            self._phones.look()
+        self._alerts.look()
+        for line in self._alerts.new_lines():
+            self._notice(f"{line[:1].lower()}{line[1:]}".rstrip("."))
+        if not self._told and (found := find_phones(self._settings.project)) is not None:
+            self._told = True
+            self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")
+
+    def catch_up(self) -> None:
+        """Wait until everything that was written is judged, and what came of it is sent; a sentence when it is not."""
+        from riverrun.alerts.unfinished import NOT_STARTED, unfinished
+
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        left = NOT_STARTED
+        while left and time.monotonic() < deadline and not self._alerts.given_up:
+            self.look()
+            try:
+                left = unfinished(self._connection, self._app.name)
+            except RiverrunError as error:
+                left = str(error)
+            if left:
+                time.sleep(LOOK_SECONDS)
+        if left:
+            self._notice(f"alerts are not done: {left}; the next run goes on from there")
+
+
+def check_channels(settings: "Loaded", app: "App") -> None:
+    """That every alert has a channel, before anything starts. ConfigError when not."""
+    from riverrun.alerts.channels.opening import SMS, has_sms
+
+    own = settings.settings.alerts
+    # On a cluster of others a forgotten setting is not to end in messages that nobody gets.
+    phones = not settings.attached or find_phones(settings.project) is not None
+    missing = [
+        each
+        for each in sorted(channels_of(app))
+        if each not in own.channels and not (each == SMS and (has_sms(own) or phones))
+    ]
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    problems = [no_channel(each) for each in missing]
+    problems += [f'alerts need {name}, which is not installed: pip install "riverrun[alerts]"' for name in absent[:1]]
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextmanager
+def alerts_beside(
+    settings: "Loaded", app: "App", connection: "Connection", notice: Callable[[str], None], *, wanted: bool
+) -> Iterator[AlertsBeside | None]:
+    """Judge and send as long as the block lasts; None where there are no alerts."""
+    if not app.alerts or not wanted:
+        yield None
+        return
+    from riverrun.alerts.channels.opening import SMS, has_sms
+
+    logs = settings.project.logs
+    command = [sys.executable, "-m", "riverrun", "--project", str(settings.project.root)]
+    if settings.profile:
+        command += ["--profile", settings.profile]
+    with ExitStack() as stack:
+        phones = None
+        needs_phones = SMS in channels_of(app) and not has_sms(settings.settings.alerts)
+        if needs_phones and find_phones(settings.project) is None:
+            phones = Companion("the phones", [*command, "phone"], logs / "phone.log", notice=notice)
+            phones.start()
+            stack.callback(phones.stop, STOP_SECONDS)
+        arguments = ["alerts", "run", app.file, "--bootstrap-servers", connection.bootstrap_servers]
+        alerts = Companion("the alert process", [*command, *arguments], logs / "alerts.log", notice=notice)
+        alerts.start()
+        stack.callback(alerts.stop, STOP_SECONDS)
+        yield AlertsBeside(settings, app, connection, notice, alerts=alerts, phones=phones)

@@ -1,0 +1,118 @@
+"""`riverrun alerts run`: the process that judges rows and tells people. `riverrun run` starts it beside the streams."""
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from riverrun.cli.context import cluster_option, load_declared, loaded
+from riverrun.cli.output import say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from riverrun.alerts.channels.opening import LocalPhones
+    from riverrun.alerts.rules import Rule
+    from riverrun.app import App
+    from riverrun.config import Loaded
+    from riverrun.kafka.connection import Connection
+
+# How long phones that `riverrun run` started beside may take until they answer.
+PHONE_SECONDS = 20.0
+
+
+@click.command("run", epilog="Example: riverrun alerts run meters.py")
+@click.argument("file", required=False, metavar="[FILE]")
+@cluster_option
+def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
+    """Judge rows by the alerts of a pipeline file and tell people, until Ctrl-C. `riverrun run` does it by itself.
+
+    One process does so at a time: a second one takes over from the first. It needs no Spark; what there is to watch, the
+    pipeline has told when it last started.
+    """
+    from riverrun.alerts.channels.opening import has_sms, limits_of, open_channels
+    from riverrun.alerts.process import AlertProcess, Duty
+    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.errors import ConfigError, UsageError
+    from riverrun.kafka.connection import require_cluster
+
+    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    app = load_declared(settings, file)
+    if app is None:
+        raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
+    connection = require_cluster(settings.settings.kafka, settings.project)
+    rules = known_rules(app, connection)
+    wanted = channels_of(app)
+    own = settings.settings.alerts
+    channels, _ = open_channels(own, settings.project.root, phones=_phones(settings, wanted))
+    if missing := sorted(wanted - set(channels)):
+        raise ConfigError([no_channel(each) for each in missing])
+
+    def notice(text: str) -> None:
+        say(f"{text[:1].upper()}{text[1:]}.")
+
+    duty = Duty(app.name, rules, channels, lambda: limits_of(own, phones=not has_sms(own)))
+    try:
+        with stop_on_signals() as stop:
+            notice(f"the alerts of {app.name}: {', '.join(each.name for each in rules)}; Ctrl-C stops")
+            AlertProcess(connection, duty, notice).run(stop)
+    finally:
+        for each in channels.values():
+            each.close()
+    say("Stopped.")
+
+
+def channels_of(app: "App") -> set[str]:
+    """The channels that an app's alerts go through."""
+    return {each.channel for each in app.alerts.values()}
+
+
+def no_channel(name: str) -> str:
+    if name == "sms":
+        return (
+            "alerts.sms_url is not set, and no phones run on this machine: name a provider, or start `riverrun phone`"
+        )
+    return f'alerts.channels.{name} is not set: alerts go there. Write, under [alerts.channels], {name} = "env:NAME"'
+
+
+def known_rules(app: "App", connection: "Connection") -> "Sequence[Rule]":
+    """The app's alerts over what the pipeline has told it can be watched; all that is wrong at once."""
+    from riverrun.alerts.kafka_log import read_ledger, tables_in
+    from riverrun.alerts.rules import rules_of_app
+    from riverrun.errors import NotRunningError, PipelineError, UsageError
+
+    if not app.alerts:
+        raise UsageError(f"The app {app.name} has no alerts", hint="Declare one: app.alert(…); docs/alerts.md")
+    tables = tables_in(read_ledger(connection, app.name))
+    if not tables:
+        raise NotRunningError(
+            f"Nobody knows yet what the alerts of {app.name} watch", hint="Start the pipeline once: `riverrun run`"
+        )
+    rules, wrong = rules_of_app(app, tables)
+    if wrong:
+        raise PipelineError([f"{line}: {error}" for line, error in wrong], file=app.file)
+    return rules
+
+
+def _phones(settings: "Loaded", wanted: set[str]) -> "LocalPhones | None":
+    """The gateway on this machine, where no provider is set and SMS are to be sent. It may be starting just now."""
+    from riverrun.alerts.channels.opening import SMS, LocalPhones, has_sms
+    from riverrun.alerts.delivered import PATH
+    from riverrun.alerts.gateway.server import kept_key
+    from riverrun.config.phone_state import find_phones, folder_of
+    from riverrun.config.serve_state import find_serving
+
+    if SMS not in wanted or has_sms(settings.settings.alerts):
+        return None
+    project = settings.project
+    deadline = time.monotonic() + PHONE_SECONDS
+    while (found := find_phones(project)) is None:
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.1)
+
+    def callback() -> str:
+        serving = find_serving(project)
+        return f"{serving.address}{PATH}" if serving is not None else ""
+
+    return LocalPhones(found.address, kept_key(folder_of(project)), callback)
