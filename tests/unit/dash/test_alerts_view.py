@@ -250,17 +250,16 @@ def test_what_was_there_before_and_is_not_judged_is_late() -> None:
     now = 100.0
     late = Lateness(lambda: now)
     place = Place("house_now", 0)
-    # A mark of a transaction is no record.
-    assert late.of(at(10), {place: (11, "t")}) is None
-    assert late.of(at(10), {place: (20, "t")}) == Behind(9, 100_000)
+    assert late.of(at(10), {place: (10, "t")}) is None
+    assert late.of(at(10), {place: (20, "t")}) == Behind(10, 100_000)
     now = 102.0
     # It reached what was there; what came since is new.
-    assert late.of(at(20), {place: (40, "t")}) == Behind(19, 102_000)
+    assert late.of(at(20), {place: (40, "t")}) == Behind(20, 102_000)
     now = 104.0
-    assert late.of(at(25), {place: (60, "t")}) == Behind(34, 102_000)
+    assert late.of(at(25), {place: (60, "t")}) == Behind(35, 102_000)
     now = 106.0
     assert late.of(at(60), {place: (60, "t")}) is None
-    assert late.of(at(60), {place: (70, "t")}) == Behind(9, 106_000)
+    assert late.of(at(60), {place: (70, "t")}) == Behind(10, 106_000)
     # Of a topic that was made anew nothing is known, nor of one that is gone.
     assert late.of(at(60, "other"), {place: (99, "t")}) is None
     assert late.of(at(60), {}) is None

@@ -240,12 +240,11 @@ class Lateness:
         for (topic, partition), position in positions.items():
             place = Place(topic, partition)
             end, topic_id = ends.get(place, (0, ""))
-            # The last offset is the mark of a transaction as often as not, and a mark is no record.
-            left = end - 1 - position.offset
+            left = end - position.offset
             if left <= 0 or position.topic_id not in ("", topic_id):
                 continue
             goal, begun = self._goals.get(place, (end, now))
-            goals[place] = (end, now) if position.offset >= goal - 1 else (goal, begun)
+            goals[place] = (end, now) if position.offset >= goal else (goal, begun)
             records += left
             since = min(since, goals[place][1])
         self._goals = goals

@@ -146,7 +146,7 @@ function troubles({ process, channels, behind, trouble, rules: names, there }) {
   if (trouble) said.push(`What is shown may be old: ${trouble}`);
   if (process.state === "never" && (there || names.length)) said.push("Alerts have not run yet: nothing is watched, and nobody is told. `riverrun run FILE` starts them, or `riverrun alerts run FILE`.");
   if (process.state === "ended") said.push(`Alerts do not run since ${at(process.since, now())}: nobody is told. \`riverrun run FILE\` starts them, or \`riverrun alerts run FILE\`.`);
-  if (process.state === "died") said.push(`The process of alerts (pid ${process.pid}) died: nobody is told. Start it again; it goes on where it stopped.`);
+  if (process.state === "died") said.push(`The process of alerts (pid ${process.pid}) died: nobody is told until it runs again. It goes on where it stopped.`);
   for (const each of channels) if (each.problem) said.push(`${plain(each.name)}: alerts are parked since ${at(each.since, now())}: ${plain(each.problem)}`);
   if (behind && process.state === "running") said.push(`Alerts are behind since ${at(behind.since, now())}: ${count(behind.records)} records wait to be judged.`);
   return said;
