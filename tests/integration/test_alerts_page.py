@@ -81,6 +81,7 @@ def one_page(browser: Browser, server: DashServer) -> Iterator[Page]:
 @pytest.fixture
 def page(one_page: Page, world: World) -> Page:
     """The page with nothing open, nothing fired and no filter."""
+    one_page.mouse.move(0, 0)
     one_page.keyboard.press("Escape")
     one_page.locator("#text").fill("")
     one_page.locator("#rule").select_option("")
@@ -122,6 +123,20 @@ def test_the_worst_comes_first_and_what_is_looked_after_last(page: Page, world: 
     world.put(*fired("worst", severity="critical", ago=50), *fired("mine", severity="critical"), ack("mine"))
     names = page.locator("#firing .case-open")
     expect(names).to_have_text([f"overload · {each}" for each in ("worst", "new", "old", "info", "mine")])
+
+
+def test_nothing_moves_under_a_pointer(page: Page, world: World) -> None:
+    world.put(*fired("one", ago=3), *fired("two", ago=5), *fired("three", ago=9))
+    names = page.locator("#firing .case-open")
+    expect(names).to_have_count(3)
+    case(page, "two").hover()
+    world.put(*fired("new", severity="critical"), *fired("one", ago=3, resolved=1))
+    expect(names).to_have_text([f"overload · {each}" for each in ("one", "two", "three", "new")])
+    expect(page.locator("#firing .case[inert]")).to_contain_text("one")
+    expect(page.locator("#firing-count")).to_have_text("3")
+    page.mouse.move(0, 0)
+    expect(names).to_have_text([f"overload · {each}" for each in ("new", "two", "three")])
+    expect(page.locator("#firing .case[inert]")).to_have_count(0)
 
 
 def test_it_is_acknowledged(page: Page, world: World) -> None:

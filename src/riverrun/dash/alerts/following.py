@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from riverrun.alerts.kafka_log import make_ledger, tell
+from riverrun.alerts.kafka_log import Teller, make_ledger
 from riverrun.alerts.ledger import Change, Episode, Ledger, Position, ledger_of
 from riverrun.errors import RiverrunError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
@@ -74,7 +74,6 @@ class Follower:
 
     def __init__(self, connection: Connection, app: str) -> None:
         self._connection = connection
-        self._app = app
         self._topic = ledger_of(app)
         self._lock = threading.Lock()
         self._ledger = Ledger()
@@ -83,6 +82,7 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._ends = Ends(connection)
+        self._teller = Teller(connection, app)
         self._late = Lateness()
 
     # --- for the page ---
@@ -109,11 +109,12 @@ class Follower:
     def tell(self, changes: Sequence[Change]) -> None:
         if not self._standing.there:
             make_ledger(Admin(self._connection), self._topic)
-        tell(self._connection, self._app, changes)
+        self._teller.tell(changes)
 
     def close(self) -> None:
         self._stop.set()
         self._ends.close()
+        self._teller.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSE_SECONDS)
 

@@ -2,13 +2,36 @@
 import { el } from "./dom.js";
 import { at, coverOf, dotted, lasted, named, plain, sentOf, sign, since, stateOf, toOf } from "./alerts-words.js";
 
+const pointer = matchMedia("(hover: hover)");
+
 export class List {
-  constructor(box, title, make) {
-    Object.assign(this, { box, title, make, rows: new Map() });
+  // `still`: while a pointer is over the list nothing in it moves, so that nobody acknowledges what has just slipped under it.
+  constructor(box, title, make, still = false) {
+    Object.assign(this, { box, title, make, rows: new Map(), items: [] });
+    this.still = () => still && pointer.matches && box.matches(":hover");
+    if (still) box.addEventListener("pointerleave", () => this.fill(this.items));
   }
 
   fill(items) {
-    const wanted = new Set(items.map(([id]) => id));
+    this.items = items;
+    const wanted = this.still() ? this.unmoved(items) : items;
+    this.keep(new Set(wanted.map(([id]) => id)));
+    wanted.forEach(([id, item], place) => {
+      const row = item ? this.row(id, item) : this.gone(id);
+      const there = this.box.children[place] ?? null;
+      if (there !== row.node) this.box.insertBefore(row.node, there);
+    });
+    this.box.hidden = !wanted.length;
+  }
+
+  // What is shown stays where it is, gone or not; what is new comes below.
+  unmoved(items) {
+    const known = new Map(items);
+    const shown = [...this.box.children].map((node) => node.dataset.id);
+    return [...shown.map((id) => [id, known.get(id)]), ...items.filter(([id]) => !this.rows.has(id))];
+  }
+
+  keep(wanted) {
     for (const [id, { node }] of this.rows) {
       if (wanted.has(id)) continue;
       const focused = node.contains(document.activeElement);
@@ -16,19 +39,24 @@ export class List {
       this.rows.delete(id);
       if (focused) this.title.focus({ preventScroll: true });
     }
-    items.forEach(([id, item], place) => {
-      const mark = JSON.stringify(item);
-      let row = this.rows.get(id);
-      if (row?.mark !== mark) {
-        const node = this.make(id, item);
-        if (row) swap(row.node, node);
-        row = { node, mark };
-        this.rows.set(id, row);
-      }
-      const there = this.box.children[place] ?? null;
-      if (there !== row.node) this.box.insertBefore(row.node, there);
-    });
-    this.box.hidden = !items.length;
+  }
+
+  row(id, item) {
+    const mark = JSON.stringify(item);
+    const before = this.rows.get(id);
+    if (before?.mark === mark) return before;
+    const row = { node: this.make(id, item), mark };
+    if (before) swap(before.node, row.node);
+    this.rows.set(id, row);
+    return row;
+  }
+
+  gone(id) {
+    const row = this.rows.get(id);
+    if (row.node.contains(document.activeElement)) this.title.focus({ preventScroll: true });
+    row.node.inert = true;
+    row.mark = "";
+    return row;
   }
 }
 

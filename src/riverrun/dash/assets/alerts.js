@@ -17,7 +17,7 @@ const page = { state: null, link: "connecting", offset: 0, opened: "", rule: "",
 const now = () => Date.now() + page.offset;
 const doing = { open, acknowledge, silence, end, now };
 const lists = {
-  firing: new List($("firing"), $("firing-title"), firing(doing)),
+  firing: new List($("firing"), $("firing-title"), firing(doing), true),
   held: new List($("held"), $("held-title"), firing(doing)),
   history: new List($("history"), $("history-title"), past(doing)),
   dead: new List($("dead"), $("dead-title"), dead({ ...doing, open: openPlace })),
@@ -109,7 +109,7 @@ function counts() {
   };
   const filtered = page.rule || page.text;
   for (const [name, text] of Object.entries(empty)) {
-    const [shown, there] = [lists[name].rows.size, totals[name]];
+    const [shown, there] = [lists[name].items.length, totals[name]];
     const known = Object.values(name === "dead" ? page.state.dead : page.state.cases).filter((each) => name === "dead" || each.list === name).length;
     setText($(`${name}-count`), there ? (filtered ? `${count(shown)} of ${count(there)}` : count(there)) : "");
     setText($(`${name}-none`), !there ? text : known < there ? `The ${name === "history" || name === "dead" ? "newest" : "worst"} ${count(known)} of ${count(there)} are shown.` : shown ? "" : "None of them matches the filter.");
@@ -165,7 +165,7 @@ function howTo() {
 
 // Who does not see the page hears what fires.
 function announce() {
-  const fires = new Set(lists.firing.rows.keys());
+  const fires = new Set(lists.firing.items.map(([id]) => id));
   const fresh = [...fires].filter((id) => !page.fires.has(id));
   if (page.announced && fresh.length) setText($("said"), fresh.length === 1 ? `${named(page.state.cases[fresh[0]])} fires` : `${fresh.length} more alerts fire`);
   page.fires = fires;
