@@ -18,7 +18,7 @@ _DAY_MS = 86_400_000
 @dataclass
 class DryRun:
     """What would have been. `sent` is by rule, day (UTC) and kind; `unsent` by rule and why not; `waiting` were held or
-    gathered when the history ended."""
+    gathered at the end."""
 
     records: int = 0
     misfits: int = 0
@@ -40,8 +40,9 @@ class DryRun:
         ]
 
 
-def dry_run(rules: Sequence[Rule], history: Iterable[Arrived]) -> DryRun:
-    """Judge a history. A record's own Kafka time is the moment at which it would have been read."""
+def dry_run(rules: Sequence[Rule], history: Iterable[Arrived], *, until: int = -1) -> DryRun:
+    """Judge a history. A record's own Kafka time is the moment at which it would have been read; after the last one, time
+    passes until `until`. Nobody silences and nobody acknowledges."""
     found, ledger = DryRun(), Ledger()
     watch = Watch(rules, ledger)
     # Long enough for the longest episode's letters to be known when it is over, short enough for a year to fit.
@@ -51,18 +52,24 @@ def dry_run(rules: Sequence[Rule], history: Iterable[Arrived]) -> DryRun:
         for moment, effects in watch.timed(arrived.records, arrived.behind):
             now = max(now, moment)
             found.first = now if found.first < 0 else found.first
-            desk.tick(now)
+            _pass_time(desk, now, found)
             for effect in effects:
                 desk.take(effect, now)
             _send(desk, now, found)
             desk.drain()
         found.records += len(arrived.records)
+    _pass_time(desk, max(now, until), found)
     found.last = now
     found.misfits = watch.counts.misfits
     waiting = [each for each in ledger.letters.values() if each.stage in ("held", "gathering")]
     found.waiting = len(waiting)
     found.unsent.update(desk.ended)
     return found
+
+
+def _pass_time(desk: Desk, now: int, found: DryRun) -> None:
+    for moment in desk.moments(now):
+        _send(desk, moment, found)
 
 
 def _send(desk: Desk, now: int, found: DryRun) -> None:

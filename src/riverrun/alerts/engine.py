@@ -29,7 +29,7 @@ from riverrun.alerts.ledger import (
     new_meta,
 )
 from riverrun.alerts.manners import Desk
-from riverrun.alerts.rows import MisfitError, RowReader
+from riverrun.alerts.rows import MisfitError, RowReader, Seen
 from riverrun.alerts.rules import Rule
 from riverrun.errors import TransactionError
 
@@ -178,6 +178,17 @@ class Watch:
             for tracker in trackers:
                 yield from tracker.take(seen)
                 yield from tracker.pass_time(now, seen)
+
+    def advance(self, topic: str, to: int) -> Iterator[tuple[int, list[Effect]]]:
+        """The time of a topic moves as if rows of nobody's came until then: each moment at which a key was silent for too
+        long, and what came of it."""
+        clock, trackers = self._clocks[topic], [each for _, several in self._readers[topic] for each in several]
+        at = -1
+        while at < to:
+            at = max(at + 1, min([to, *(each.next_due for each in trackers)]))
+            clock.saw(0, at)
+            by = Seen(topic, 0, 0, at, at, {})
+            yield at, [effect for each in trackers for effect in each.pass_time(clock.now(), by)]
 
     def drain(self) -> list[Change]:
         """What has to be kept since the last call."""

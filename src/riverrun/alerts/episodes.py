@@ -18,6 +18,7 @@ from riverrun.alerts.rules import Rule
 
 # Keys of which nothing ever fired are forgotten beyond so many: whoever writes the events chooses the keys.
 MOST_IDLE_KEYS = 100_000
+NEVER = 2**62
 _RECENT = 32
 # How exactly the newest time of a key is kept: for absence, an eighth of the time it may be silent; else as long as a
 # message may be old. Less would mean a record in the ledger for every row.
@@ -204,6 +205,11 @@ class Tracker:
                 Fire(state.rule, key, state.number, state.since, clock, by.recorded, str(by), self._last_row(state))
             )
         return found
+
+    @property
+    def next_due(self) -> int:
+        """When the next key may be silent for too long, by the topic's clock; never, where none is waited for."""
+        return self._due[0][0] if self._due else NEVER
 
     def _last_row(self, state: Episode) -> dict[str, Any]:
         return unpacked(self.rule.table.columns, state.row)

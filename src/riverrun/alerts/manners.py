@@ -5,7 +5,7 @@ of it. A message's id is made of its rule, key, episode, kind and receiver, so t
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from riverrun.alerts.channels.contract import Delivery, Message
-from riverrun.alerts.episodes import Effect, Fire, Resolve
+from riverrun.alerts.episodes import NEVER, Effect, Fire, Resolve
 from riverrun.alerts.ledger import (
     Ack,
     Case,
@@ -38,7 +38,6 @@ KEEP_MS = 30 * 86_400_000
 _SWEEP_MS = 60_000
 _MOST_SWEPT = 5000
 _LINE = 120
-_NEVER = 2**62
 _NEW = Delivery()
 # Stages of a letter whose receiver was told, or will be.
 _TOLD = frozenset({"out", "listed", "gathering"})
@@ -66,7 +65,7 @@ class Desk:
         self._swept = 0
         # Held or gathering, the first time that one of them is to go, and who gathers since when.
         self._waiting: set[str] = set()
-        self._next = _NEVER
+        self._next = NEVER
         self._gathers: dict[tuple[str, str], int] = {}
         for each in ledger.letters.values():
             self._await(each)
@@ -80,6 +79,8 @@ class Desk:
             each.delivery.provider_id: id_ for id_, each in ledger.sent.items() if each.delivery.provider_id
         }
         self._unanswered = {place for place, each in ledger.cases.items() if self._may_escalate(each)}
+        # Before that none of them is to be escalated.
+        self._next_escalation = self._first_escalation()
         # When letters went out to each receiver, for digests.
         self._recent: dict[tuple[str, str], deque[int]] = {}
         for each in out:
@@ -87,7 +88,7 @@ class Desk:
 
     @property
     def ended(self) -> Counter[tuple[str, str]]:
-        """How many letters were never sent, by rule and stage, since this desk was made."""
+        """How many letters were never sent, by rule and stage ("unaddressed": to nobody), since this desk was made."""
         return self._ended
 
     def drain(self) -> list[Change]:
@@ -108,6 +109,10 @@ class Desk:
 
     def _put(self, record: Record) -> None:
         self.ledger.put(record)
+        if isinstance(record, Letter) and record.stage in ("out", "listed") and record.rule in self._rules:
+            escalate = self._rules[record.rule].alert.escalate
+            after = escalate.after_ms if escalate is not None else NEVER
+            self._next_escalation = min(self._next_escalation, record.until + after)
         key, value = kept(record)
         self._changes[key] = value
 
@@ -197,6 +202,7 @@ class Desk:
         return next((each for each in self.ledger.silences.values() if each.covers(rule, key, now)), None)
 
     def _unaddressed(self, rule: Rule, case: Case, text: str, now: int) -> str:
+        self._ended[case.rule, "unaddressed"] += 1
         to = rule.alert.to
         name = to.column if isinstance(to, ColumnOf) else to
         id_ = message_id(case.rule, case.key, case.number, "fired", "")
@@ -261,15 +267,29 @@ class Desk:
         """What is due because it is now so late: quiet hours over, digests, escalations, and old things to forget."""
         if now >= self._next:
             self._let_go(now)
-        for place in [each for each in self._unanswered if self._escalates(self.ledger.cases[each], now)]:
-            self._escalate(self.ledger.cases[place], now)
+        if now >= self._next_escalation:
+            for place in [each for each in self._unanswered if self._escalates_at(self.ledger.cases[each]) <= now]:
+                self._escalate(self.ledger.cases[place], now)
+            self._next_escalation = self._first_escalation()
         if now - self._swept >= _SWEEP_MS:
             self._sweep(now)
+
+    def moments(self, now: int) -> Iterator[int]:
+        """For a clock that does not run by itself: let the time until `now` pass. Gives each moment at which something was
+        due, and `now`."""
+        while (due := min(self._next, self._next_escalation)) < now:
+            self.tick(due)
+            yield due
+        self.tick(now)
+        yield now
+
+    def _first_escalation(self) -> int:
+        return min((self._escalates_at(self.ledger.cases[each]) for each in self._unanswered), default=NEVER)
 
     def _let_go(self, now: int) -> None:
         letters = [self.ledger.letters[id_] for id_ in self._waiting]
         due = sorted((each for each in letters if each.until <= now), key=_order)
-        self._next = min((each.until for each in letters if each.until > now), default=_NEVER)
+        self._next = min((each.until for each in letters if each.until > now), default=NEVER)
         together: dict[tuple[str, str], list[Letter]] = {}
         for each in due:
             if each.stage == "gathering":
@@ -313,11 +333,12 @@ class Desk:
             and (case.rule, case.key, case.number) not in self.ledger.acks
         )  # fmt: skip
 
-    def _escalates(self, case: Case, now: int) -> bool:
+    def _escalates_at(self, case: Case) -> int:
+        """When others are to be told; never, as long as nobody was."""
         escalate = self._rules[case.rule].alert.escalate
         out = [self.ledger.letters[id_] for id_ in case.letters if id_ in self.ledger.letters]
         since = [each.until for each in out if each.stage in ("out", "listed")]
-        return escalate is not None and bool(since) and now - min(since) >= escalate.after_ms
+        return min(since) + escalate.after_ms if escalate is not None and since else NEVER
 
     def _escalate(self, case: Case, now: int) -> None:
         rule = self._rules[case.rule]

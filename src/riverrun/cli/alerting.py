@@ -2,6 +2,7 @@
 provider is set, as processes of their own, and looks after them."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 STOP_SECONDS = 20.0
-# How long alerts may take to judge and send what a finished pipeline wrote.
+# How long nothing may come of it while alerts judge and send what a finished pipeline wrote.
 CATCH_UP_SECONDS = 60.0
 LOOK_SECONDS = 0.5
 NEEDED = ("phonenumbers", "starlette", "uvicorn")
@@ -57,20 +58,23 @@ class AlertsBeside:
             self._told = True
             self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")
 
-    def catch_up(self) -> None:
-        """Wait until everything that was written is judged, and what came of it is sent; a sentence when it is not."""
+    def catch_up(self, stop: threading.Event) -> None:
+        """Wait until all that was written is judged, and what came of it is sent, or `stop`; a sentence when it is not."""
         from riverrun.alerts.unfinished import NOT_STARTED, unfinished
 
         deadline = time.monotonic() + CATCH_UP_SECONDS
         left = NOT_STARTED
         while left and time.monotonic() < deadline and not self._alerts.given_up:
             self.look()
+            before = left
             try:
                 left = unfinished(self._connection, self._app.name)
             except RiverrunError as error:
                 left = str(error)
-            if left:
-                time.sleep(LOOK_SECONDS)
+            if left != before:
+                deadline = time.monotonic() + CATCH_UP_SECONDS
+            if left and stop.wait(LOOK_SECONDS):
+                break
         if left:
             self._notice(f"alerts are not done: {left}; the next run goes on from there")
 

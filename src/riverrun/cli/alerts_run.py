@@ -5,17 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from riverrun.cli.alerts_open import known_rules
 from riverrun.cli.context import cluster_option, load_declared, loaded
 from riverrun.cli.output import say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from riverrun.alerts.channels.opening import LocalPhones
-    from riverrun.alerts.rules import Rule
     from riverrun.app import App
     from riverrun.config import Loaded
-    from riverrun.kafka.connection import Connection
 
 # How long phones that `riverrun run` started beside may take until they answer.
 PHONE_SECONDS = 20.0
@@ -31,6 +28,7 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
     pipeline has told when it last started.
     """
     from riverrun.alerts.channels.opening import has_sms, limits_of, open_channels
+    from riverrun.alerts.kafka_log import read_ledger
     from riverrun.alerts.process import AlertProcess, Duty
     from riverrun.cli.pipeline import stop_on_signals
     from riverrun.errors import ConfigError, UsageError
@@ -41,10 +39,10 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
     connection = require_cluster(settings.settings.kafka, settings.project)
-    rules = known_rules(app, connection)
+    rules = known_rules(app, read_ledger(connection, app.name))
     wanted = channels_of(app)
     own = settings.settings.alerts
-    channels, _ = open_channels(own, settings.project.root, phones=_phones(settings, wanted))
+    channels, _ = open_channels(own, settings.project.root, phones=local_phones(settings, wanted))
     if missing := sorted(wanted - set(channels)):
         raise ConfigError([no_channel(each) for each in missing])
 
@@ -75,26 +73,7 @@ def no_channel(name: str) -> str:
     return f'alerts.channels.{name} is not set: alerts go there. Write, under [alerts.channels], {name} = "env:NAME"'
 
 
-def known_rules(app: "App", connection: "Connection") -> "Sequence[Rule]":
-    """The app's alerts over what the pipeline has told it can be watched; all that is wrong at once."""
-    from riverrun.alerts.kafka_log import read_ledger, tables_in
-    from riverrun.alerts.rules import rules_of_app
-    from riverrun.errors import NotRunningError, PipelineError, UsageError
-
-    if not app.alerts:
-        raise UsageError(f"The app {app.name} has no alerts", hint="Declare one: app.alert(…); docs/alerts.md")
-    tables = tables_in(read_ledger(connection, app.name))
-    if not tables:
-        raise NotRunningError(
-            f"Nobody knows yet what the alerts of {app.name} watch", hint="Start the pipeline once: `riverrun run`"
-        )
-    rules, wrong = rules_of_app(app, tables)
-    if wrong:
-        raise PipelineError([f"{line}: {error}" for line, error in wrong], file=app.file)
-    return rules
-
-
-def _phones(settings: "Loaded", wanted: set[str]) -> "LocalPhones | None":
+def local_phones(settings: "Loaded", wanted: set[str], *, seconds: float = PHONE_SECONDS) -> "LocalPhones | None":
     """The gateway on this machine, where no provider is set and SMS are to be sent. It may be starting just now."""
     from riverrun.alerts.channels.opening import SMS, LocalPhones, has_sms
     from riverrun.alerts.delivered import PATH
@@ -105,7 +84,7 @@ def _phones(settings: "Loaded", wanted: set[str]) -> "LocalPhones | None":
     if SMS not in wanted or has_sms(settings.settings.alerts):
         return None
     project = settings.project
-    deadline = time.monotonic() + PHONE_SECONDS
+    deadline = time.monotonic() + seconds
     while (found := find_phones(project)) is None:
         if time.monotonic() > deadline:
             return None

@@ -2,8 +2,7 @@
 
 import contextlib
 import sys
-import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +15,7 @@ from riverrun.cli.context import (
     loaded,
     open_admin,
 )
-from riverrun.cli.output import json_option, plural, print_json, print_rows, say
+from riverrun.cli.output import Progress, json_option, plural, print_json, print_rows, say
 from riverrun.errors import RiverrunError, UsageError
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def list_(topic: str | None, bootstrap: str | None, as_json: bool) -> None:
         names = [found] if found else []
     summaries = []
     for name in names:
-        with _Progress(f"{name}: read") as progress:
+        with Progress(f"{name}: read") as progress:
             summaries.append(summarize(admin, name, progress))
     if as_json:
         print_json([{**each.row(), "reasons": each.reason_rows()} for each in summaries])
@@ -169,7 +168,7 @@ def _letters(
     ledger, origins, where = read_ledger(admin, dead), Origins(admin), selection.spans(admin, dead)
     total = count_of(where)
     found: list[tuple[Letter, bool]] = []
-    with _Progress(f"{dead}: read") as progress:
+    with Progress(f"{dead}: read") as progress:
         for number, letter in enumerate(read_letters(admin.connection, where), start=1):
             progress(number, total)
             if letter is None or not selection.takes(letter):
@@ -274,7 +273,7 @@ def redrive(
         outcome = Outcome()
         if dead:
             work = Redrive(admin, dead, selection=selection, limit=limit, fix=fix, topics=app.topics if app else None)
-            with _Progress(f"{dead}: checked") as progress:
+            with Progress(f"{dead}: checked") as progress:
                 outcome = work.plan(progress)
             if outcome.sent_count and not dry_run:
                 _ask(dead, work, outcome, yes=yes)
@@ -299,7 +298,7 @@ def _ask(dead: str, work: "Redrive", outcome: "Outcome", *, yes: bool) -> None:
 
 def _run(dead: str, work: "Redrive") -> "Outcome":
     try:
-        with _Progress(f"{dead}: sent") as progress:
+        with Progress(f"{dead}: sent") as progress:
             return work.run(progress)
     except KeyboardInterrupt:
         say(f"\nStopped: {plural(work.done.sent_count, 'letter')} of {dead} re-driven; the rest waits as before.")
@@ -338,30 +337,3 @@ def _selection(reason: str, conditions: tuple[str, ...], partition: int | None, 
     from riverrun.model.where import parse_condition
 
     return Selection(reason, [parse_condition(each) for each in conditions], partition, offset)
-
-
-class _Progress:
-    """How far it is: on a terminal one line, written over; elsewhere a line now and then, and none for what is quick."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._terminal = sys.stderr.isatty()
-        self._every = 0.2 if self._terminal else 10.0
-        self._next = time.monotonic() + self._every
-        self._written = False
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + self._every
-        text = f"{self._what} {done:,} of {total:,}".replace(",", " ")
-        click.echo(f"\r{text}\x1b[K" if self._terminal else text, err=True, nl=not self._terminal)
-        self._written = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._written and self._terminal:
-            click.echo("\r\x1b[K", err=True, nl=False)

@@ -2,8 +2,9 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 
@@ -72,3 +73,30 @@ def _line(values: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -
         for value, width, to_right in zip(values, widths, right, strict=True)
     )
     return "  ".join(parts).rstrip()
+
+
+class Progress:
+    """How far it is: on a terminal one line, written over; elsewhere a line now and then, and none for what is quick."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._terminal = sys.stderr.isatty()
+        self._every = 0.2 if self._terminal else 10.0
+        self._next = time.monotonic() + self._every
+        self._written = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._every
+        text = f"{self._what} {done:,} of {total:,}".replace(",", " ")
+        click.echo(f"\r{text}\x1b[K" if self._terminal else text, err=True, nl=not self._terminal)
+        self._written = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._written and self._terminal:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -257,7 +257,7 @@ def run(
                         if not stop.is_set() and not outdated:
                             # It is over because all is read: the tables are to have it, too, and people to be told.
                             for each in beside:
-                                each.catch_up()
+                                each.catch_up(stop)
         finally:
             if spark is None:
                 spark = starting.leftover()

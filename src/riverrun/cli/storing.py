@@ -1,6 +1,7 @@
 """The store beside running streams: `riverrun run` starts `riverrun serve` as a process of its own, and looks after it."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,8 +46,8 @@ class StoreBeside:
     def serving(self) -> Serving | None:
         return find_serving(self._settings.project)
 
-    def catch_up(self) -> None:
-        """Wait until the tables have all that is in their topics; a sentence when they do not."""
+    def catch_up(self, stop: threading.Event) -> None:
+        """Wait until the tables have all that is in their topics, or `stop`; a sentence when they do not."""
         from riverrun.store.client import StoreClient
 
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -61,8 +62,8 @@ class StoreBeside:
                         behind = [each.table for each in client.standing() if each.lag != 0 and each.state != "failing"]
                 except RiverrunError as error:
                     behind = [str(error)]
-            if behind:
-                time.sleep(LOOK_SECONDS)
+            if behind and stop.wait(LOOK_SECONDS):
+                break
         if behind:
             self._notice(f"the tables are behind ({', '.join(behind)}); the next `riverrun serve` goes on from there")
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from riverrun.app import App
-from riverrun.errors import RiverrunError
+from riverrun.errors import PipelineError, RiverrunError
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Kept, Line
 from riverrun.model.quantity import milliseconds
@@ -31,6 +31,8 @@ from riverrun.streams.graph import Problem
 from riverrun.streams.values import Shape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from riverrun.alerts.rules import Rule
 
 _TYPES: dict[type[DataType], str] = {
@@ -67,7 +69,7 @@ def tables_of(done: Compilation) -> list[TableSpec]:
         found.append(table)
     if not problems and not done.problems:
         problems += _wrong_tiles(app, found)
-        problems += [Problem(str(line), *_said(error)) for line, error in alert_rules(done)[1]]
+        problems += _wrong_alerts(alert_rules(done)[1])
     done.problems += problems
     done.require()
     return found
@@ -95,6 +97,18 @@ def alert_rules(done: Compilation) -> "tuple[list[Rule], list[tuple[Line, Riverr
     from riverrun.alerts.rules import rules_of_app
 
     return rules_of_app(app, watchable(done))
+
+
+def required_rules(done: Compilation) -> "list[Rule]":
+    """The app's alerts as rules; PipelineError with all that is wrong with them."""
+    rules, wrong = alert_rules(done)
+    if wrong:
+        raise PipelineError([str(each) for each in _wrong_alerts(wrong)], file=done.graph.app.file)
+    return rules
+
+
+def _wrong_alerts(wrong: "Iterable[tuple[Line, RiverrunError]]") -> list[Problem]:
+    return [Problem(str(line), *_said(error)) for line, error in wrong]
 
 
 def watched_by(done: Compilation) -> dict[str, TableSpec]:

@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from riverrun.testing.alerts import Told
     from riverrun.testing.crash import Crash, CrashRun, crashes
     from riverrun.testing.pytest_plugin import KafkaUnderTest
     from riverrun.testing.streams import DeadRow, StreamTest
 
-__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "StreamTest", "crashes"]
+__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "StreamTest", "Told", "crashes"]
 
 _PLACES = {
     "Crash": "riverrun.testing.crash",
@@ -16,6 +17,7 @@ _PLACES = {
     "DeadRow": "riverrun.testing.streams",
     "KafkaUnderTest": "riverrun.testing.pytest_plugin",
     "StreamTest": "riverrun.testing.streams",
+    "Told": "riverrun.testing.alerts",
 }
 
 

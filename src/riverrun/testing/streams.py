@@ -16,7 +16,7 @@ import json
 import threading
 import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from riverrun.kafka.producer.outgoing import Route
 from riverrun.model.event import Event, schema_of
 from riverrun.model.near import nearest
 from riverrun.model.progress import Account
+from riverrun.model.quantity import milliseconds
 from riverrun.model.topic import Topic
 from riverrun.model.when import parse_time
 from riverrun.streams.compiler import OUT, Compiled, compile_app, encoded
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from riverrun.testing.alerts import Judge, Told
 
 Row = dict[str, Any]
 Moment = str | datetime
@@ -86,6 +89,7 @@ class StreamTest:
         self._steps: list[_Step] = []
         self._offsets: dict[str, int] = {}
         self._runs: dict[str, _Run] = {}
+        self._judge: Judge | None = None
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
@@ -161,6 +165,58 @@ class StreamTest:
         """The rows of a stream, worked out at the speed batch over all that was sent: sorted by time and key."""
         return _sorted(self._stream(stream), [(each.key, row) for each, row in self._batch(stream)])
 
+    # --- alerts -------------------------------------------------------------------------------------------------------
+
+    def alerts(self, name: str = "", *, unsent: bool = False) -> "list[Told]":
+        """What an alert (all of them, if none is named) has sent so far, by the app's own rules. With `unsent`, also what is
+        held or was not sent, with its stage and why.
+
+        The clock is event time: the newest that a row of theirs, or `advance`, has told. A message is taken at once.
+        """
+        if name and name not in self.app.alerts:
+            raise self._unknown("alert", name, list(self.app.alerts))
+        return [each for each in self._judged().told(unsent=unsent) if name in ("", each.alert)]
+
+    def silence(self, alert: str = "", *, key: str = "", lasting: str | timedelta, why: str = "") -> None:
+        """Silence an alert, a key, both or all from the time it is now."""
+        if alert and alert not in self.app.alerts:
+            raise self._unknown("alert", alert, list(self.app.alerts))
+        self._judged().silence(alert, key, milliseconds(lasting, what="lasting of a silence"), why)
+
+    def acknowledge(self, alert: str, key: str = "") -> None:
+        """Acknowledge what fires now for a key."""
+        if alert not in self.app.alerts:
+            raise self._unknown("alert", alert, list(self.app.alerts))
+        self._judged().acknowledge(alert, key)
+
+    def _judged(self) -> "Judge":
+        """Bring the alerts, and the streams they watch, up to the last step."""
+        from riverrun.streams.tables import required_rules
+        from riverrun.testing.alerts import Judge
+
+        if self._judge is None:
+            self._judge = Judge(required_rules(self._done))
+        judge = self._judge
+        writers = {topic: self._writer(topic) for topic in judge.topics}
+        runs = {topic: self._run(each.stream.name) for topic, each in writers.items() if each is not None}
+        while judge.steps_done < len(self._steps):
+            number = judge.steps_done
+            step = self._steps[number]
+            records = {
+                topic: [*(runs[topic].outputs[number] if topic in runs else ()), *step.records.get(topic, ())]
+                for topic in judge.topics
+            }
+            judge.step(
+                records, {topic: self._reached(topic, step.times) for topic in judge.topics}, step.times.values()
+            )
+        return judge
+
+    def _reached(self, topic: str, times: dict[str, datetime]) -> datetime | None:
+        """The time that a topic reaches in a step: what a stream writes, with what it reads."""
+        writer = self._writer(topic)
+        sources = self._done.sources(writer.stream.name) if writer is not None else []
+        return max((times[each] for each in (topic, *sources) if each in times), default=None)
+
     def close(self) -> None:
         """Stop what runs."""
         for each in self._runs.values():
@@ -205,7 +261,8 @@ class StreamTest:
 
     def _open_step(self) -> _Step:
         """The step that is not closed: no time was reached after its records, and no stream has seen it."""
-        seen = max((run.steps_done for run in self._runs.values()), default=0)
+        looks = [run.steps_done for run in self._runs.values()]
+        seen = max([*looks, self._judge.steps_done if self._judge is not None else 0])
         if not self._steps or self._steps[-1].times or seen == len(self._steps):
             self._steps.append(_Step())
         return self._steps[-1]
@@ -381,14 +438,13 @@ class _Run:
             all_rows = _decoded(self.compiled, frame)
             new = all_rows[self._taken :]
             self._taken = len(all_rows)
+        if self.compiled.query.stateful or self.compiled.query.joins_tables:
+            new.sort(key=lambda each: _order(self.compiled, (each[0].key, each[1])))
         test = self._test
         self.outputs.append(
             [Sent(target, test._next_offset(target), sent.key, sent.value, sent.at) for sent, _ in new]  # noqa: SLF001
         )
-        rows = [(sent.key, row) for sent, row in new]
-        if self.compiled.query.stateful or self.compiled.query.joins_tables:
-            rows.sort(key=lambda each: _order(self.compiled, each))
-        self.changes += rows
+        self.changes += [(sent.key, row) for sent, row in new]
 
     def _book(self) -> None:
         """Add up the reports of the batches that ended."""

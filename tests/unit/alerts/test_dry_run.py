@@ -49,6 +49,23 @@ def test_it_counts_what_was_sent_live() -> None:
     assert (found.records, found.first, found.last) == (len(rows), NOON, rows[-1].recorded)
 
 
+def test_time_passes_between_records_and_after_the_last_one() -> None:
+    rules = [
+        rule(quiet=rr.quiet("12:00", "07:00", zone="Europe/Dublin"), escalate=rr.escalate(after="1 hour", to=["+1"])),
+        rule("unowned", to="paid"),
+    ]
+    rows = [record(0, 0, 3.0), record(1, 1, 3.0, "h2"), record(2, 23 * 60, 1.0, "h2")]
+    # At 11:00 of the next day h2 is over: told at 7:00, escalated at 8:00, as live.
+    found = dry_run(rules, [Arrived(rows)])
+    assert {kind: count for (_, _, kind), count in found.sent.items()} == {"fired": 2, "escalated": 2}
+    assert found.unsent["unowned", "unaddressed"] == 2
+
+    [first, *_] = rows
+    assert dry_run(rules, [Arrived([first])]).waiting == 1
+    later = dry_run(rules, [Arrived([first])], until=NOON + 20 * 60 * MINUTE)
+    assert (later.messages, later.waiting, later.last) == (2, 0, NOON)
+
+
 def test_nothing_in_it_is_too_old() -> None:
     found = dry_run([rule(expires="1 minute")], [Arrived([record(0, 0, 3.0), record(1, MINUTE, 3.0, "h2")])])
     assert found.messages == 2

@@ -38,6 +38,8 @@ _PROPERTIES: dict[str, Any] = {
     # What the client may hold in memory ahead of us.
     "queued.max.messages.kbytes": 32_768,
 }
+# Where the last offset is a mark of a transaction, only an empty answer says that nothing follows: half a second by default.
+_TO_AN_END = {"fetch.wait.max.ms": 50}
 _LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
 _PASSING = frozenset(
     {ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._TIMED_OUT, ClientError._RESOLVE}
@@ -84,7 +86,9 @@ class Reader:
         self._login_error: ClientError | None = None
         self._in_trouble = False
         self._at_end: set[Place] = set()
-        named = {"group.id": group} if group else {}
+        named: dict[str, Any] = {"group.id": group} if group else {}
+        if not self._follow:
+            named |= _TO_AN_END
         self._consumer = ClientConsumer(
             connection.properties({**_PROPERTIES, **named, "error_cb": self._on_error}), logger=client_log
         )
