@@ -13,12 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
+from riverrun.alerts.kafka_log import make_ledger, tell
+from riverrun.alerts.ledger import kept, ledger_of
 from riverrun.cli.main import run
 from riverrun.config.project import Project
 from riverrun.config.serve_state import find_serving
+from riverrun.kafka.admin.admin import Admin
 from riverrun.store import opening
 from riverrun.store.client import StoreClient
 from riverrun.testing import KafkaUnderTest
+from support.alerted import quiet
 from support.duck_store import DuckStore
 
 pytestmark = pytest.mark.kafka
@@ -44,7 +48,9 @@ def test_serve_answers_and_ends_in_order(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command as it is, but for the store, which is the test's own."""
+    """The command as it is, but for the store, which is the test's own. The app has had alerts."""
+    make_ledger(Admin(kafka.connection), ledger_of(app))
+    tell(kafka.connection, app, [kept(quiet("s1", why="painters"))])
     monkeypatch.delenv("RIVERRUN_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(opening, "open_store", lambda *_: store)
@@ -61,6 +67,8 @@ def test_serve_answers_and_ends_in_order(
             assert serving is not None
             with StoreClient(serving.address) as client:
                 found.append(client.ask("select count(*) as n from houses").rows.to_pylist())
+                alerts = httpx.get(f"{serving.address}/api/alerts", trust_env=False).json()
+                found.append([each["why"] for each in alerts["silences"]])
                 found.append(run(["serve", "--name", app, "--bootstrap-servers", kafka.bootstrap_servers]))
         except BaseException as error:  # noqa: BLE001
             found.append(error)
@@ -71,11 +79,12 @@ def test_serve_answers_and_ends_in_order(
     thread.start()
     code = run(["serve", "--name", app, "--bootstrap-servers", kafka.bootstrap_servers, "--port", "0"])
     thread.join(60)
-    assert found == [[{"n": 3}], 1]
+    assert found == [[{"n": 3}], ["painters"], 1]
     assert code == 0
     assert find_serving(project) is None
     told = capsys.readouterr().err
     assert f"The tables of {app} are at http://127.0.0.1:" in told
+    assert f"The alerts of {app} are at http://127.0.0.1:" in told
     assert "is served already" in told
     assert told.rstrip().endswith("Stopped.")
 

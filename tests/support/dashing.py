@@ -11,6 +11,7 @@ import uvicorn
 
 import riverrun as rr
 from riverrun.config.project import Project
+from riverrun.dash.alerts.live import Alerts
 from riverrun.dash.live import Hub
 from riverrun.dash.picture.details import Details
 from riverrun.dash.picture.live import Picture
@@ -26,11 +27,19 @@ READY_SECONDS = 30.0
 class DashServer:
     """Serves the dashboards of `app` from `store` while it is entered."""
 
-    def __init__(self, app: rr.App, store: Store, picture: Callable[[Hub], Picture] | None = None) -> None:
-        """`picture` makes the pipeline picture; without it, it shows what the app declares, and no cluster."""
+    def __init__(
+        self,
+        app: rr.App,
+        store: Store,
+        picture: Callable[[Hub], Picture] | None = None,
+        alerts: Callable[[], Alerts] | None = None,
+    ) -> None:
+        """`picture` makes the pipeline picture; without it, it shows what the app declares, and no cluster. `alerts` makes
+        the alerts; without it there are none."""
         self.app = app
         self.store = store
         self._picture = picture or self._resting
+        self._alerts = alerts
         self.port = 0
         self.hub: Hub | None = None
         self._thread: threading.Thread | None = None
@@ -56,8 +65,9 @@ class DashServer:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.hub = Hub(self.store, self.app.dashboards, self.app.name)
         picture = self._picture(self.hub)
+        alerts = self._alerts() if self._alerts is not None else None
         config = uvicorn.Config(
-            dash_app(self.hub, picture), log_level="error", lifespan="off", timeout_graceful_shutdown=2
+            dash_app(self.hub, picture, alerts), log_level="error", lifespan="off", timeout_graceful_shutdown=2
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
@@ -67,6 +77,8 @@ class DashServer:
         await self._stop.wait()
         await self.hub.close()
         picture.close()
+        if alerts is not None:
+            alerts.close()
         server.should_exit = True
         await serving
 

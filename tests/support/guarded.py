@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 
 import riverrun as rr
+from riverrun.dash.alerts.live import Alerts
 from riverrun.dash.door.door import Door
 from riverrun.dash.door.oidc import Provider
 from riverrun.dash.door.password import Password
@@ -33,6 +34,7 @@ class Guarded:
         store: Store,
         *,
         picture: Picture | None = None,
+        alerts: Alerts | None = None,
         provider: Provider | None = None,
         sessions: Sessions | None = None,
         certificate: Path | None = None,
@@ -40,12 +42,13 @@ class Guarded:
     ) -> None:
         self.hub = Hub(store, app.dashboards, app.name)
         self._picture = picture
+        self._alerts = alerts
         self.sessions = sessions or Sessions(3600, 12 * 3600)
         password = Password.of(PASSWORD) if provider is None else None
         self.door = Door(password=password, provider=provider, sessions=self.sessions)
         outside = Outside("127.0.0.1", 0, NAMES, self.door.around, certificate, key)
         self._server = StoreServer(
-            store, routes=[*self.door.routes(), *dash_routes(self.hub, picture)], outside=outside
+            store, routes=[*self.door.routes(), *dash_routes(self.hub, picture, alerts)], outside=outside
         )
 
     def __enter__(self) -> Self:
@@ -57,6 +60,8 @@ class Guarded:
         self.hub.end()
         if self._picture is not None:
             self._picture.end()
+        if self._alerts is not None:
+            self._alerts.end()
         self._server.close()
 
     def client(self, *, inside: bool = False, address: str = "127.0.0.1", **options: Any) -> httpx.Client:

@@ -11,6 +11,7 @@ from riverrun.cli.output import say
 if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.config import Loaded
+    from riverrun.dash.alerts.live import Alerts
     from riverrun.dash.live import Hub
     from riverrun.dash.picture.live import Picture
     from riverrun.kafka.connection import Connection
@@ -101,6 +102,7 @@ def serve(
                 *dash_routes(
                     hub := Hub(opened, dashboards, app_name),
                     picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),
+                    alerts := _alerts(app_name, app, connection),
                 ),
             ],
             outside=outside,
@@ -112,10 +114,14 @@ def serve(
         if dashboards:
             notice(f"the dashboard of {app_name} is at {shown}/")
         notice(f"the pipeline of {app_name} is at {shown}/pipeline")
+        if alerts is not None:
+            notice(f"the alerts of {app_name} are at {shown}/alerts")
         notice(f"the tables of {app_name} are at {shown}/sql; Ctrl-C stops")
         stop.wait()
         hub.end()
         picture.end()
+        if alerts is not None:
+            alerts.end()
     say("Stopped.")
 
 
@@ -144,3 +150,16 @@ def _picture(
         declared=shape_of(app, graph_of(app).inputs) if app is not None else None,
         viewers=lambda: hub.viewers,
     )
+
+
+def _alerts(name: str, app: "App | None", connection: "Connection") -> "Alerts | None":
+    """The alerts page: of an app that declares alerts, or has had some."""
+    from riverrun.alerts.ledger import ledger_of
+    from riverrun.dash.alerts.following import Follower
+    from riverrun.dash.alerts.live import Alerts
+    from riverrun.kafka.admin.admin import Admin
+
+    declared = tuple(app.alerts) if app is not None else ()
+    if not declared and ledger_of(name) not in Admin(connection).topics([ledger_of(name)], config=False):
+        return None
+    return Alerts(name, Follower(connection, name), declared=declared)

@@ -17,6 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from riverrun.cluster.loopback import is_for_us
+from riverrun.dash.alerts.live import Alerts
+from riverrun.dash.alerts.routes import alerts_answers
 from riverrun.dash.answers import assets, file_answer, json_answer
 from riverrun.dash.feed import error_for_page
 from riverrun.dash.live import Hub
@@ -53,17 +55,20 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-def dash_app(hub: Hub, picture: Picture | None = None) -> Starlette:
+def dash_app(hub: Hub, picture: Picture | None = None, alerts: Alerts | None = None) -> Starlette:
     """The dashboards as an application of their own. End the hub before the server, else it waits for its viewers."""
-    return Starlette(routes=dash_routes(hub, picture), middleware=[Middleware(Guard)])
+    return Starlette(routes=dash_routes(hub, picture, alerts), middleware=[Middleware(Guard)])
 
 
-def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
+def dash_routes(hub: Hub, picture: Picture | None = None, alerts: Alerts | None = None) -> list[Route]:
     """The same as routes for another application, such as the store's; each brings its own guard."""
     guard = [Middleware(Guard)]
-    drawn = [
+    more = [
         Route(path, _told(answer), methods=[method], middleware=guard)
-        for method, path, answer in (picture_answers(picture) if picture is not None else ())
+        for method, path, answer in [
+            *(picture_answers(picture) if picture is not None else ()),
+            *alerts_answers(alerts),
+        ]
     ]
 
     async def dashboards(_: Request) -> Response:
@@ -98,7 +103,8 @@ def dash_routes(hub: Hub, picture: Picture | None = None) -> list[Route]:
         Route("/api/live/{dashboard}", _told(live), methods=["GET"], middleware=guard),
         Route("/api/tiles/{dashboard}/{tile}", _told(tile), methods=["GET"], middleware=guard),
         Route("/pipeline", _page("pipeline.html"), methods=["GET"], middleware=guard),
-        *drawn,
+        Route("/alerts", _page("alerts.html"), methods=["GET"], middleware=guard),
+        *more,
     ]
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 import trustme
+from starlette.requests import Request
 
 from riverrun.config import Project
 from riverrun.config.spec import ServeSettings
+from riverrun.dash.alerts.live import Alerts
+from riverrun.dash.asking import PASSWORD as PASSWORD_LOGIN
+from riverrun.dash.asking import WHO, who
 from riverrun.dash.door import door as doors
 from riverrun.dash.door import sessions as sessions_of
 from riverrun.dash.door.door import own_path
@@ -23,6 +27,7 @@ from riverrun.errors import ConfigError, DataDirectoryError, RiverrunError
 from riverrun.store.client import StoreClient
 from riverrun.store.listening import Outside
 from riverrun.store.server import StoreServer
+from support.alerted import MemoryFollowing, fired
 from support.city import City, city_app
 from support.guarded import PASSWORD, Guarded, cookie_parts
 
@@ -191,6 +196,35 @@ def test_a_viewer_changes_nothing(guarded: Guarded) -> None:
             assert "where it is served" in answer.json()["error"]["message"]
         assert client.get("/api/tables/prices").status_code == 200
         assert client.delete("/api/query/none").status_code == 404
+
+
+def test_a_viewer_looks_after_alerts_and_no_more() -> None:
+    following = MemoryFollowing(*fired("h1"))
+    with Guarded(city_app(), City(1).store, alerts=Alerts("meters", following)) as guarded:
+        with guarded.client() as stranger:
+            for path in ("/api/alerts", "/api/alerts/count", "/api/alerts/live", "/api/alerts/case/overload/1?key=h1"):
+                assert stranger.get(path).status_code == 401
+            for method, path in (("POST", "ack"), ("POST", "silence"), ("DELETE", "silence/s1")):
+                answer = stranger.request(method, f"/api/alerts/{path}", headers={"content-type": "application/json"})
+                assert answer.status_code == 401
+        assert following.started == 0
+        with guarded.logged_in() as client:
+            asked = {"rule": "overload", "key": "h1", "number": 1}
+            assert client.post("/api/alerts/ack", json=asked).json()["by"] == "test"
+            made = client.post("/api/alerts/silence", json={"minutes": 5}).json()
+            assert client.delete(f"/api/alerts/silence/{made['id']}").status_code == 200
+            for path in ("/api/alerts", "/api/alerts/case/overload/1", "/api/alerts/acks", "/api/alerts/silences/x"):
+                assert client.post(path, json={}).status_code == 403
+            elsewhere = client.post("/api/alerts/ack", json=asked, headers={"origin": "https://evil.test"})
+            assert elsewhere.status_code == 403
+    assert len(following.told) == 3
+
+
+def test_all_who_know_the_password_are_one_viewer() -> None:
+    scope = {"type": "http", "headers": []}
+    assert who(Request({**scope, WHO: PASSWORD_LOGIN})) == "a viewer"
+    assert who(Request({**scope, WHO: "ada@example.org"})) == "ada@example.org"
+    assert who(Request(scope)) == "this machine"
 
 
 # --- how often ---

@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from riverrun.dash.broadcast import MOST_VIEWERS
 from riverrun.dash.picture.details import Details, shown
-from riverrun.dash.picture.live import MOST_VIEWERS, Picture
+from riverrun.dash.picture.live import Picture
 from riverrun.errors import StoreUnavailableError
 from riverrun.model.shape import Node, Shape
 from support.dashing import DashServer

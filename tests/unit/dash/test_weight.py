@@ -42,6 +42,13 @@ def test_the_sql_page_is_light(client: httpx.Client) -> None:
     assert sum(weights.values()) < MOST_BYTES / 2
 
 
+def test_the_alerts_page_is_light(client: httpx.Client) -> None:
+    weights: dict[str, int] = {}
+    weigh(client, "/alerts", weights)
+    assert {"/assets/alerts.js", "/assets/alerts-panel.js", "/assets/panel.css"} <= set(weights)
+    assert sum(weights.values()) < MOST_BYTES / 10
+
+
 def test_a_page_is_light(client: httpx.Client) -> None:
     weights: dict[str, int] = {}
     weigh(client, "/", weights)

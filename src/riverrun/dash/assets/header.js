@@ -2,7 +2,8 @@
 import "./door.js";
 import { $, el, setAttribute } from "./dom.js";
 
-const PAGES = [["/", "Dashboards"], ["/sql", "SQL"], ["/pipeline", "Pipeline"]];
+const PAGES = [["/", "Dashboards"], ["/sql", "SQL"], ["/pipeline", "Pipeline"], ["/alerts", "Alerts"]];
+const COUNT_MS = 10000;
 const THEMES = ["auto", "light", "dark"];
 const NAMES = { auto: "as the system", light: "light", dark: "dark" };
 const told = new Set();
@@ -37,6 +38,27 @@ $("pages").replaceChildren(...PAGES.map(([address, name]) => el("a", { href: add
 $("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(chosen()) + 1) % THEMES.length]));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 nameTheme();
+// How many alerts fire that nobody has acknowledged. The alerts page knows; the others ask now and then.
+export function showCount(count, worst) {
+  const link = $("pages").querySelector('[href="/alerts"]');
+  link.querySelector(".badge")?.remove();
+  if (count) link.append(el("span", { class: "badge", "data-severity": worst, title: `${count} fire and nobody has acknowledged them` }, count > 99 ? "99+" : String(count), el("span", { class: "unseen" }, " firing")));
+}
+
+async function askCount() {
+  if (document.hidden) return;
+  const answer = await fetch("/api/alerts/count").catch(() => null);
+  if (answer?.status === 401) return void dispatchEvent(new Event("riverrun-lost"));
+  if (!answer?.ok) return;
+  const { count, worst } = await answer.json();
+  showCount(count, worst);
+}
+
+if (location.pathname !== "/alerts") {
+  askCount();
+  setInterval(askCount, COUNT_MS);
+  document.addEventListener("visibilitychange", askCount);
+}
 // What sticks below the header has to know how high it is.
 const header = document.querySelector(".top");
 new ResizeObserver(() => document.documentElement.style.setProperty("--top", `${header.offsetHeight}px`)).observe(header);

@@ -4,7 +4,9 @@ import { bytes } from "./pipeline-words.js";
 
 export async function fetchJson(address, options) {
   const answer = await fetch(address, options);
-  const content = await answer.json();
+  // The login is over: the way to the next one is door.js's.
+  if (answer.status === 401) dispatchEvent(new Event("riverrun-lost"));
+  const content = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Error(content.error?.message ?? answer.statusText);
   return content;
 }

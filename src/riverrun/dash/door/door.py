@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from riverrun.alerts.delivered import PATH as DELIVERED
 from riverrun.dash.answers import assets, file_answer, json_answer
+from riverrun.dash.asking import LOCAL, PASSWORD, WHO
 from riverrun.dash.door.limits import Limit, Rate, address_name
 from riverrun.dash.door.oidc import Provider, Refused, Visit, Visits
 from riverrun.dash.door.password import Password
@@ -31,10 +32,9 @@ from riverrun.dash.routes import Guard
 from riverrun.store.listening import OUTSIDE
 from riverrun.store.manners import refusal
 
-# Who it is, in the scope of every request that got past the door.
-WHO = "riverrun.who"
-LOCAL = "this machine"
 MOST_PASSWORD = 1000
+# What a viewer may do besides looking: ask, and look after alerts.
+VIEWERS_MAY = ("/api/query/", "/api/alerts/ack/", "/api/alerts/silence/")
 # Tries to log in: five at once and then one in twelve seconds for an address, ten times that for all of them.
 TRIES, ALL_TRIES = Rate(5, 1 / 12), Rate(50, 10 / 12)
 # What one login may ask: questions in SQL, and anything else.
@@ -127,7 +127,7 @@ class Door:
             return refusal(401, "LOGIN_WRONG", "That is not the password")
         self._tries.give_back(name)
         answer = json_answer({"in": True})
-        self._begin(request.scope, answer, "password")
+        self._begin(request.scope, answer, PASSWORD)
         return answer
 
     async def _log_out(self, request: Request) -> Response:
@@ -201,7 +201,7 @@ class _Doorkeeper:
             await self._let_in(session, scope, receive, send)
 
     def _refused(self, scope: Scope, session: Session) -> Response | None:
-        if scope["method"] not in {"GET", "HEAD"} and not f"{scope['path']}/".startswith("/api/query/"):
+        if scope["method"] not in {"GET", "HEAD"} and not f"{scope['path']}/".startswith(VIEWERS_MAY):
             # Removing a table, sending dead letters back: for the user who serves.
             return refusal(403, "FORBIDDEN", "Viewers look and ask; what changes something is done where it is served")
         if wait := self._door.too_often(scope, session):
