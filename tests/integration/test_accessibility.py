@@ -8,9 +8,11 @@ from urllib.parse import urljoin
 import pytest
 from playwright.sync_api import Page, expect
 
+from riverrun.alerts.gateway.server import Gateway
 from support.alerted import evening_alerts
 from support.browsing import chromium, page_of
 from support.city import City, city_app
+from support.gateway import ring
 from support.guarded import Guarded
 from support.picturing import moving_picture
 
@@ -120,3 +122,12 @@ def test_an_alert_that_is_looked_into_and_silenced(page: Page, guarded: Guarded)
     page.locator("#panel").get_by_role("button", name="Silence…").click()
     expect(page.get_by_role("dialog")).to_be_visible()
     assert complaints(page, "#ask") == []
+
+
+def test_the_phones(page: Page) -> None:
+    with Gateway() as gateway:
+        ring(gateway, 12)
+        page.goto(f"{gateway.address}/")
+        expect(page.locator(".bubble").first).to_be_visible()
+        expect(page.locator("#link-text")).to_have_text("Live")
+        assert complaints(page) == []

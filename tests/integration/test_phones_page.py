@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from riverrun.alerts.channels.contract import Accepted, Message
 from riverrun.alerts.gateway.server import Gateway
 from support.browsing import chromium, page_of
-from support.gateway import channel_to
+from support.gateway import send
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 
@@ -23,13 +22,6 @@ def complaints() -> list[str]:
 def page(complaints: list[str]) -> Iterator[Page]:
     with chromium() as browser, page_of(browser, complaints=complaints) as found:
         yield found
-
-
-def send(gateway: Gateway, number: int, text: str) -> None:
-    channel = channel_to(gateway, any_number=True)
-    message = Message(id=f"{number} {text}", channel="sms", receiver=f"+35320910{number:04}", text=text)
-    assert isinstance(channel.send(message, f"{number}-{abs(hash(text))}"), Accepted)
-    channel.close()
 
 
 def test_messages_come_live_to_their_phones(page: Page, complaints: list[str], tmp_path: Path) -> None:
