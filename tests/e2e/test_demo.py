@@ -186,12 +186,13 @@ def check_own_books(told: dict[str, int]) -> None:
 
 def test_the_demo_says_what_does_not_add_up(meters: Example) -> None:
     sent = {"acknowledged": 10, "broken": 2, "twice": 0, "late": 1, "above": 3, "minutes": 1}
+    alerts = meters.account.Alerts
 
     def final(**changes: Any) -> list[str]:
         high = Account(read=10, out=3, filtered=5, dead=2, exact=True)
         counts: dict[str, Any] = {
             "sent": sent, "stored": 10, "letters": 2, "streams": {"high_load": high},
-            "rows": {"high_load": 3}, "handled": 3, "alerts": 1,
+            "rows": {"high_load": 3}, "alerts": alerts(2, 2, 2, 0),
         }  # fmt: skip
         found: list[str] = meters.account.Final(**(counts | changes)).wrong()
         return found
@@ -203,7 +204,9 @@ def test_the_demo_says_what_does_not_add_up(meters: Example) -> None:
     assert final(streams={"high_load": high}) == ["no stream left out more as late than was sent late"]
     assert final(letters=1) == ["broken = dead letters"]
     assert final(rows={"high_load": 2}) == ["high_load: all that went out (3) is in its topic (2), once"]
-    assert final(handled=2) == ["every row of high_load was handled"]
+    assert final(alerts=alerts(3, 2, 2, 0)) == ["every overload that fired was sent"]
+    for shown, twice in ((1, 0), (2, 1), (3, 1)):
+        assert final(alerts=alerts(2, 2, shown, twice)) == ["every SMS is on a phone, once"]
     lost = Account(read=10, out=2, filtered=5, dead=2, exact=True)
     two = sent | {"above": 2}
     assert final(sent=two, streams={"high_load": lost}, rows={"high_load": 2}) == [

@@ -122,9 +122,8 @@ def survive(
             town = Town(connection, episodes, rate)
             town.start()
             for number, crash in enumerate(plan, 1):
-                run.await_work()
                 # While it sends: what is under way is what may be lost.
-                await_requests(gateway.book, town)
+                await_requests(run, gateway.book, town)
                 run.strike(crash)
                 made = len(gateway.book.requests())
                 say(f"kill {number}/{len(plan)}: {crash.victim}; {town.sent} episodes sent, {made} requests made")
@@ -139,11 +138,12 @@ def survive(
     return Outcome(run.killed, episodes, requests, time.monotonic() - begun)
 
 
-def await_requests(book: Book, town: Town) -> None:
-    """Until some more requests have been made, or there are no more to make."""
+def await_requests(run: CrashRun, book: Book, town: Town) -> None:
+    """Until some more requests have been made, or there are no more to make. A pipeline that has ended is started again."""
     before, deadline = len(book.requests()), time.monotonic() + 180
     while len(book.requests()) < min(before + 20, town.episodes):
         assert time.monotonic() < deadline, "nothing is sent"
+        run.await_work()
         time.sleep(0.05)
 
 
