@@ -11,6 +11,6 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_whatever_is_killed_each_message_comes_once(tmp_path: Path) -> None:
-    done = survive(tmp_path, [Crash("alerts", 1.0), Crash("spark", 1.0), Crash("alerts", 2.0)], episodes=600)
+    done = survive(tmp_path, [Crash("alerts", 1.0), Crash("spark", 1.0), Crash("alerts", 2.0)], episodes=400)
     assert done.killed == ["alerts", "spark", "alerts"]
     assert done.requests > done.episodes

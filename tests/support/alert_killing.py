@@ -178,7 +178,7 @@ def check_sends_nothing_again(run: CrashRun, book: Book, connection: "rr.Connect
     run.await_work()
     riverrun(run.project, "replay", "app.py", "now")
     run.stop()
-    riverrun(run.project, "offsets", "set", "town.alerts", "--to", "earliest", "--yes")
+    riverrun(run.project, "offsets", "move", "town.alerts", "--to-earliest", "--yes")
     run.finish()
     assert len(book.requests()) == before, "something was sent again"
 
