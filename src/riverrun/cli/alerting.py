@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from riverrun.alerts.channels.missing import not_installed
 from riverrun.cli.alerts_run import channels_of, no_channel
 from riverrun.cluster.companion import Companion
 from riverrun.config.phone_state import find_phones
@@ -80,22 +81,18 @@ class AlertsBeside:
 
 
 def check_channels(settings: "Loaded", app: "App") -> None:
-    """That every alert has a channel, before anything starts. ConfigError when not."""
-    from riverrun.alerts.channels.opening import SMS, has_sms
+    """That every alert has a channel that can be opened, before anything starts. ConfigError when not."""
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        raise not_installed(absent[0])
+    from riverrun.alerts.channels.opening import SMS, open_channels
 
-    own = settings.settings.alerts
+    channels, _ = open_channels(settings.settings.alerts, settings.project.root)
+    for each in channels.values():
+        each.close()
     # On a cluster of others a forgotten setting is not to end in messages that nobody gets.
-    phones = not settings.attached or find_phones(settings.project) is not None
-    missing = [
-        each
-        for each in sorted(channels_of(app))
-        if each not in own.channels and not (each == SMS and (has_sms(own) or phones))
-    ]
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    problems = [no_channel(each) for each in missing]
-    problems += [f'alerts need {name}, which is not installed: pip install "riverrun[alerts]"' for name in absent[:1]]
-    if problems:
-        raise ConfigError(problems)
+    phones = {SMS} if not settings.attached or find_phones(settings.project) is not None else set()
+    if missing := sorted(channels_of(app) - set(channels) - phones):
+        raise ConfigError([no_channel(each) for each in missing])
 
 
 @contextmanager
