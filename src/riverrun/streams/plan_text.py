@@ -18,7 +18,7 @@ from typing import Any
 
 from riverrun.streams.code_hash import code_hash
 from riverrun.streams.logical import STATEFUL
-from riverrun.streams.sources import observation
+from riverrun.streams.sources import CLOCK, observation
 
 _KINDS = STATEFUL | {"GlobalLimit": "limit()", "FlatMapGroupsWithState": "mapGroupsWithState()"}
 # Parts of Spark's plans that differ each time, or that say where something is and not what it does.
@@ -153,7 +153,7 @@ class _Reader:
             column = str(node.java.eventTime().name())
             self._found.watermarks.append(f"{column} {_interval_ms(node.java.delay())}")
             return
-        if node.kind in ("SubqueryAlias", "View", "ResolvedHint") or _passes_through(node):
+        if node.kind in ("SubqueryAlias", "View", "ResolvedHint") or _passes_through(node) or _is_clock(node):
             return
         if not node.children and not node.moving:
             # A table: what is in it may change at any time.
@@ -333,6 +333,11 @@ def _each(sequence: Any) -> Iterator[Any]:
     iterator = sequence.iterator()
     while iterator.hasNext():
         yield iterator.next()
+
+
+def _is_clock(node: _Node) -> bool:
+    """Whether it is our own mark behind a watermark."""
+    return node.kind == "CollectMetrics" and str(node.content.get("name", "")).startswith(CLOCK)
 
 
 def _passes_through(node: _Node) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from riverrun.streams.values import Shape
 
 COUNT, DEAD = "n", "dead"
+# What the observation behind a topic's watermark is called, with the topic's name behind it. Nobody needs its count.
+CLOCK = "time "
 RAW = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 
 
@@ -124,7 +126,7 @@ def watermarked(frame: "DataFrame", topic: str, time: str, late_ms: int) -> "Dat
     from pyspark.sql import functions as F  # noqa: N812
 
     timed = frame.withWatermark(time, f"{late_ms} milliseconds")
-    return timed.observe(f"time {topic}", F.count(F.lit(1)).alias(COUNT))
+    return timed.observe(f"{CLOCK}{topic}", F.count(F.lit(1)).alias(COUNT))
 
 
 def table_frame(spark: "SparkSession", table: Table, records: Records, folder: Path) -> "DataFrame":
