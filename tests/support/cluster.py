@@ -73,11 +73,13 @@ class ProjectDriver:
         return found
 
     def java(self) -> list[int]:
-        """Pids of all Java processes that work in this project."""
+        """Pids of all Java processes that work in this project, but for one that makes a class archive: it comes when there
+        is none, and ends by itself."""
         found = []
         for process in psutil.process_iter(["name"]):
             try:
-                if process.info["name"] == "java" and Path(process.cwd()).is_relative_to(self.root):
+                ours = process.info["name"] == "java" and Path(process.cwd()).is_relative_to(self.root)
+                if ours and "-Xshare:dump" not in process.cmdline():
                     found.append(process.pid)
             except (psutil.Error, OSError):
                 continue
