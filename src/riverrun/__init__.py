@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
+    from riverrun.model.connector import Sink, Source
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -59,6 +60,8 @@ _PLACES = {
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
     "RiverrunError": "riverrun.errors",
+    "Sink": "riverrun.model.connector",
+    "Source": "riverrun.model.connector",
     "Stream": "riverrun.model.pipeline",
     "Table": "riverrun.model.pipeline",
     "Tile": "riverrun.model.dashboard",
@@ -106,6 +109,8 @@ __all__ = [
     "Record",
     "Retry",
     "RiverrunError",
+    "Sink",
+    "Source",
     "Stream",
     "Table",
     "Tile",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.alert import Alert, AlertOptions, Watched, alert_of
+from riverrun.model.connector import Drained, Fed, Sink, Source
 from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
 from riverrun.model.event import Event
 from riverrun.model.near import nearest
@@ -45,6 +46,9 @@ class App:
         self.kept: dict[str, Kept] = {}
         self.dashboards: dict[str, Dashboard] = {}
         self.alerts: dict[str, Alert] = {}
+        # Connectors, by their names.
+        self.sources: dict[str, Fed] = {}
+        self.sinks: dict[str, Drained] = {}
         # Where each was declared, and the folder that files of tables are looked up from.
         self.lines: dict[str, Line] = {}
         self.folder = Path()
@@ -108,6 +112,50 @@ class App:
         self.tables[name] = table
         self.lines[name] = line
         return table
+
+    def source(self, topic: "Topic[Any]", source: Source, *, name: str = "") -> Fed:
+        """Say where records of a topic come from: `riverrun.http()`, `riverrun.mqtt(…)`, … or a `Source` of your own. A
+        topic may have several. The `name` is what the connector remembers its place by; without one it is the topic's."""
+        line = _caller()
+        if not isinstance(topic, Topic) or self.topics.get(topic.name) is not topic:
+            raise DeclarationError(
+                f"app.source cannot fill {topic!r}", expected="a topic of this app, as app.topic() gives it", line=line
+            )
+        if not isinstance(source, Source):
+            raise DeclarationError(
+                f"The records of {topic.name} cannot come from {source!r}",
+                expected="a source such as riverrun.mqtt(…) or riverrun.http()",
+                line=line,
+            )
+        fed = Fed(check_topic_name(name or topic.name), topic.name, source, line)
+        self._check_connector(fed.name, self.sources)
+        self.sources[fed.name] = fed
+        return fed
+
+    def sink(self, of: "Stream | Topic[Any]", sink: Sink, *, name: str = "") -> Drained:
+        """Say where the rows of a stream, or the records of a topic, go besides: `riverrun.jdbc(…)`, `riverrun.webhook(…)`,
+        or a `Sink` of your own. The `name` is its consumer group's, behind the app's."""
+        line = _caller()
+        if not isinstance(of, Stream | Topic):
+            raise DeclarationError(f"app.sink cannot take {of!r}", expected="a stream or a topic of the app", line=line)
+        if not isinstance(sink, Sink):
+            raise DeclarationError(
+                f"The rows of {of.name} cannot go to {sink!r}",
+                expected="a sink such as riverrun.jdbc(…) or riverrun.webhook(…)",
+                line=line,
+            )
+        drained = Drained(check_topic_name(name or of.name), of.name, sink, line)
+        self._check_connector(drained.name, self.sinks)
+        self.sinks[drained.name] = drained
+        return drained
+
+    def _check_connector(self, name: str, others: "Mapping[str, Fed | Drained]") -> None:
+        if name in others:
+            raise DeclarationError(
+                f"The connector {name} is declared twice in the app {self.name}: see {others[name].line}",
+                hint="Give one of them another name=",
+                name=name,
+            )
 
     @overload
     def stream(self, function: Callable[..., Any], /) -> Stream: ...

