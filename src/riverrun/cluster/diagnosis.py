@@ -55,6 +55,15 @@ DRUID = Product(
     properties="[druid.config]",
 )
 
+CONNECT = Product(
+    name="Connect",
+    section="connect",
+    more_memory="connect.heap_mb",
+    less_memory="connect.heap_mb",
+    java_options="the variables",
+    properties="[connect.config]",
+)
+
 
 @dataclass(frozen=True)
 class Death:
