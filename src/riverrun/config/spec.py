@@ -296,6 +296,12 @@ class ConnectSettings:
     plugins: str = setting(
         "", "Folder with connector plugins of your own: a folder or a jar each.", example="connect-plugins"
     )
+    references: Mapping[str, str] = setting(
+        {},
+        "For an attached Connect: what stands there for a secret, by connector and property.",
+        example='{ "shop.postgres.database.password" = "${file:/etc/connect/db.properties:password}" }',
+        advanced=True,
+    )
     start_timeout_seconds: int = setting(120, "How long Connect may take to be ready.", minimum=1)
     stop_timeout_seconds: int = setting(30, "How long Connect may take to stop before it is killed.", minimum=1)
     request_timeout_seconds: int = setting(30, "How long one request to it may take.", minimum=1)

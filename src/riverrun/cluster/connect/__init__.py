@@ -2,6 +2,6 @@
 
 from riverrun.cluster.connect.jars import ConnectRuntime
 from riverrun.cluster.connect.local import LocalConnect
-from riverrun.cluster.connect.plan import ConnectPlan, secrets_folder
+from riverrun.cluster.connect.plan import ConnectPlan, connect_settings, secrets_folder
 
-__all__ = ["ConnectPlan", "ConnectRuntime", "LocalConnect", "secrets_folder"]
+__all__ = ["ConnectPlan", "ConnectRuntime", "LocalConnect", "connect_settings", "secrets_folder"]

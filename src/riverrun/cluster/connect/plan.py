@@ -1,12 +1,12 @@
 """What a Connect is to be: its size and properties, and what is kept of it beside the cluster's data."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from riverrun.cluster.home import Home
 from riverrun.cluster.record import Record
-from riverrun.config import ConnectSettings
+from riverrun.config import ConnectSettings, Project
 from riverrun.errors import ConfigError
 
 NAME = "connect"
@@ -58,6 +58,13 @@ class ConnectRecord(Record):
     """What is to be the same at the next start: `data/connect/connect.json`. All else is in topics."""
 
     ports: dict[str, int] = field(default_factory=dict)
+
+
+def connect_settings(settings: ConnectSettings, project: Project) -> ConnectSettings:
+    """The settings with the folder of plugins as the project's own: a path there begins at its root."""
+    if not settings.plugins:
+        return settings
+    return replace(settings, plugins=str(project.root / Path(settings.plugins).expanduser()))
 
 
 def connect_folder(home: Home) -> Path:

@@ -2,18 +2,21 @@
 
 import base64
 import http.client
-
-from riverrun.cluster.ports import HOST
+from urllib.parse import urlsplit
 
 USER = "riverrun"
 
 
-def is_ready(port: int, password: str, seconds: float) -> bool:
+def is_ready(url: str, user: str, password: str, seconds: float) -> bool:
     """Whether the worker has joined its group and read what it was told before: from then on it takes requests."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
-    login = base64.b64encode(f"{USER}:{password}".encode()).decode()
+    address = urlsplit(url)
+    kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
+    headers = {}
+    if user:
+        headers["Authorization"] = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+    connection = kind(address.hostname or "", address.port, timeout=seconds)
     try:
-        connection.request("GET", "/health", headers={"Authorization": f"Basic {login}"})
+        connection.request("GET", f"{address.path.rstrip('/')}/health", headers=headers)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False

@@ -122,7 +122,7 @@ class ConnectWorker(Node):
         )
 
     def answers(self, seconds: float) -> bool:
-        return is_ready(self.port, self._password.reveal(), seconds)
+        return is_ready(f"http://{self.address}", USER, self._password.reveal(), seconds)
 
     def _file(self, suffix: str) -> Path:
         return self.home.run / f"{self.name}.{suffix}"
