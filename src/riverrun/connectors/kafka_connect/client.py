@@ -101,7 +101,13 @@ class ConnectClient:
         return {name: dict(found[name]["info"]["config"]) for name in sorted(found) if "info" in found[name]}
 
     def state(self, name: str) -> ConnectorState:
-        return state_of(self._of(name, "GET", "/status"))
+        try:
+            return state_of(self._of(name, "GET", "/status"))
+        except ConnectorNotFoundError:
+            # One that was made a moment ago is not given to a worker yet, and has no status then.
+            if name not in self.names():
+                raise
+            return ConnectorState(name, "", "unassigned")
 
     def config(self, name: str) -> dict[str, str]:
         return dict(self._of(name, "GET", "/config"))

@@ -144,6 +144,23 @@ def wait_until_running(
         time.sleep(LOOK_SECONDS)
 
 
+def wait_for_state(client: ConnectClient, name: str, wanted: str, seconds: float = 60.0) -> None:
+    """Return when a connector and its tasks are paused or stopped, as `wanted` says."""
+    began = time.monotonic()
+    while True:
+        state = client.state(name)
+        if state.state == wanted and all(task.state == wanted for task in state.tasks):
+            return
+        if time.monotonic() - began > seconds:
+            raise ConnectFailedError(
+                f"The connector {name} was not {wanted} after {seconds:.0f} s",
+                found=f"it is {state.overall}",
+                hint="See `riverrun logs connect`",
+                connector=name,
+            )
+        time.sleep(LOOK_SECONDS)
+
+
 def _runs(state: ConnectorState | None) -> bool:
     return state is not None and state.overall == RUNNING
 
