@@ -33,8 +33,8 @@ from support.consuming import Bench
 from support.producing import read, values
 
 MakeTopic = Callable[..., str]
-pytestmark = pytest.mark.timeout(300)
-SOON = 90.0
+pytestmark = pytest.mark.timeout(600)
+SOON = 180.0
 POSTGRES = "io.debezium.connector.postgresql.PostgresConnector"
 
 
@@ -55,8 +55,8 @@ def connect(kafka: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory) -> 
     ours = ConnectRuntime.prepare(Settings())
     without_manifests(ours.plugins["debezium-postgres"], root / "own" / "old-postgres")
     runtime = replace(ours, plugins={"debezium-jdbc": ours.plugins["debezium-jdbc"]})
-    running = local_connect(root, kafka.bootstrap_servers, ConnectSettings(plugins=str(root / "own")), runtime=runtime)
-    with running:
+    settings = ConnectSettings(plugins=str(root / "own"), start_timeout_seconds=300)
+    with local_connect(root, kafka.bootstrap_servers, settings, runtime=runtime) as running:
         yield running
 
 

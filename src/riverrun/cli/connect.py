@@ -95,7 +95,7 @@ Examples:
 )
 @click.argument("name")
 @click.argument("properties", nargs=-1, metavar="[KEY=VALUE]…")
-@click.option("--config", "file", type=click.Path(exists=True, dir_okay=False), help="A JSON file with its properties.")
+@click.option("--config", "file", type=click.Path(dir_okay=False), help="A JSON file with its properties.")
 @click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
 @timeout_option
 @json_option

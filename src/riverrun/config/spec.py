@@ -302,7 +302,7 @@ class ConnectSettings:
         example='{ "shop.postgres.database.password" = "${file:/etc/connect/db.properties:password}" }',
         advanced=True,
     )
-    start_timeout_seconds: int = setting(120, "How long Connect may take to be ready.", minimum=1)
+    start_timeout_seconds: int = setting(180, "How long Connect may take to be ready.", minimum=1)
     stop_timeout_seconds: int = setting(30, "How long Connect may take to stop before it is killed.", minimum=1)
     request_timeout_seconds: int = setting(30, "How long one request to it may take.", minimum=1)
     config: Mapping[str, str] = setting(

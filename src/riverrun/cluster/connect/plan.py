@@ -32,7 +32,7 @@ class ConnectPlan:
     copies: int = 1
     port: int = 0
     heap_mb: int = 256
-    start_timeout_seconds: float = 120.0
+    start_timeout_seconds: float = 180.0
     stop_timeout_seconds: float = 30.0
     properties: Mapping[str, str] = field(default_factory=dict)
 

@@ -24,6 +24,8 @@ QUIET = {
     # All values of all configurations at each start, secrets that were put in among them.
     "org.apache.kafka.common.config.AbstractConfig": "warn",
     "org.apache.kafka.common.config.ConfigDef": "warn",
+    # Its command line, in which a word about memory would be taken for what it died of.
+    "org.apache.kafka.connect.runtime.WorkerInfo": "warn",
     # A line for each class it finds, and for each request.
     "org.apache.kafka.connect.runtime.isolation": "warn",
     "org.apache.kafka.connect.runtime.rest.RestServer": "warn",
