@@ -43,6 +43,11 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── QueryRefusedError        QUERY_REFUSED          one that does more than read its tables   (exit code 2)
     │   ├── QueryTimeoutError        QUERY_TIMEOUT          it took longer than it may
     │   └── QueryCancelledError      QUERY_CANCELLED
+    ├── ConnectError
+    │   ├── ConnectUnavailableError  CONNECT_UNAVAILABLE    retryable; no Kafka Connect runs, or it does not answer
+    │   ├── ConnectRefusedError      CONNECT_REFUSED        Connect does not take a connector's configuration (exit code 2)
+    │   ├── ConnectorNotFoundError   CONNECTOR_NOT_FOUND
+    │   └── ConnectFailedError       CONNECT_FAILED         a connector or one of its tasks failed, with its reason
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
         ├── AuthenticationError      KAFKA_AUTHENTICATION
@@ -386,6 +391,47 @@ class QueryCancelledError(StoreError):
     """A question that somebody ended."""
 
     code = "QUERY_CANCELLED"
+
+
+class ConnectError(RiverrunError):
+    """Kafka Connect refused or failed a request."""
+
+    code = "CONNECT"
+
+
+class ConnectUnavailableError(ConnectError):
+    """No Kafka Connect runs for this project, or it does not answer."""
+
+    code = "CONNECT_UNAVAILABLE"
+    retryable = True
+
+
+class ConnectRefusedError(ConnectError):
+    """Connect does not take the configuration of connectors: all problems, each with its property. Nothing was changed."""
+
+    code = "CONNECT_REFUSED"
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str], **fields: Any) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        what = f"{count} problem{'s' if count != 1 else ''} in the configuration of connectors, and nothing was changed"
+        super().__init__(what, lines=self.problems, **fields)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.what}:", *self.problems])
+
+
+class ConnectorNotFoundError(ConnectError):
+    """Connect has no connector of that name."""
+
+    code = "CONNECTOR_NOT_FOUND"
+
+
+class ConnectFailedError(ConnectError):
+    """A connector, or one of its tasks, failed: with the reason in Connect's own words."""
+
+    code = "CONNECT_FAILED"
 
 
 class KafkaError(RiverrunError):

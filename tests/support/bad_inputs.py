@@ -200,6 +200,17 @@ def nothing_runs(world: World) -> str:
     return world.riverrun("topics")
 
 
+@case("Ask for connectors when no Kafka Connect runs: `riverrun connect`")
+def no_connect_runs(world: World) -> str:
+    return world.riverrun("connect")
+
+
+@case("Write a property of a connector without a value: `riverrun connect create log topic`")
+def property_without_value(world: World) -> str:
+    world.environ["RIVERRUN_CONNECT_URL"] = f"http://127.0.0.1:{closed_port()}"
+    return world.riverrun("connect", "create", "log", "topic")
+
+
 @case("Name a project folder that is not there in `RIVERRUN_PROJECT`")
 def project_not_there(world: World) -> str:
     world.environ["RIVERRUN_PROJECT"] = str(world.root / "nowhere")
@@ -355,6 +366,12 @@ def copy_of_cache(world: World) -> Path:
 def no_broker(world: World) -> str:
     world.environ["RIVERRUN_KAFKA_REQUEST_TIMEOUT_SECONDS"] = "3"
     return world.riverrun("topics", "--bootstrap-servers", f"127.0.0.1:{closed_port()}")
+
+
+@case("Attach to an address where no Kafka Connect is: `connect.url`")
+def no_connect(world: World) -> str:
+    world.environ["RIVERRUN_CONNECT_URL"] = f"http://127.0.0.1:{closed_port()}"
+    return world.riverrun("connect", "list")
 
 
 @case("Log in with a wrong password")

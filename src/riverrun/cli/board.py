@@ -99,6 +99,12 @@ class LiveBoard:
 _COLOURS = {"ready": "green", "starting": "yellow", "restarting": "yellow", "degraded": "yellow", "failed": "red"}
 
 
+def all_of_it(*, connect: bool, druid: bool) -> str:
+    """What runs, in words."""
+    beside = [name for name, there in (("Connect", connect), ("Druid", druid)) if there]
+    return f"Kafka with {' and '.join(beside)}" if beside else "Kafka"
+
+
 def _table(state: RunState) -> "RenderableType":
     from rich.console import Group
     from rich.table import Table
@@ -106,12 +112,12 @@ def _table(state: RunState) -> "RenderableType":
 
     from riverrun.cluster.usage import shown_row, state_rows
 
-    what = "Kafka with Druid" if state.settings.get("druid") else "Kafka"
+    what = all_of_it(connect=bool(state.settings.get("connect")), druid=bool(state.settings.get("druid")))
     head = Text(f"{what} is {state.state}", style=_COLOURS.get(state.state, ""))
     if state.bootstrap_servers and state.state in ("ready", "degraded"):
         head.append(f" on {state.bootstrap_servers}", style="bold")
-        if state.druid_url:
-            head.append(f", {state.druid_url}", style="bold")
+        for url in (state.connect_url, state.druid_url):
+            head.append(f", {url}" if url else "", style="bold")
         head.append("   Ctrl-C stops it", style="dim")
     elif state.detail:
         head.append(f": {state.detail}", style="dim")

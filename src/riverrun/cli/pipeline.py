@@ -321,10 +321,16 @@ class _Starting:
 
 
 @contextmanager
-def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
+def kafka_of(settings: "Loaded", *, connect: bool = False) -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
-    that is the project's store and not attached."""
-    from riverrun.cli.up import require_own_kafka, start_in_background, wants_druid
+    that is the project's store and not attached; with Kafka Connect, where `connect` asks for it and it is not attached."""
+    from riverrun.cli.up import (
+        require_own_kafka,
+        require_own_kafka_for_connect,
+        start_in_background,
+        wants_connect,
+        wants_druid,
+    )
     from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster
 
@@ -332,10 +338,16 @@ def kafka_of(settings: "Loaded") -> "Iterator[Connection]":
     druid = settings.settings.druid if wants_druid(settings) else None
     if settings.attached and druid is not None:
         require_own_kafka(settings)
-    if settings.attached or find_running(settings.project, kafka, lambda _: None, druid=druid) is not None:
+    beside = settings.settings.connect if connect and not settings.connect_attached else None
+    if settings.attached and beside is not None:
+        require_own_kafka_for_connect(settings)
+    running = None
+    if not settings.attached:
+        running = find_running(settings.project, kafka, lambda _: None, druid=druid, connect=beside)
+    if settings.attached or running is not None:
         yield require_cluster(loaded_again(settings), settings.project)
         return
-    start_in_background(settings, {})
+    start_in_background(settings, {"connect": wants_connect(settings, asked=connect)})
     try:
         yield require_cluster(loaded_again(settings), settings.project)
     finally:

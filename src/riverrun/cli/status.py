@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from riverrun.cli.board import all_of_it
 from riverrun.cli.context import loaded
 from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.config.run_state import is_locked
@@ -31,13 +32,14 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     """Show the project's servers (state, address, pid, uptime, memory, restarts) and the streams of its pipeline.
 
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
-    bootstrap_servers, druid_url, servers, pipeline, streams, replays.
+    bootstrap_servers, druid_url, connect_url, servers, pipeline, streams, replays.
     """
     from riverrun.config.stream_state import pipeline_of
 
     settings = loaded()
     report = _attached(settings) if settings.attached else _local(settings)
     report["druid_url"] = settings.settings.druid.url
+    report["connect_url"] = settings.settings.connect.url
     pipeline, progress = pipeline_of(settings.project)
     if as_json:
         streams = [each.as_dict() for each in progress.streams] if progress else []
@@ -124,11 +126,15 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     where = f" on {report['bootstrap_servers']}" if report["bootstrap_servers"] else ""
     elsewhere = f" (attached: {settings.origins['kafka.bootstrap_servers']})" if settings.attached else ""
     detail = f": {report['detail']}" if report["detail"] else ""
-    what = "Kafka with Druid" if any(row["kind"] == "druid" for row in report["servers"]) else "Kafka"
+    kinds = {row["kind"] for row in report["servers"]}
+    what = all_of_it(connect="connect" in kinds, druid="druid" in kinds)
     say(f"{what} is {report['state']}{where}{elsewhere}{detail}")
     if report["druid_url"]:
         attached = f" (attached: {settings.origins['druid.url']})" if settings.druid_attached else ""
         say(f"Druid is on {report['druid_url']}{attached}")
+    if report["connect_url"]:
+        attached = f" (attached: {settings.origins['connect.url']})" if settings.connect_attached else ""
+        say(f"Kafka Connect is on {report['connect_url']}{attached}")
     rows = report["servers"]
     if not rows:
         return

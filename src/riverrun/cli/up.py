@@ -12,6 +12,7 @@ from riverrun.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from riverrun.cluster.connect import ConnectRuntime
     from riverrun.cluster.druid import DruidRuntime
     from riverrun.cluster.jvm import Runtime
     from riverrun.config import Loaded
@@ -25,18 +26,20 @@ Examples:
   riverrun up --detach                 in the background; prints its address
   riverrun up --brokers 3              three brokers, three copies of each partition
   riverrun up --druid                  Kafka, and a Druid beside it
+  riverrun up --connect                Kafka, and Kafka Connect beside it
 """
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when it is ready.")
 @click.option("--druid", is_flag=True, help="Run Druid as well. [default: when store.kind is druid]")
+@click.option("--connect", is_flag=True, help="Run Kafka Connect as well.")
 @click.option("--brokers", type=int, help="How many brokers. [default: 1]")
 @click.option("--controllers", type=int, help="How many controllers of their own. [default: the first brokers]")
 @click.option("--port", type=int, help="Port of the first broker. [default: 9092 or the next free one]")
 @click.option("--heap-mb", type=int, help="Java heap of each broker, in MiB. [default: 256]")
 @click.option("--replication", type=int, help="Copies of each partition. [default: 3, or as many as brokers]")
 @click.option("--min-insync", type=int, help="Copies that must have a record. [default: one less than the copies]")
-def up(*, detach: bool, druid: bool, **flags: int | None) -> None:
-    """Start the project's Kafka, and keep it running; with --druid a Druid as well.
+def up(*, detach: bool, druid: bool, connect: bool, **flags: int | None) -> None:
+    """Start the project's Kafka, and keep it running; with --druid a Druid as well, with --connect Kafka Connect.
 
     Its data, logs and state are in .riverrun/ of the project: the same data is there after the next `up`. A second `up`
     finds the first one and prints its address. When the settings name a cluster that runs elsewhere, nothing is started.
@@ -45,23 +48,24 @@ def up(*, detach: bool, druid: bool, **flags: int | None) -> None:
     from riverrun.errors import AlreadyRunningError
 
     settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
-    with_druid = wants_druid(settings, asked=druid)
+    with_druid, with_connect = wants_druid(settings, asked=druid), wants_connect(settings, asked=connect)
     if settings.attached:
-        _attached(settings, with_druid=with_druid)
+        _attached(settings, with_druid=with_druid, with_connect=with_connect)
         return
     kafka = settings.settings.kafka
     wanted = settings.settings.druid if with_druid else None
-    state = find_running(settings.project, kafka, _notice, druid=wanted)
+    wanted_connect = settings.settings.connect if with_connect else None
+    state = find_running(settings.project, kafka, _notice, druid=wanted, connect=wanted_connect)
     if state is None:
         try:
             if detach:
-                _run_detached(settings, {**flags, "druid": with_druid})
+                _run_detached(settings, {**flags, "druid": with_druid, "connect": with_connect})
             else:
-                _run_here(settings, with_druid=with_druid)
+                _run_here(settings, with_druid=with_druid, with_connect=with_connect)
             return
         except AlreadyRunningError:
             # Another `up` was quicker: take what it started.
-            state = find_running(settings.project, kafka, _notice, druid=wanted)
+            state = find_running(settings.project, kafka, _notice, druid=wanted, connect=wanted_connect)
             if state is None:
                 raise
     say(f"Kafka runs already (pid {state.pid}).")
@@ -79,6 +83,14 @@ def wants_druid(settings: "Loaded", *, asked: bool = False) -> bool:
     return asked or settings.settings.store.kind == "druid"
 
 
+def wants_connect(settings: "Loaded", *, asked: bool = False) -> bool:
+    """Whether Kafka Connect is to be run here: asked for, and nowhere else."""
+    if asked and settings.connect_attached:
+        origin = settings.origins["connect.url"]
+        say(f"Attached to the Kafka Connect on {settings.settings.connect.url} ({origin}); none is run.")
+    return asked and not settings.connect_attached
+
+
 def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> "RunState":
     """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`."""
     from riverrun.cluster.control import start_detached, start_seconds
@@ -88,29 +100,38 @@ def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | No
     _prepare(settings)
     if with_druid:
         _prepare_druid(settings)
+    with_connect = wants_connect(settings, asked=bool(flags.get("connect")))
+    if with_connect:
+        _prepare_connect(settings)
     arguments = ["--project", str(settings.project.root)]
     if settings.profile:
         arguments += ["--profile", settings.profile]
     arguments.append("up")
-    arguments += ["--druid"] if with_druid else []
+    beside = {"druid": with_druid, "connect": with_connect}
+    arguments += [f"--{name}" for name, wanted in beside.items() if wanted]
     for name, value in flags.items():
-        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name != "druid" else []
-    return start_detached(settings.project, arguments, start_seconds(settings.settings, druid=with_druid))
+        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name not in beside else []
+    return start_detached(settings.project, arguments, start_seconds(settings.settings, **beside))
 
 
 def _run_detached(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> None:
     state = start_in_background(settings, flags)
     _address(state)
-    what = "Kafka and Druid run" if state.druid_url else "Kafka runs"
-    say(f"{what} in the background. `riverrun status` shows it, `riverrun down` stops it.")
+    say(f"{_runs(state)} in the background. `riverrun status` shows it, `riverrun down` stops it.")
 
 
-def _run_here(settings: "Loaded", *, with_druid: bool) -> None:
+def _runs(state: "RunState") -> str:
+    beside = [name for name, url in (("Kafka Connect", state.connect_url), ("Druid", state.druid_url)) if url]
+    return f"{', '.join(['Kafka', *beside[:-1]])} and {beside[-1]} run" if beside else "Kafka runs"
+
+
+def _run_here(settings: "Loaded", *, with_druid: bool, with_connect: bool) -> None:
     from riverrun.cli.board import make_board
     from riverrun.cluster.supervisor import Supervisor
 
     runtime = _prepare(settings)
     druid = _prepare_druid(settings) if with_druid else None
+    connect = _prepare_connect(settings) if with_connect else None
     board = make_board()
     printed = False
 
@@ -126,6 +147,7 @@ def _run_here(settings: "Loaded", *, with_druid: bool) -> None:
         settings.settings,
         runtime=runtime,
         druid=druid,
+        connect=connect,
         notice=board.notice,
         changed=changed,
         looked=board.looked,
@@ -151,13 +173,22 @@ def _prepare_druid(settings: "Loaded") -> "DruidRuntime":
     return DruidRuntime.prepare(settings.settings, progress=shown_progress())
 
 
-def _attached(settings: "Loaded", *, with_druid: bool) -> None:
+def _prepare_connect(settings: "Loaded") -> "ConnectRuntime":
+    from riverrun.cli.fetch import shown_progress
+    from riverrun.cluster.connect import ConnectRuntime
+
+    return ConnectRuntime.prepare(settings.settings, progress=shown_progress())
+
+
+def _attached(settings: "Loaded", *, with_druid: bool, with_connect: bool) -> None:
     from riverrun.kafka.connection import require_cluster
     from riverrun.kafka.probe import Probe
 
     kafka = settings.settings.kafka
     if with_druid:
         require_own_kafka(settings)
+    if with_connect:
+        require_own_kafka_for_connect(settings)
     connection = require_cluster(kafka, settings.project)
     seen = Probe(connection.properties()).look(kafka.request_timeout_seconds)
     say(
@@ -176,11 +207,22 @@ def require_own_kafka(settings: "Loaded") -> None:
     )
 
 
+def require_own_kafka_for_connect(settings: "Loaded") -> None:
+    """Refuse to run Kafka Connect for a project that is attached to somebody else's Kafka."""
+    raise UsageError(
+        "riverrun runs Kafka Connect beside its own Kafka only, and this project is attached to one "
+        f"({settings.origins['kafka.bootstrap_servers']})",
+        hint="Name a Connect that runs elsewhere with connect.url",
+    )
+
+
 def _address(state: "RunState") -> None:
     """The one result of `up`, for `address=$(riverrun up --detach)`; where Druid is, is said beside it."""
     click.echo(state.bootstrap_servers)
     if state.druid_url:
         say(f"Druid answers on {state.druid_url}.")
+    if state.connect_url:
+        say(f"Kafka Connect answers on {state.connect_url}; `riverrun connect` logs in.")
 
 
 def _notice(text: str) -> None:
@@ -195,7 +237,9 @@ Examples:
 """
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), help="Seconds before the runner is killed.  [default: 40; with Druid 70]"
+    "--timeout",
+    type=click.FloatRange(min=0),
+    help="Seconds before the runner is killed.  [default: 40; 30 more with Druid, with Connect]",
 )
 @click.option("--delete-data", is_flag=True, help="Delete all topics, records and tables afterwards.")
 @click.option("--dry-run", is_flag=True, help="With --delete-data: say what would be deleted; do nothing.")

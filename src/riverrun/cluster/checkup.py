@@ -5,7 +5,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +13,8 @@ from pathlib import Path
 from riverrun._version import __version__
 from riverrun.artifacts import State, cache_folder, check_java, check_set, find_java, read_lock
 from riverrun.artifacts.java import OLDEST
+from riverrun.cluster.connect.jars import ALL_SETS as CONNECT_SETS
+from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.druid.jars import ALL_SETS, BASE_SET
 from riverrun.cluster.druid.local import FIRST_PORT as FIRST_DRUID_PORT
 from riverrun.cluster.druid.plan import DruidPlan
@@ -60,6 +62,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
     yield from _artifacts(loaded)
     if _runs_druid(loaded):
         yield _druid_jars(loaded)
+    if _runs_connect(loaded):
+        yield _connect_jars(loaded)
     yield _memory(loaded)
     yield _disk("disk", loaded.project.root, "the project")
     yield _disk("cache disk", cache_folder(loaded.settings.artifacts), "the cache")
@@ -69,6 +73,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
     yield _cluster(loaded)
     if _runs_druid(loaded):
         yield _druid_port(loaded)
+    if loaded.settings.connect.url or _runs_connect(loaded):
+        yield _connect(loaded)
 
 
 def _failed(check: str, error: RiverrunError) -> Finding:
@@ -164,22 +170,54 @@ def _runs_druid(loaded: Loaded) -> bool:
 
 
 def _druid_jars(loaded: Loaded) -> Finding:
+    return _set_jars(loaded, "druid jars", "Druid", ALL_SETS, (BASE_SET, "druid-services"))
+
+
+def _set_jars(loaded: Loaded, check: str, called: str, sets: Sequence[str], named: tuple[str, str]) -> Finding:
+    """The files of several sets; `named` is the set and the file in it that tells the version."""
     settings = loaded.settings.artifacts
     try:
-        version = next(each.version for each in read_lock(BASE_SET).artifacts if each.name == "druid-services")
-        checked = [each for name in ALL_SETS for each in check_set(name, settings)]
+        version = next(each.version for each in read_lock(named[0]).artifacts if each.name == named[1])
+        checked = [each for name in sets for each in check_set(name, settings)]
     except RiverrunError as error:
-        return _failed("druid jars", error)
+        return _failed(check, error)
     corrupt = [each.path.name for each in checked if each.state is State.CORRUPT]
     missing = sum(each.state is State.MISSING for each in checked)
     if corrupt:
         found = f"changed since they were fetched: {', '.join(corrupt)}"
-        return Finding("druid jars", "fail", found, "Run `riverrun fetch --repair`")
+        return Finding(check, "fail", found, "Run `riverrun fetch --repair`")
     if missing:
         state, todo = ("fail", "Set artifacts.offline to false") if settings.offline else ("warn", "")
-        todo = todo or f"Nothing: `riverrun up` fetches them. `riverrun fetch {' '.join(ALL_SETS)}` does so now"
-        return Finding("druid jars", state, f"Druid {version}: {missing} of {len(checked)} files are missing", todo)
-    return Finding("druid jars", "ok", f"Druid {version}: {len(checked)} files in {cache_folder(settings)}")
+        todo = todo or f"Nothing: `riverrun up` fetches them. `riverrun fetch {' '.join(sets)}` does so now"
+        return Finding(check, state, f"{called} {version}: {missing} of {len(checked)} files are missing", todo)
+    return Finding(check, "ok", f"{called} {version}: {len(checked)} files in {cache_folder(settings)}")
+
+
+def _runs_connect(loaded: Loaded) -> bool:
+    """Whether this project runs a Kafka Connect here."""
+    state = running_state(loaded.project)
+    return state is not None and bool(state.settings.get("connect"))
+
+
+def _connect_jars(loaded: Loaded) -> Finding:
+    return _set_jars(loaded, "connect jars", "Kafka Connect", CONNECT_SETS, ("connect", "connect-runtime"))
+
+
+def _connect(loaded: Loaded) -> Finding:
+    """Whether it answers. What its connectors do, `riverrun connect status` says."""
+    connect = loaded.settings.connect
+    if not connect.url:
+        return Finding("connect", "warn", "it is starting", "Wait, or see `riverrun logs connect`")
+    if is_ready(
+        connect.url, connect.username, connect.password.reveal(), loaded.settings.kafka.request_timeout_seconds
+    ):
+        return Finding("connect", "ok", f"{connect.url} answers")
+    todo = (
+        "See connect.url and its login"
+        if loaded.connect_attached
+        else "See `riverrun status` and `riverrun logs connect`"
+    )
+    return Finding("connect", "fail", f"{connect.url} does not answer as one that is ready", todo)
 
 
 def _druid_port(loaded: Loaded) -> Finding:

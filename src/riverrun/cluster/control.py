@@ -20,7 +20,7 @@ from riverrun.cluster.node import NEEDED_SECONDS, Node
 from riverrun.cluster.plan import KafkaPlan
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
 from riverrun.cluster.server import Deadline
-from riverrun.config import DruidSettings, KafkaSettings, Project, Settings
+from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, Settings
 from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
 from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
 
@@ -66,17 +66,27 @@ def check_same(state: RunState, settings: KafkaSettings) -> None:
         )
 
 
+def check_beside(state: RunState, wanted: str, called: str) -> None:
+    """Refuse to take servers without this one (`druid`, `connect`) for some with it."""
+    if not state.settings.get(wanted):
+        raise AlreadyRunningError(
+            f"This project's Kafka runs already (pid {state.pid}), without {called}",
+            expected=f"a runner with {called}",
+            found=f"one that was started without --{wanted}",
+            hint=f"Stop it with `riverrun down`, then start both with `riverrun up --{wanted}`; its data stays",
+            pid=state.pid,
+            differ=wanted,
+        )
+
+
 def check_druid(state: RunState) -> None:
     """Refuse to take servers without Druid for some with it."""
-    if not state.settings.get("druid"):
-        raise AlreadyRunningError(
-            f"This project's Kafka runs already (pid {state.pid}), without Druid",
-            expected="a runner with Druid",
-            found="one that was started without --druid",
-            hint="Stop it with `riverrun down`, then start both with `riverrun up --druid`; its data stays",
-            pid=state.pid,
-            differ="druid",
-        )
+    check_beside(state, "druid", "Druid")
+
+
+def check_connect(state: RunState) -> None:
+    """Refuse to take servers without Kafka Connect for some with it."""
+    check_beside(state, "connect", "Kafka Connect")
 
 
 def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "") -> ServerState:
@@ -176,23 +186,32 @@ def find_running(
     notice: Callable[[str], None] = lambda _: None,
     *,
     druid: DruidSettings | None = None,
+    connect: ConnectSettings | None = None,
 ) -> RunState | None:
     """The project's runner if it lives and runs what the settings ask for; None when nothing runs.
 
-    `druid` is given when Druid is asked for as well. A runner that is starting is waited for; so is the end of one that is
-    stopping.
+    `druid` and `connect` are given when those are asked for as well. A runner that is starting is waited for; so is the
+    end of one that is stopping.
     """
     path = lock_path(project)
     deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
-    waits_for_druid = False
+    waits_for: set[str] = set()
+    beside: dict[str, DruidSettings | ConnectSettings] = {
+        "druid": druid or DruidSettings(),
+        "connect": connect or ConnectSettings(),
+    }
     told = ""
     while is_locked(path):
         state = running_state(project)
-        if state is not None and state.settings.get("druid") and not waits_for_druid:
-            waits_for_druid = True
-            deadline = Deadline(deadline.seconds + (druid or DruidSettings()).start_timeout_seconds)
-        if state is not None and druid is not None and state.settings and state.state != "stopping":
-            check_druid(state)
+        for name, theirs in beside.items():
+            if state is not None and state.settings.get(name) and name not in waits_for:
+                waits_for.add(name)
+                deadline = Deadline(deadline.seconds + theirs.start_timeout_seconds)
+        if state is not None and state.settings and state.state != "stopping":
+            if druid is not None:
+                check_druid(state)
+            if connect is not None:
+                check_connect(state)
         if state is not None and state.state in ("ready", "degraded"):
             check_same(state, settings)
             return state
@@ -242,16 +261,21 @@ def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
 # --- how long ---
 
 
-def start_seconds(settings: Settings, *, druid: bool) -> float:
+def start_seconds(settings: Settings, *, druid: bool, connect: bool = False) -> float:
     """How long a runner's servers may take to be ready."""
-    return settings.kafka.start_timeout_seconds + (settings.druid.start_timeout_seconds if druid else 0)
+    beside = (settings.druid.start_timeout_seconds if druid else 0) + (
+        settings.connect.start_timeout_seconds if connect else 0
+    )
+    return settings.kafka.start_timeout_seconds + beside
 
 
 def stop_seconds(project: Project, settings: Settings) -> float:
     """How long the project's runner may take to stop what it runs, before it is to be killed."""
     state = running_state(project)
-    druid = state is not None and bool(state.settings.get("druid"))
-    return settings.kafka.stop_timeout_seconds + (settings.druid.stop_timeout_seconds if druid else 0) + 10.0
+    runs = state.settings if state is not None else {}
+    druid = settings.druid.stop_timeout_seconds if runs.get("druid") else 0
+    connect = settings.connect.stop_timeout_seconds if runs.get("connect") else 0
+    return settings.kafka.stop_timeout_seconds + druid + connect + 10.0
 
 
 # --- stop -----------------------------------------------------------------------------------------------------------
@@ -326,9 +350,11 @@ def data_losses(project: Project) -> list[str]:
         return []
     topics = {name: size for name, size in sizes_below(project.data).items() if not name.startswith("__")}
     druid = sum(path.stat().st_size for path in (project.data / "druid").rglob("*") if path.is_file())
+    connect = (project.data / "connect").is_dir()
     return [
         *(f"topic {name} ({size / 1e6:.1f} MB)" for name, size in sorted(topics.items())),
         *([f"all tables in Druid ({druid / 1e6:.1f} MB)"] if druid else []),
+        *(["all connectors in Kafka Connect, how far they are, and their secrets"] if connect else []),
         f"all that is in {project.data}, with the offsets of all groups",
     ]
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ TAIL_LINES = 12
 # Enough for the last errors with their stack traces.
 TAIL_BYTES = 64 * 1024
 FULL_MB = 8
+KILLED = 128 + signal.SIGKILL
 
 _BIND = re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use")
 _STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more")
@@ -53,6 +55,15 @@ DRUID = Product(
     less_memory="druid.memory_mb",
     java_options="the variables",
     properties="[druid.config]",
+)
+
+CONNECT = Product(
+    name="Connect",
+    section="connect",
+    more_memory="connect.heap_mb",
+    less_memory="connect.heap_mb",
+    java_options="the variables",
+    properties="[connect.config]",
 )
 
 
@@ -101,7 +112,8 @@ def explain(
         "log": shown,
         "lines": (f"{shown} ends with:", *(f"  {line}" for line in lines)) if lines else (f"{shown} is empty",),
     }
-    for pattern, make in _CAUSES:
+    # Whom -9 ended had no time to say so; what it wrote before is about something else.
+    for pattern, make in _CAUSES if exit_code != KILLED else ():
         if found := pattern.search(death.text):
             return make(death, _line_of(death.text, found), about)
     # A full disk has no room for a log that says so.

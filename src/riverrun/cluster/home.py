@@ -66,6 +66,14 @@ def check_space(folder: Path, least_mb: int = LEAST_FREE_MB) -> None:
         )
 
 
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only this user may read: a property of the user's may be a secret."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(text)
+
+
 def folder_error(error: OSError, folder: Path) -> ClusterError:
     """Our error for what the system says of a folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -25,6 +25,8 @@ SAFE = (
     "-Djava.awt.headless=true",
     "-Dfile.encoding=UTF-8",
 )
+# A heap that grows when it must begins with this.
+FIRST_HEAP_MB = 16
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ def java_options(heap_mb: int, extra: Sequence[str] = ()) -> list[str]:
     own_collector = any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in extra)
     quick = [option for option in QUICK_START if not (own_collector and option == "-XX:+UseSerialGC")]
     return [f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *quick, *SAFE, *extra]
+
+
+def small_java(heap_mb: int) -> list[str]:
+    """A heap that grows when it must: Java would begin with all of it, and most of it is used only under load."""
+    return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
 
 
 def environment() -> dict[str, str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from riverrun._version import __version__
+from riverrun.cluster.connect import ConnectRuntime, LocalConnect, connect_settings
 from riverrun.cluster.control import compared_settings, error_to_state, server_state
 from riverrun.cluster.druid import DruidRuntime, LocalDruid
 from riverrun.cluster.home import Home, folder_error
@@ -25,7 +26,7 @@ from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
 # A look at the servers happens at least this often; the end of one wakes the runner at once.
 LOOK_SECONDS = 0.5
 # A server that lived shorter than this died young; after so many young deaths in a row of one that is vital the runner
-# gives up. Without one of Druid's, Kafka still takes records: that one is tried without end.
+# gives up. Without one of Druid's, or Connect, Kafka still takes records: that one is tried without end.
 YOUNG_SECONDS = 60.0
 MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
@@ -51,7 +52,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Runs a project's Kafka, and Druid when its runtime is given, until it is told to stop.
+    """Runs a project's Kafka, and Connect and Druid when their runtimes are given, until it is told to stop.
 
     `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
     """
@@ -63,6 +64,7 @@ class Supervisor:
         *,
         runtime: Runtime,
         druid: DruidRuntime | None = None,
+        connect: ConnectRuntime | None = None,
         notice: Callable[[str], None] = lambda _: None,
         changed: Callable[[RunState], None] = lambda _: None,
         looked: Callable[[RunState], None] = lambda _: None,
@@ -71,14 +73,17 @@ class Supervisor:
         self._settings = settings
         self._runtime = runtime
         self._druid_runtime = druid
+        self._connect_runtime = connect
         self._notice = notice
         self._changed = changed
         self._looked = looked
         self._lock = RunnerLock(lock_path(project))
         self._kafka: LocalKafka | None = None
         self._druid: LocalDruid | None = None
+        self._connect: LocalConnect | None = None
         self._watched: list[_Watched] = []
-        told = compared_settings(settings.kafka) | ({"druid": 1} if druid is not None else {})
+        told = compared_settings(settings.kafka)
+        told |= {name: 1 for name, runtime in (("druid", druid), ("connect", connect)) if runtime is not None}
         self._state = RunState(os.getpid(), "starting", __version__, settings=told)
         self._written: RunState | None = None
 
@@ -137,10 +142,33 @@ class Supervisor:
         self._show()
         kafka.ready(deadline)
         self._state.bootstrap_servers = kafka.bootstrap_servers
-        self._show(ready={node.name for node in kafka.nodes})
+        self._show_answering()
+        # Both at once: each takes its time, and neither needs the other.
+        connect = self._start_connect(self._connect_runtime, kafka) if self._connect_runtime is not None else None
         if self._druid_runtime is not None:
             self._start_druid(self._druid_runtime)
+        if connect is not None:
+            self._await_connect(*connect)
         self._update(state="ready")
+
+    def _start_connect(self, runtime: ConnectRuntime, kafka: LocalKafka) -> tuple[LocalConnect, Deadline]:
+        connect = self._connect = LocalConnect(
+            self._project.home,
+            kafka.bootstrap_servers,
+            connect_settings(self._settings.connect, self._project),
+            copies=kafka.plan.replication,
+            runtime=runtime,
+            notice=self._notice,
+        )
+        deadline = Deadline(connect.start_timeout_seconds)
+        connect.start()
+        self._show_answering()
+        return connect, deadline
+
+    def _await_connect(self, connect: LocalConnect, deadline: Deadline) -> None:
+        connect.ready(deadline)
+        self._state.connect_url = connect.url
+        self._show_answering()
 
     def _start_druid(self, runtime: DruidRuntime) -> None:
         """After Kafka: that is up in a moment, and users may begin while Druid takes its time."""
@@ -149,19 +177,23 @@ class Supervisor:
             self._settings.druid,
             runtime=runtime,
             notice=self._notice,
-            progressed=self._show_druid,
+            progressed=self._show_answering,
         )
         deadline = Deadline(druid.start_timeout_seconds)
         druid.start()
-        self._show_druid()
+        self._show_answering()
         druid.ready(deadline)
-        self._show_druid()
+        self._show_answering()
         self._state.druid_url = druid.url
 
-    def _show_druid(self) -> None:
-        answering = self._druid.answering if self._druid is not None else set()
-        kafka = {node.name for node in self._kafka.nodes} if self._kafka is not None else set()
-        self._show(ready=kafka | answering)
+    def _show_answering(self) -> None:
+        """Kafka is ready when anything else is started."""
+        ready = {node.name for node in self._kafka.nodes} if self._kafka is not None else set()
+        if self._druid is not None:
+            ready |= self._druid.answering
+        if self._connect is not None and self._state.connect_url:
+            ready |= {node.name for node in self._connect.nodes}
+        self._show(ready=ready)
 
     def _show(self, ready: Collection[str] = ()) -> None:
         """Watch the servers there are now. Ports may have been chosen anew, with new nodes, while they became ready."""
@@ -170,8 +202,8 @@ class Supervisor:
         self._update()
 
     @property
-    def _servers(self) -> list[LocalKafka | LocalDruid]:
-        return [server for server in (self._kafka, self._druid) if server is not None]
+    def _servers(self) -> list[LocalKafka | LocalConnect | LocalDruid]:
+        return [server for server in (self._kafka, self._connect, self._druid) if server is not None]
 
     # --- keep running ---
 
@@ -232,7 +264,7 @@ class Supervisor:
                 stop_signals.armed = True
                 self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
                 self._update(state="stopping")
-                # Druid reads Kafka: it goes first.
+                # Druid and Connect use Kafka: they go first.
                 for server in reversed(self._servers):
                     server.stop()
             except StopRequestedError:

@@ -5,6 +5,7 @@ from riverrun.config.project import Project, find_project
 from riverrun.config.secret import Secret
 from riverrun.config.spec import (
     ArtifactSettings,
+    ConnectSettings,
     DruidSettings,
     JavaSettings,
     KafkaSettings,
@@ -17,6 +18,7 @@ from riverrun.config.spec import (
 
 __all__ = [
     "ArtifactSettings",
+    "ConnectSettings",
     "DruidSettings",
     "JavaSettings",
     "KafkaSettings",

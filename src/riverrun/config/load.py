@@ -47,6 +47,11 @@ class Loaded:
         """Whether the settings name a Druid that riverrun does not run."""
         return bool(self.settings.druid.url) and not self.origins["druid.url"].startswith(RUNNING)
 
+    @property
+    def connect_attached(self) -> bool:
+        """Whether the settings name a Kafka Connect that riverrun does not run."""
+        return bool(self.settings.connect.url) and not self.origins["connect.url"].startswith(RUNNING)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, secrets starred: what `riverrun config` prints."""
         return [
@@ -248,11 +253,21 @@ class _Loader:
                 )
         if attached or (state := running_state(self.project)) is None:
             return
-        running = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
+        running: dict[str, Any] = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
+        if state.connect_url and not self.values["connect.url"]:
+            running |= {"connect.url": state.connect_url, **self._connect_login()}
         for key, address in running.items():
             if address and not self.values[key]:
                 self.values[key] = address
                 self.origins[key] = f"{RUNNING} (pid {state.pid})"
+
+    def _connect_login(self) -> dict[str, Any]:
+        """How to log in to the Connect that the runner runs: it wrote the password down (cluster/connect)."""
+        try:
+            password = (self.project.data / "connect" / "password").read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return {}
+        return {"connect.username": "riverrun", "connect.password": Secret(password)}
 
     def _check_login(self) -> None:
         protocol, mechanism = self.values["kafka.security_protocol"], self.values["kafka.sasl_mechanism"]

@@ -47,6 +47,8 @@ class RunState:
     bootstrap_servers: str = ""
     # The router of the Druid it runs; empty when it runs none, or that is not ready yet.
     druid_url: str = ""
+    # The REST API of the Kafka Connect it runs, likewise.
+    connect_url: str = ""
     started_at: float = 0.0
     detail: str = ""
     settings: dict[str, int] = field(default_factory=dict)

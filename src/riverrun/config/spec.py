@@ -281,6 +281,37 @@ class DruidSettings:
 
 
 @dataclass(frozen=True)
+class ConnectSettings:
+    """The Kafka Connect that riverrun runs beside Kafka, or one that runs elsewhere."""
+
+    url: str = setting(
+        "", "Attach to this Connect (its REST API) instead of running one.", example="https://connect.example:8083"
+    )
+    username: str = setting("", "User of an attached Connect.")
+    password: Secret = setting(Secret(), "Password of that user.")
+    port: int = setting(
+        0, "Port of its REST API on 127.0.0.1. 0: 8083, or the next free one.", minimum=0, maximum=65535
+    )
+    heap_mb: int = setting(256, "Java heap of the worker, in MiB; it takes what its connectors need of it.", minimum=96)
+    plugins: str = setting(
+        "", "Folder with connector plugins of your own: a folder or a jar each.", example="connect-plugins"
+    )
+    references: Mapping[str, str] = setting(
+        {},
+        "For an attached Connect: what stands there for a secret, by connector and property.",
+        example='{ "shop.postgres.database.password" = "${file:/etc/connect/db.properties:password}" }',
+        advanced=True,
+    )
+    start_timeout_seconds: int = setting(180, "How long Connect may take to be ready.", minimum=1)
+    stop_timeout_seconds: int = setting(30, "How long Connect may take to stop before it is killed.", minimum=1)
+    request_timeout_seconds: int = setting(30, "How long one request to it may take.", minimum=1)
+    config: Mapping[str, str] = setting(
+        {}, "Any other property of the worker that riverrun runs.", example='{ "offset.flush.interval.ms" = "1000" }',
+        advanced=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class AlertSettings:
     """How alerts reach people: by SMS, and by whatever the Apprise library knows."""
 
@@ -324,6 +355,7 @@ class Settings:
     store: StoreSettings = StoreSettings()
     serve: ServeSettings = ServeSettings()
     druid: DruidSettings = DruidSettings()
+    connect: ConnectSettings = ConnectSettings()
     alerts: AlertSettings = AlertSettings()
 
 
@@ -369,6 +401,7 @@ SECTIONS: Mapping[str, type] = {
     "store": StoreSettings,
     "serve": ServeSettings,
     "druid": DruidSettings,
+    "connect": ConnectSettings,
     "alerts": AlertSettings,
 }
 

@@ -94,8 +94,8 @@ def test_an_unknown_set_names_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         read_lock("kafak")
     assert str(caught.value) == (
-        "There is no set 'kafak'. Expected one of druid, druid-datasketches, druid-kafka-indexing, kafka, kafka-tools, "
-        "spark-kafka. The nearest is 'kafka'."
+        "There is no set 'kafak'. Expected one of connect, debezium-jdbc, debezium-postgres, druid, druid-datasketches, "
+        "druid-kafka-indexing, kafka, kafka-tools, spark-kafka. The nearest is 'kafka'."
     )
     with pytest.raises(UsageError):
         read_lock("../locks/kafka")
@@ -122,6 +122,7 @@ def test_every_lock_is_as_script_lock_writes_it(monkeypatch: pytest.MonkeyPatch)
         lock = read_lock_file(path)
         assert format_lock(lock, remarks=script.remarks(name, recipe)) == path.read_text(encoding="utf-8")
         roots = {":".join((each.group, each.name, each.version)) for each in lock.artifacts}
+        roots |= {each.coordinates for each in lock.artifacts}
         assert set(recipe.roots) <= roots
 
 
@@ -149,6 +150,9 @@ def test_versions_that_must_go_together() -> None:
     assert kafka["kafka_2.13"] == kafka["kafka-clients"] == tools["kafka-tools"] == "4.3.1"
     assert {"log4j-slf4j-impl", "log4j-core", "slf4j-api"} <= set(kafka)
     assert not set(kafka) & set(tools), "the tools come after the broker on one class path"
+    connect = {artifact.name: artifact.version for artifact in read_lock("connect").artifacts}
+    assert connect["connect-runtime"] == connect["connect-file"] == "4.3.1"
+    assert not set(kafka) & set(connect), "Connect comes after the broker on one class path"
     assert {a.name: a.version for a in read_lock("spark-kafka").artifacts} == {
         "spark-sql-kafka-0-10_2.13": "4.2.0",
         "spark-token-provider-kafka-0-10_2.13": "4.0.0",

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from riverrun.cli.board import LiveBoard, PlainBoard
+from riverrun.cli.board import LiveBoard, PlainBoard, all_of_it
 from riverrun.config.run_state import RunState, ServerState
 
 
@@ -63,6 +63,8 @@ def test_a_terminal_says_where_druid_is() -> None:
     shown.close()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "Kafka with Druid is ready on 127.0.0.1:9092, http://127.0.0.1:8888" in text
+    assert all_of_it(connect=False, druid=False) == "Kafka"
+    assert all_of_it(connect=True, druid=True) == "Kafka with Connect and Druid"
 
 
 def test_a_terminal_that_is_gone_does_not_stop_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("alerts test", "Missing argument 'ALERT'"),
         ("alerts dry-run --since 1h --until 2h", "--until is not after --since"),
         ("alerts dry-run --until whenever", "--until cannot be understood"),
+        ("connect offsets log --reset --set x", "--reset and --set cannot be had at once"),
+        ("connect create", "Missing argument 'NAME'"),
         ("topics apply", "There is no app to apply"),
         ("topics apply --app nowhere.py", "There is no pipeline file"),
         ("topics create t --config x", "--config cannot be understood"),

@@ -184,3 +184,12 @@ def test_a_druid_port_that_is_taken(loading: Callable[..., Loaded]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found = findings(lambda: loading(STORE_KIND="druid", DRUID_PORT=str(taken.getsockname()[1])))["druid"]
     assert (found.state, "druid.port" in found.todo) == ("fail", True)
+
+
+def test_an_attached_connect_that_does_not_answer(loading: Callable[..., Loaded]) -> None:
+    assert "connect" not in findings(loading)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    found = findings(lambda: loading(CONNECT_URL=f"http://127.0.0.1:{port}"))
+    assert (found["connect"].state, "connect.url" in found["connect"].todo) == ("fail", True)
+    assert "connect jars" not in found

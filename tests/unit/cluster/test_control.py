@@ -12,7 +12,7 @@ import pytest
 from riverrun.cluster import control
 from riverrun.cluster.lock import RunnerLock, lock_pid, wait_until_free
 from riverrun.cluster.server import Deadline
-from riverrun.config import DruidSettings, KafkaSettings, Project, Settings
+from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, Settings
 from riverrun.config.run_state import RunState, ServerState, is_locked, lock_path, running_state, state_path
 from riverrun.errors import (
     AlreadyRunningError,
@@ -171,6 +171,37 @@ def test_a_runner_with_druid_is_given_the_time_of_both(project: Project, runner:
     assert control.stop_seconds(project, settings) == alone + settings.druid.stop_timeout_seconds
     both = control.start_seconds(settings, druid=True)
     assert both == control.start_seconds(settings, druid=False) + settings.druid.start_timeout_seconds
+
+
+# --- with Connect, or without ---
+
+
+def test_connect_beside_a_runner_without_it_says_what_to_do(
+    project: Project, runner: "subprocess.Popen[bytes]"
+) -> None:
+    state(runner.pid, druid=1).write(state_path(project))
+    with pytest.raises(AlreadyRunningError) as caught:
+        control.find_running(project, KafkaSettings(), druid=DruidSettings(), connect=ConnectSettings())
+    assert caught.value.fields["differ"] == "connect"
+    assert "riverrun up --connect" in caught.value.hint
+    state(runner.pid, connect=1).write(state_path(project))
+    assert control.find_running(project, KafkaSettings(), connect=ConnectSettings()) is not None
+    assert control.find_running(project, KafkaSettings()) is not None
+
+
+def test_a_runner_with_connect_is_given_the_time_of_both(project: Project, runner: "subprocess.Popen[bytes]") -> None:
+    settings = Settings()
+    alone = control.stop_seconds(project, settings)
+    state(runner.pid, connect=1).write(state_path(project))
+    assert control.stop_seconds(project, settings) == alone + settings.connect.stop_timeout_seconds
+    both = control.start_seconds(settings, druid=False, connect=True)
+    assert both == control.start_seconds(settings, druid=False) + settings.connect.start_timeout_seconds
+
+
+def test_what_is_deleted_names_the_connectors(project: Project) -> None:
+    (project.data / "connect").mkdir()
+    (project.data / "connect" / "password").write_text("x")
+    assert any("all connectors in Kafka Connect" in each for each in control.data_losses(project))
 
 
 # --- stop ---

@@ -8,7 +8,7 @@ import pytest
 
 from riverrun.cluster.druid.plan import LEAST_MB, SMALLEST, DruidPlan, DruidRecord, RolePlan, sized
 from riverrun.cluster.druid.properties import DERBY, EXTENSIONS, common, role_properties, zookeeper_properties
-from riverrun.cluster.druid.role import write_private
+from riverrun.cluster.home import write_private
 from riverrun.config import DruidSettings
 from riverrun.errors import ConfigError, DataDirectoryError
 

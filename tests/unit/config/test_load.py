@@ -205,6 +205,27 @@ def test_the_running_druid_is_found_with_the_cluster(project: Project) -> None:
         assert named.settings.kafka.bootstrap_servers == "127.0.0.1:9092"
 
 
+def test_the_running_connect_is_found_with_its_login(project: Project) -> None:
+    import fcntl
+
+    project.run.mkdir(parents=True)
+    (project.data / "connect").mkdir(parents=True)
+    (project.data / "connect" / "password").write_text("made-at-first-start\n")
+    state = RunState(os.getpid(), "ready", "1", "127.0.0.1:9092", connect_url="http://127.0.0.1:8083")
+    state.write(state_path(project))
+    with lock_path(project).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        loaded = load(project, environ={})
+        connect = loaded.settings.connect
+        assert (connect.url, connect.username) == ("http://127.0.0.1:8083", "riverrun")
+        assert connect.password.reveal() == "made-at-first-start"
+        assert not loaded.connect_attached
+        assert "made-at-first-start" not in str(loaded.rows())
+        named = load(project, environ={"RIVERRUN_CONNECT_URL": "https://connect.example:8083"})
+        assert named.connect_attached
+        assert (named.settings.connect.username, bool(named.settings.connect.password)) == ("", False)
+
+
 def test_a_half_written_state_is_no_state(project: Project) -> None:
     project.run.mkdir(parents=True)
     state_path(project).write_text('{"pid": 1, "sta')

@@ -1,6 +1,5 @@
 """ZooKeeper and one role of Druid: a JVM each."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -10,8 +9,8 @@ from riverrun.cluster.diagnosis import DRUID, Product
 from riverrun.cluster.druid.plan import ZOOKEEPER, ZOOKEEPER_HEAP_MB, DruidPlan, DruidRecord, RolePlan
 from riverrun.cluster.druid.probe import is_healthy, leads, zookeeper_answers
 from riverrun.cluster.druid.properties import DERBY, role_properties, zookeeper_properties
-from riverrun.cluster.home import Home, check_space, make_folder
-from riverrun.cluster.jvm import QUICK_START, SAFE, Runtime
+from riverrun.cluster.home import Home, check_space, make_folder, write_private
+from riverrun.cluster.jvm import Runtime, small_java
 from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
 from riverrun.cluster.properties import format_properties
 
@@ -21,7 +20,6 @@ QUIET = {
     "com.sun.jersey": "warn",
     "com.google.inject": "warn",
 }
-FIRST_HEAP_MB = 16
 # What Druid reaches into Java for; as its own start scripts say it.
 OPENED = (
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
@@ -192,18 +190,5 @@ class DruidRole(DruidNode):
         return self.role.role != "coordinator" or leads(self.port, seconds)
 
 
-def small_java(heap_mb: int) -> list[str]:
-    """A heap that grows when it must: Java would begin with all of it, and most of it is used only under load."""
-    return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
-
-
 def druid_folder(home: Home) -> Path:
     return home.data / "druid"
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user may read: a property of the user's may be a secret."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(text)

@@ -1,0 +1,106 @@
+"""Archives of the cache, unpacked beside it: a folder per archive, whole or not there at all.
+
+A folder's name holds the archive's digest and what was left out, so another version is another folder. The digests of its
+files are kept beside it, and compared at each use: what changed since is unpacked again from the archive.
+"""
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from riverrun.errors import ArtifactCorruptError, CacheError
+
+SUMS = "SHA256SUMS"
+# More than any plugin has; an archive that unpacks to more is not what it says.
+MOST_BYTES = 1 << 30
+
+
+def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = ()) -> Path:
+    """The folder of a `.tar.gz` below `parent`; made when it is not there or not as it was.
+
+    `without` are beginnings of file names that are left out. The archive has been verified: it is one of a lock file.
+    """
+    without = tuple(sorted(without))
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update("\n".join(without).encode())
+    folder = parent / f"{archive.name.removesuffix('.tar.gz')}-{digest.hexdigest()[:12]}"
+    try:
+        if not _is_whole(folder):
+            _make(folder, archive, without)
+    except OSError as error:
+        raise CacheError(
+            f"The folder {folder} could not be made: {error.strerror or error}",
+            hint="Correct the rights of the cache, or name another folder with artifacts.cache_dir",
+            path=folder,
+        ) from error
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        sums = (folder / SUMS).read_text(encoding="utf-8")
+        return all(
+            _sum(folder / name) == digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _make(folder: Path, archive: Path, without: tuple[str, ...]) -> None:
+    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
+        new = Path(temporary) / folder.name
+        new.mkdir()
+        lines = [f"{_sum(path)}  {path.relative_to(new).as_posix()}" for path in _extract(archive, new, without)]
+        with (new / SUMS).open("w", encoding="utf-8") as sums:
+            sums.write("\n".join(sorted(lines)) + "\n")
+            sums.flush()
+            os.fsync(sums.fileno())
+        try:
+            new.rename(folder)
+        except OSError:
+            if not _is_whole(folder):
+                # Somebody changed what is there: put it aside, it goes with the temporary folder.
+                folder.rename(Path(temporary) / "old")
+                new.rename(folder)
+
+
+def _extract(archive: Path, into: Path, without: tuple[str, ...]) -> Iterator[Path]:
+    """Its plain files, by our own hand: no link, no device, no owner, no name that leads elsewhere."""
+    left = MOST_BYTES
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                # The first part is the plugin's own folder; ours has another name.
+                parts = PurePosixPath(member.name).parts[1:]
+                if member.isdir() or not parts or parts[-1].startswith(without or ("\0",)):
+                    continue
+                if not member.isfile() or member.name.startswith("/") or ".." in parts or "\n" in member.name:
+                    raise _refused(archive, f"it has {member.name!r}, which is no plain file inside of it")
+                left -= member.size
+                if left < 0:
+                    raise _refused(archive, f"it unpacks to more than {MOST_BYTES >> 20} MiB")
+                path = into.joinpath(*parts)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                content = members.extractfile(member)
+                if content is not None:
+                    with content, path.open("xb") as file:
+                        shutil.copyfileobj(content, file, 1 << 20)
+                    yield path
+    except (tarfile.TarError, EOFError) as error:
+        raise _refused(archive, str(error)) from error
+
+
+def _refused(archive: Path, why: str) -> ArtifactCorruptError:
+    return ArtifactCorruptError(f"The archive {archive} cannot be unpacked: {why}", path=archive)

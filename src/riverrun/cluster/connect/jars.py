@@ -1,0 +1,65 @@
+"""Connect's jars: the runtime on the class path after Kafka's own, each plugin in a folder of its own as it wants it."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from riverrun.artifacts import Progress, cache_folder, fetch, find_java
+from riverrun.artifacts.unpack import unpacked
+from riverrun.cluster.jvm import Runtime
+from riverrun.config import Settings
+from riverrun.errors import ConfigError
+
+BASE_SETS = ("kafka", "connect")
+PLUGIN_SETS = ("debezium-postgres", "debezium-jdbc")
+ALL_SETS = (*BASE_SETS, *PLUGIN_SETS)
+# Drivers of other databases under licences of their own (Oracle's, and the GPL): who wants them adds them to a folder of
+# plugins of their own.
+LEFT_OUT: Mapping[str, tuple[str, ...]] = {"debezium-jdbc": ("ojdbc", "mysql-connector")}
+
+
+@dataclass(frozen=True)
+class ConnectRuntime:
+    """A Java with Connect's class path, and the folders of the plugins that come with riverrun."""
+
+    runtime: Runtime
+    plugins: Mapping[str, Path]
+
+    @classmethod
+    def prepare(cls, settings: Settings, *, progress: Progress | None = None) -> "ConnectRuntime":
+        """Find Java and the jars; fetch what is missing."""
+        cache = cache_folder(settings.artifacts)
+        jars = [path for name in BASE_SETS for path in fetch(name, settings.artifacts, progress=progress)]
+        plugins = {}
+        for name in PLUGIN_SETS:
+            (archive,) = fetch(name, settings.artifacts, progress=progress)
+            plugins[name] = unpacked(archive, cache / "connect-plugins", without=LEFT_OUT.get(name, ()))
+        return cls(Runtime(find_java(settings.java), tuple(jars), cache), plugins)
+
+    @property
+    def version(self) -> str:
+        return self.runtime.kafka_version
+
+
+def own_plugins(folder: str) -> dict[str, Path]:
+    """What the user's folder of plugins holds, by name: a folder or a jar each."""
+    if not folder:
+        return {}
+    path = Path(folder)
+    try:
+        found = sorted(path.iterdir())
+    except OSError as error:
+        raise ConfigError([f"connect.plugins: the folder {folder} cannot be read: {error.strerror}"]) from error
+    return {each.name: each.absolute() for each in found if each.is_dir() or each.suffix == ".jar"}
+
+
+def link_plugins(folder: Path, plugins: Mapping[str, Path]) -> None:
+    """Make a folder of links to plugins, and nothing else: what Connect is told to look at."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    for name, target in plugins.items():
+        os.symlink(target, folder / name)  # noqa: PTH211

@@ -1,0 +1,82 @@
+"""What a Connect is to be: its size and properties, and what is kept of it beside the cluster's data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from riverrun.cluster.home import Home
+from riverrun.cluster.record import Record
+from riverrun.config import ConnectSettings, Project
+from riverrun.errors import ConfigError
+
+NAME = "connect"
+# Connect stores by itself what it was told, in these topics of the cluster.
+TOPICS = {"config": "_connect-configs", "offset": "_connect-offsets", "status": "_connect-status"}
+# The config provider that reads the files of `secrets_folder`.
+PROVIDER = "secrets"
+
+# The runner decides these: a Connect in which they differ would not be found, not start, or send records twice.
+OWNED = frozenset({
+    "bootstrap.servers", "group.id", "listeners", "rest.advertised.host.name", "rest.advertised.port",
+    "rest.advertised.listener", "rest.extension.classes", "admin.listeners", "plugin.path",
+    "exactly.once.source.support", *(f"{each}.storage.topic" for each in TOPICS),
+    *(f"{each}.storage.replication.factor" for each in TOPICS),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ConnectPlan:
+    """A worker on this machine. `copies` is how many each of its topics has."""
+
+    bootstrap_servers: str
+    copies: int = 1
+    port: int = 0
+    heap_mb: int = 256
+    start_timeout_seconds: float = 180.0
+    stop_timeout_seconds: float = 30.0
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ConnectSettings, bootstrap_servers: str, copies: int = 1) -> "ConnectPlan":
+        wrong = sorted(OWNED & set(settings.config))
+        wrong += sorted(name for name in settings.config if name.startswith(f"config.providers.{PROVIDER}."))
+        if wrong:
+            raise ConfigError([f"connect.config sets {name}, which riverrun sets itself: remove it" for name in wrong])
+        return cls(
+            bootstrap_servers=bootstrap_servers,
+            copies=copies,
+            port=settings.port,
+            heap_mb=settings.heap_mb,
+            start_timeout_seconds=settings.start_timeout_seconds,
+            stop_timeout_seconds=settings.stop_timeout_seconds,
+            properties=dict(settings.config),
+        )
+
+
+@dataclass
+class ConnectRecord(Record):
+    """What is to be the same at the next start: `data/connect/connect.json`. All else is in topics."""
+
+    ports: dict[str, int] = field(default_factory=dict)
+
+
+def connect_settings(settings: ConnectSettings, project: Project) -> ConnectSettings:
+    """The settings with the folder of plugins as the project's own: a path there begins at its root."""
+    if not settings.plugins:
+        return settings
+    return replace(settings, plugins=str(project.root / Path(settings.plugins).expanduser()))
+
+
+def connect_folder(home: Home) -> Path:
+    return home.data / NAME
+
+
+def secrets_folder(data: Path) -> Path:
+    """Where secrets of connectors are, a file each: what Connect's topics hold is only the names of them. `data` is the
+    project's."""
+    return data / NAME / "secrets"
+
+
+def password_file(data: Path) -> Path:
+    """The password of the REST API, made at the first start. `data` is the project's."""
+    return data / NAME / "password"

@@ -1,0 +1,18 @@
+"""Kafka Connect from Python: its REST API, secrets by reference, and connectors kept equal to a pipeline file."""
+
+from riverrun.connectors.kafka_connect.client import ConnectClient
+from riverrun.connectors.kafka_connect.keeping import Kept, dead_letters, keep_connectors, wait_until_running
+from riverrun.connectors.kafka_connect.state import ConnectorState, Plugin, TaskState
+from riverrun.connectors.kafka_connect.vault import Vault
+
+__all__ = [
+    "ConnectClient",
+    "ConnectorState",
+    "Kept",
+    "Plugin",
+    "TaskState",
+    "Vault",
+    "dead_letters",
+    "keep_connectors",
+    "wait_until_running",
+]

@@ -1,0 +1,286 @@
+"""Connect's REST API: plugins, connectors, their states, configurations and offsets.
+
+Whatever goes wrong becomes one of riverrun's errors, with Connect's own words. A worker that is just sharing out its work
+answers 409, "try again": that is done here, within the time one request may take.
+"""
+
+import ipaddress
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from riverrun.artifacts.tls import tls_context
+from riverrun.config.project import Project
+from riverrun.config.spec import ConnectSettings
+from riverrun.connectors.kafka_connect.state import ConnectorState, Plugin, state_of
+from riverrun.errors import (
+    ConnectError,
+    ConnectorNotFoundError,
+    ConnectRefusedError,
+    ConnectUnavailableError,
+    UsageError,
+)
+
+_CONNECT_SECONDS = 5.0
+_AGAIN_SECONDS = 0.2
+
+
+class ConnectClient:
+    """One Connect. Cheap to make; it connects at the first call, and may be used by many threads."""
+
+    def __init__(
+        self,
+        settings: ConnectSettings,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.url = settings.url.rstrip("/")
+        self._seconds = float(settings.request_timeout_seconds)
+        self._sleep = sleep
+        self._http = httpx.Client(
+            base_url=self.url,
+            auth=(settings.username, settings.password.reveal()) if settings.username else None,
+            timeout=httpx.Timeout(self._seconds, connect=_CONNECT_SECONDS),
+            verify=tls_context(os.environ) if self.url.startswith("https:") else True,
+            transport=transport,
+            # No proxy stands between this machine and itself.
+            trust_env=not _is_here(self.url),
+        )
+
+    @classmethod
+    def of(cls, settings: ConnectSettings, project: Project) -> Self:
+        """The Connect that a project has; an error that says how to get one when it has none."""
+        if not settings.url:
+            raise ConnectUnavailableError(
+                f"No Kafka Connect runs for the project {project.root}",
+                hint="Start one with `riverrun up --connect`, or name one that runs elsewhere with connect.url",
+            )
+        return cls(settings)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what there is ---
+
+    def version(self) -> str:
+        return str(self._do("GET", "/").get("version", ""))
+
+    def plugins(self) -> list[Plugin]:
+        """The kinds of connectors it has, by class name."""
+        found = self._do("GET", "/connector-plugins", params={"connectorsOnly": "true"})
+        return sorted(
+            (Plugin(str(each["class"]), str(each.get("type", "")), str(each.get("version") or "")) for each in found),
+            key=lambda each: each.name,
+        )
+
+    def names(self) -> list[str]:
+        return sorted(str(each) for each in self._do("GET", "/connectors"))
+
+    def states(self) -> dict[str, ConnectorState]:
+        """All connectors, by name."""
+        found = self._do("GET", "/connectors", params={"expand": "status"})
+        return {name: state_of(found[name]["status"]) for name in sorted(found) if "status" in found[name]}
+
+    def configs(self) -> dict[str, dict[str, str]]:
+        """What all connectors were told, by name; secrets are the references they were given as."""
+        found = self._do("GET", "/connectors", params={"expand": "info"})
+        return {name: dict(found[name]["info"]["config"]) for name in sorted(found) if "info" in found[name]}
+
+    def state(self, name: str) -> ConnectorState:
+        try:
+            return state_of(self._of(name, "GET", "/status"))
+        except ConnectorNotFoundError:
+            # One that was made a moment ago is not given to a worker yet, and has no status then.
+            if name not in self.names():
+                raise
+            return ConnectorState(name, "", "unassigned")
+
+    def config(self, name: str) -> dict[str, str]:
+        return dict(self._of(name, "GET", "/config"))
+
+    # --- to change it ---
+
+    def problems(self, config: Mapping[str, str]) -> list[str]:
+        """All that Connect and the connector find wrong with a configuration, as `property: reason`; nothing is changed.
+
+        A connector may look at its database for this.
+        """
+        kind = config.get("connector.class", "")
+        if not kind:
+            return ["connector.class: it is missing; `riverrun connect plugins` lists what there is"]
+        try:
+            path = f"/connector-plugins/{_path(kind)}/config/validate"
+            found = self._do("PUT", path, body=dict(config))
+        except ConnectorNotFoundError:
+            return [_no_plugin(kind, self.plugins())]
+        except ConnectError as error:
+            if error.fields.get("status") not in (httpx.codes.BAD_REQUEST, httpx.codes.INTERNAL_SERVER_ERROR):
+                raise
+            known = self.plugins()
+            if kind not in {each.name for each in known} | {each.name.rpartition(".")[2] for each in known}:
+                return [_no_plugin(kind, known)]
+            return [f"connector.class: {error.found}"]
+        values = [each.get("value") or {} for each in found.get("configs") or ()]
+        return [
+            f"{value.get('name', '')}: {' '.join(str(reason).split())}"
+            for value in values
+            for reason in dict.fromkeys(value.get("errors") or ())
+        ]
+
+    def put(self, name: str, config: Mapping[str, str], *, checked: bool = False) -> None:
+        """Make a connector, or give it another configuration: then its tasks start again. ConnectRefusedError says all
+        that is wrong with it; `checked` is for one whose `problems` were asked for a moment ago."""
+        if not checked and (problems := self.problems({**config, "name": name})):
+            raise ConnectRefusedError([f"{name}: {problem}" for problem in problems], connector=name)
+        self._of(name, "PUT", "/config", body={**config, "name": name})
+
+    def pause(self, name: str) -> None:
+        """Its tasks stop reading and keep what they hold. Takes effect soon after."""
+        self._of(name, "PUT", "/pause")
+
+    def resume(self, name: str) -> None:
+        """End a pause or a stop."""
+        self._of(name, "PUT", "/resume")
+
+    def stop(self, name: str) -> None:
+        """End its tasks; it is still there, and its offsets may be changed. Takes effect soon after."""
+        self._of(name, "PUT", "/stop")
+
+    def restart(self, name: str, *, only_failed: bool = True) -> None:
+        """Start it again with its tasks: those that failed, or all."""
+        options = {"includeTasks": "true", "onlyFailed": "true" if only_failed else "false"}
+        self._of(name, "POST", "/restart", params=options)
+
+    def delete(self, name: str) -> bool:
+        """Remove a connector; how far it was stays in Connect's topic. False when there is none."""
+        try:
+            self._of(name, "DELETE", "")
+        except ConnectorNotFoundError:
+            return False
+        return True
+
+    # --- offsets ---
+
+    def offsets(self, name: str) -> list[dict[str, Any]]:
+        """How far it is: `{"partition": …, "offset": …}` each, in the connector's own words."""
+        return list(self._of(name, "GET", "/offsets").get("offsets") or ())
+
+    def set_offsets(self, name: str, offsets: Sequence[Mapping[str, Any]]) -> None:
+        """Say where it is to go on; it must be stopped."""
+        self._of(name, "PATCH", "/offsets", body={"offsets": [dict(each) for each in offsets]})
+
+    def reset_offsets(self, name: str) -> None:
+        """Let it begin anew; it must be stopped."""
+        self._of(name, "DELETE", "/offsets")
+
+    # --- how ---
+
+    def _of(self, name: str, method: str, rest: str, **options: Any) -> Any:
+        if not name or name != name.strip() or "\x00" in name:
+            raise UsageError(f"{name!r} is no name of a connector")
+        try:
+            return self._do(method, f"/connectors/{_path(name)}{rest}", **options)
+        except ConnectorNotFoundError as error:
+            known = ", ".join(self.names()) or "none"
+            raise ConnectorNotFoundError(
+                f"There is no connector {name!r}",
+                found=f"connectors: {known}",
+                hint="`riverrun connect list` shows them",
+                connector=name,
+            ) from error
+
+    def _do(self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None) -> Any:
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                response = self._http.request(method, path, json=body, params=params)
+            except httpx.HTTPError as error:
+                raise self._unreachable(error) from error
+            if response.status_code != httpx.codes.CONFLICT or time.monotonic() > until:
+                break
+            self._sleep(_AGAIN_SECONDS)
+        if response.is_error:
+            raise self._failed(response, f"{method} {path}")
+        try:
+            return response.json() if response.content else {}
+        except ValueError:
+            return {}
+
+    def _unreachable(self, error: httpx.HTTPError) -> ConnectError:
+        if isinstance(error, httpx.ConnectError) and "CERTIFICATE" in str(error).upper():
+            return ConnectError(
+                f"The certificate of Kafka Connect at {self.url} is not trusted",
+                found=str(error),
+                hint="Name its authority in SSL_CERT_FILE",
+                url=self.url,
+            )
+        return ConnectUnavailableError(
+            f"Kafka Connect at {self.url} does not answer",
+            found=str(error) or type(error).__name__,
+            hint="Is it running (`riverrun status`)? Is connect.url its REST API?",
+            url=self.url,
+        )
+
+    def _failed(self, response: httpx.Response, doing: str) -> ConnectError:
+        said, status = _said(response), response.status_code
+        if status == httpx.codes.NOT_FOUND:
+            return ConnectorNotFoundError(f"Kafka Connect at {self.url} knows no {doing}", found=said, url=self.url)
+        if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return ConnectError(
+                f"Kafka Connect at {self.url} does not know the user or the password",
+                found=said,
+                hint="Set connect.username and connect.password",
+                url=self.url,
+                status=status,
+            )
+        if status in (httpx.codes.CONFLICT, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY):
+            return ConnectUnavailableError(
+                f"Kafka Connect at {self.url} is not ready for {doing}",
+                found=said,
+                hint="It is starting or sharing out its work; try again in a moment",
+                url=self.url,
+                status=status,
+            )
+        return ConnectError(f"Kafka Connect at {self.url} refused {doing}", found=said, url=self.url, status=status)
+
+
+def _no_plugin(kind: str, known: Sequence[Plugin]) -> str:
+    names = ", ".join(each.name for each in known) or "none"
+    return f"connector.class: there is no plugin {kind!r}; there are: {names}"
+
+
+def _said(response: httpx.Response) -> str:
+    """Connect's own words for what went wrong, in one line."""
+    try:
+        content = response.json()
+    except ValueError:
+        content = response.text
+    text = content.get("message") if isinstance(content, dict) else content
+    text = " ".join(str(text or "").split())
+    return text[:1000] or f"HTTP {response.status_code}"
+
+
+def _path(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,174 @@
+"""Connectors of a pipeline file, kept equal to it: made, changed, removed; those of others are left alone.
+
+A connector belongs to an app when its name begins with `APP.` and its configuration says so too (`riverrun.app`).
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from riverrun.config import Secret
+from riverrun.connectors.kafka_connect.client import ConnectClient
+from riverrun.connectors.kafka_connect.state import FAILED, PAUSED, RUNNING, STOPPED, ConnectorState
+from riverrun.connectors.kafka_connect.vault import Vault
+from riverrun.errors import ConnectFailedError, ConnectRefusedError, UsageError
+
+# A property that no connector knows and none minds: whose it is.
+OWNER = "riverrun.app"
+LOOK_SECONDS = 0.25
+# What was told anew may still show that it failed before; if it says so for this long, it has failed again.
+STALE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was done, by name. `resting` are those that somebody has paused or stopped: they are left so."""
+
+    created: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    resting: tuple[str, ...] = ()
+
+
+def dead_letters(topic: str, copies: int = 1) -> dict[str, str]:
+    """For the configuration of a sink: a record that it cannot read or convert goes to this topic, with where it came from
+    and why in its headers, and the sink goes on."""
+    return {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": topic,
+        "errors.deadletterqueue.topic.replication.factor": str(copies),
+        "errors.deadletterqueue.context.headers.enable": "true",
+        "errors.log.enable": "true",
+        # The reason, not the record: a log is read by more people than a topic.
+        "errors.log.include.messages": "false",
+    }
+
+
+def keep_connectors(
+    client: ConnectClient,
+    vault: Vault,
+    app: str,
+    wanted: Mapping[str, Mapping[str, str | Secret]],
+    *,
+    seconds: float = 60.0,
+    notice: Callable[[str], None] = lambda _: None,
+) -> Kept:
+    """Make Connect's connectors of an app those that it declares now, and wait until they run.
+
+    `wanted` maps whole names (`APP.…`) to configurations. All are checked before any is changed: ConnectRefusedError has
+    all problems. One that does not run within `seconds` is a ConnectFailedError with its reason; it stays as it is told.
+    """
+    if wrong := [name for name in wanted if not name.startswith(f"{app}.")]:
+        raise UsageError(f"A connector of the app {app!r} has a name that begins with {app!r} and a dot; found {wrong}")
+    there = client.configs()
+    hidden = {name: {**vault.hide(name, config), OWNER: app, "name": name} for name, config in wanted.items()}
+    changed = [name for name, config in hidden.items() if there.get(name) != config]
+    problems = [f"{name}: {each}" for name in changed for each in client.problems(hidden[name])]
+    if problems:
+        raise ConnectRefusedError(problems, app=app)
+    gone = [
+        name
+        for name, config in there.items()
+        if name not in hidden and name.startswith(f"{app}.") and config.get(OWNER) == app
+    ]
+    for name in gone:
+        notice(f"removing the connector {name}: {app} does not declare it any more")
+        client.delete(name)
+        vault.forget(name)
+    for name in changed:
+        notice(f"{'changing' if name in there else 'making'} the connector {name}")
+        client.put(name, hidden[name], checked=True)
+        vault.forget(name, hidden[name])
+    restarted, resting = _wake(client, [name for name in hidden if name not in changed])
+    await_ = [name for name in hidden if name not in resting]
+    wait_until_running(client, await_, seconds, told_anew=[*restarted, *(name for name in changed if name in there)])
+    return Kept(
+        created=tuple(name for name in changed if name not in there),
+        updated=tuple(name for name in changed if name in there),
+        restarted=tuple(restarted),
+        removed=tuple(gone),
+        unchanged=tuple(name for name in hidden if name not in changed and name not in restarted),
+        resting=tuple(resting),
+    )
+
+
+def _wake(client: ConnectClient, names: list[str]) -> tuple[list[str], list[str]]:
+    """Start again what has failed, leave alone what somebody paused: both, by name."""
+    restarted, resting = [], []
+    states = client.states() if names else {}
+    for name in names:
+        state = states.get(name)
+        if state is not None and state.state in (PAUSED, STOPPED):
+            resting.append(name)
+        elif state is not None and state.overall == FAILED:
+            client.restart(name)
+            restarted.append(name)
+    return restarted, resting
+
+
+def wait_until_running(
+    client: ConnectClient, names: list[str], seconds: float = 60.0, *, told_anew: list[str] | None = None
+) -> None:
+    """Return when all these connectors and their tasks run; ConnectFailedError says which does not, and why.
+
+    Of one that was `told_anew`, Connect may for a moment still show how it was before.
+    """
+    began = time.monotonic()
+    anew = set(told_anew or ())
+    failed_since: dict[str, float] = {}
+    while True:
+        states = client.states()
+        waiting = [name for name in names if not _runs(states.get(name))]
+        now = time.monotonic()
+        for name in waiting:
+            state = states.get(name)
+            if state is None or state.overall != FAILED:
+                failed_since.pop(name, None)
+            elif now - failed_since.setdefault(name, now) >= (STALE_SECONDS if name in anew else 0.0):
+                raise _failed(state)
+        if not waiting:
+            return
+        if now - began > seconds:
+            name = waiting[0]
+            state = states.get(name)
+            if state is not None and state.overall == FAILED:
+                raise _failed(state)
+            raise ConnectFailedError(
+                f"The connector {name} did not run after {seconds:.0f} s",
+                found=f"it is {state.overall if state is not None else 'not known to Connect'}",
+                hint=f"See `riverrun connect status {name}` and `riverrun logs connect`",
+                connector=name,
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def wait_for_state(client: ConnectClient, name: str, wanted: str, seconds: float = 60.0) -> None:
+    """Return when a connector and its tasks are paused or stopped, as `wanted` says."""
+    began = time.monotonic()
+    while True:
+        state = client.state(name)
+        if state.state == wanted and all(task.state == wanted for task in state.tasks):
+            return
+        if time.monotonic() - began > seconds:
+            raise ConnectFailedError(
+                f"The connector {name} was not {wanted} after {seconds:.0f} s",
+                found=f"it is {state.overall}",
+                hint="See `riverrun logs connect`",
+                connector=name,
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def _runs(state: ConnectorState | None) -> bool:
+    return state is not None and state.overall == RUNNING
+
+
+def _failed(state: ConnectorState) -> ConnectFailedError:
+    return ConnectFailedError(
+        f"The connector {state.name} has failed: {state.reason or 'it does not say why'}",
+        hint=f"Mend that, then `riverrun connect restart {state.name}`; the whole story is in `riverrun logs connect`",
+        connector=state.name,
+        reason=state.reason,
+    )

@@ -1,0 +1,129 @@
+"""Secrets of connectors, by reference: what Connect stores, logs and answers is the name of a file, never its content.
+
+Each secret is a file of the user's alone in `.riverrun/data/connect/secrets`, which the worker that riverrun runs reads
+through its config provider. A secret that changed gets another name, so that the connector is told, and begins to use it.
+A Connect that runs elsewhere reads files of its own: there the setting connect.references says what stands for a secret.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Self
+
+from riverrun.cluster.connect.plan import PROVIDER, secrets_folder
+from riverrun.config import Loaded, Secret
+from riverrun.config.held import write_mine
+from riverrun.config.load import looks_secret
+from riverrun.errors import ConfigError, DataDirectoryError
+
+_ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
+# Not an address such as file:///tmp.
+_FILE = re.compile(r"file:(?!//)(.+)")
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class Vault:
+    """Where the secrets of connectors are put. `folder` None: Connect runs elsewhere, and `references` stand for them, by
+    `CONNECTOR.PROPERTY`."""
+
+    def __init__(self, folder: Path | None, references: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._references = references or {}
+
+    @classmethod
+    def of(cls, loaded: Loaded) -> Self:
+        """That of a project's Connect."""
+        folder = None if loaded.connect_attached else secrets_folder(loaded.project.data)
+        return cls(folder, loaded.settings.connect.references)
+
+    def hide(self, connector: str, config: Mapping[str, str | Secret]) -> dict[str, str]:
+        """The configuration with a reference in place of each secret; ConfigError names all that have no place."""
+        found: dict[str, str] = {}
+        problems: list[str] = []
+        for name, value in config.items():
+            if not isinstance(value, Secret):
+                found[name] = value
+            elif (reference := self._references.get(f"{connector}.{name}")) is not None:
+                found[name] = reference
+            elif self._folder is not None:
+                found[name] = self._kept(connector, name, value)
+            else:
+                problems.append(
+                    f"{connector}: {name} is a secret, which a Connect that runs elsewhere must have itself: say what "
+                    f'stands for it there, connect.references = {{ "{connector}.{name}" = "${{file:PATH:KEY}}" }}'
+                )
+        if problems:
+            raise ConfigError(problems)
+        return found
+
+    def forget(self, connector: str, config: Mapping[str, str] | None = None) -> None:
+        """Delete the connector's secrets that its configuration (none: it is gone) does not refer to."""
+        used = set((config or {}).values())
+        for file in self._files(connector):
+            if self._reference(file) not in used:
+                file.unlink(missing_ok=True)
+
+    def _kept(self, connector: str, name: str, secret: Secret) -> str:
+        stem = f"{_plain(connector)}@{_plain(name)}@"
+        try:
+            for file in self._files(connector):
+                if file.name.startswith(stem) and file.read_text(encoding="utf-8") == secret.reveal():
+                    return self._reference(file)
+            folder = self._require()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = folder / f"{stem}{secrets.token_hex(6)}"
+            write_mine(file, secret.reveal())
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataDirectoryError(
+                f"The secret {name} of {connector} cannot be kept in {self._folder}: {error}",
+                hint="Check the rights of that folder",
+                path=self._folder,
+            ) from error
+        return self._reference(file)
+
+    def _files(self, connector: str) -> Iterator[Path]:
+        if self._folder is not None:
+            yield from sorted(self._folder.glob(f"{_plain(connector)}@*"))
+
+    def _require(self) -> Path:
+        if self._folder is None:
+            raise ConfigError(["a Connect that runs elsewhere keeps its own secrets"])
+        return self._folder
+
+    def _reference(self, file: Path) -> str:
+        return f"${{{PROVIDER}:{file.parent.absolute()}:{file.name}}}"
+
+
+def _plain(name: str) -> str:
+    return _PLAIN.sub("_", name)
+
+
+def with_secrets(
+    config: Mapping[str, str], root: Path, environ: Mapping[str, str] | None = None
+) -> dict[str, str | Secret]:
+    """A configuration as a user writes it, its secrets taken out: "env:NAME" and "file:PATH" (from `root`) are looked up,
+    and what is written under a name such as `…password` is a secret as well. ConfigError names all that are not there."""
+    environ = os.environ if environ is None else environ
+    found: dict[str, str | Secret] = {}
+    problems: list[str] = []
+    for name, value in config.items():
+        if variable := _ENV.fullmatch(value):
+            if variable[1] not in environ:
+                problems.append(f"{name} asks for the variable {variable[1]}, which is not set")
+            found[name] = Secret(environ.get(variable[1], "").strip())
+        elif file := _FILE.fullmatch(value):
+            path = root / Path(file[1]).expanduser()
+            try:
+                found[name] = Secret(path.read_text(encoding="utf-8").strip())
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+                problems.append(f"{name} asks for the file {path}, which cannot be read: {reason}")
+        elif looks_secret(name) and value and not value.startswith("${"):
+            found[name] = Secret(value)
+        else:
+            found[name] = value
+    if problems:
+        raise ConfigError(problems)
+    return found
