@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
+    from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -96,6 +97,7 @@ _PLACES = {
     "status": "riverrun.model.dashboard",
     "tail": "riverrun.model.connectors.files",
     "text": "riverrun.model.dashboard",
+    "webhook": "riverrun.model.connectors.webhook",
 }
 
 __all__ = [
@@ -153,6 +155,7 @@ __all__ = [
     "status",
     "tail",
     "text",
+    "webhook",
 ]
 
 
