@@ -10,7 +10,7 @@ from riverrun._version import __version__
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.errors import RiverrunError
+    from riverrun.errors import ConnectorRefusedError, PositionUnknownError, RetryLaterError, RiverrunError
     from riverrun.kafka.connection import Connection, connect
     from riverrun.kafka.consumer.aio import AsyncConsumer
     from riverrun.kafka.consumer.consumer import Consumer
@@ -50,6 +50,7 @@ _PLACES = {
     "AsyncProducer": "riverrun.kafka.producer.aio",
     "Batch": "riverrun.kafka.consumer.record",
     "Connection": "riverrun.kafka.connection",
+    "ConnectorRefusedError": "riverrun.errors",
     "Consumer": "riverrun.kafka.consumer.consumer",
     "Dashboard": "riverrun.model.dashboard",
     "DeadLetter": "riverrun.kafka.consumer.dead_letter",
@@ -59,11 +60,13 @@ _PLACES = {
     "Item": "riverrun.model.connector",
     "Items": "riverrun.model.connector",
     "Place": "riverrun.model.state",
+    "PositionUnknownError": "riverrun.errors",
     "Producer": "riverrun.kafka.producer.producer",
     "Reader": "riverrun.model.connector",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
+    "RetryLaterError": "riverrun.errors",
     "RiverrunError": "riverrun.errors",
     "Sink": "riverrun.model.connector",
     "Source": "riverrun.model.connector",
@@ -107,6 +110,7 @@ __all__ = [
     "AsyncProducer",
     "Batch",
     "Connection",
+    "ConnectorRefusedError",
     "Consumer",
     "Dashboard",
     "DeadLetter",
@@ -116,11 +120,13 @@ __all__ = [
     "Item",
     "Items",
     "Place",
+    "PositionUnknownError",
     "Producer",
     "Reader",
     "Receipt",
     "Record",
     "Retry",
+    "RetryLaterError",
     "RiverrunError",
     "Sink",
     "Source",

@@ -120,10 +120,13 @@ def test_no_line_is_missing_and_none_twice(kafka: KafkaUnderTest, tmp_path: Path
     def committed() -> int:
         return len(records_in(kafka.connection, f"{name}.lines"))
 
+    def progress(what: str) -> None:
+        before = committed()
+        wait_until(lambda: committed() > before, what)
+
     try:
         for round_ in range(6):
-            before = committed()
-            wait_until(lambda before=before: committed() > before, f"progress in round {round_}")
+            progress(f"progress in round {round_}")
             content = "".join(f"{n},row {n}\n" for n in range(rows, rows + 3000))
             (tmp_path / "ready.csv").write_text("n,text\n" + content)
             (tmp_path / "ready.csv").rename(tmp_path / "drop" / f"{round_}.csv")
