@@ -37,7 +37,7 @@ class Table(rr.Sink):
 app.sink(errors, Table(), name="table")
 """
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def test_from_a_log_through_a_stream_to_a_sink_until_caught_up(project: ProjectD
     with (project.root / "app.log").open("a") as log:
         log.write("no json\n")
     assert project.run("up", "--detach").code == 0
-    done = project.run("run", "--until-caught-up", "--speed", "near-real-time", timeout=300)
+    done = project.run("run", "--until-caught-up", "--speed", "near-real-time", timeout=540)
     assert done.code == 0, done.err
     assert in_table(project) == list(range(0, 1000, 10))
 
     write(project, 1000, 1500)
-    done = project.run("run", "--until-caught-up", "--speed", "near-real-time", timeout=300)
+    done = project.run("run", "--until-caught-up", "--speed", "near-real-time", timeout=540)
     assert done.code == 0, done.err
     assert in_table(project) == list(range(0, 1500, 10))
 
