@@ -9,6 +9,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.connectors.ledger import read_ledger
+from riverrun.connectors.process import behind_of
 from riverrun.errors import ConnectorRefusedError, FencedError, RetryLaterError
 from riverrun.testing import KafkaUnderTest
 from support.connecting import (
@@ -198,4 +199,6 @@ def test_a_sink_gets_everything_it_takes(kafka: KafkaUnderTest, kafka_topic: Top
     assert {header_of(each, "riverrun.dead.message") for each in letters} == {"Threes are not taken.", "'seven'"}
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: all(each.lag == 0 for each in process.standings if each.kind == "sink"))
+        # The mark of the source's last transaction, too, which is no record.
+        wait_until(lambda: behind_of(kafka.connection, app, topic.name) == 0)
     assert len(sink.got) == 18

@@ -69,7 +69,7 @@ class ConnectorsBeside:
 
     def _unfinished(self, ledger: "Ledger", kind: str) -> str:
         """What is not done, in words; empty when all is. What is known must be of the process that runs now."""
-        from riverrun.connectors.process import names_of
+        from riverrun.connectors.process import behind_of, names_of
 
         life = ledger.life
         if life is None or life.begun < self._since_ms:
@@ -78,8 +78,12 @@ class ConnectorsBeside:
         known = {each.name for each in standings}
         if missing := sorted(set(names_of(self._app, kind)) - known):
             return f"{', '.join(missing)} not started yet"
-        busy = [each for each in standings if not each.quiet or (each.lag or 0) > 0]
-        busy = [each for each in busy if each.state not in ("failed", "finished")]
+        going = [each for each in standings if each.state not in ("failed", "finished")]
+        if kind == "sink":
+            # What a sink says of itself may be older than what was just written: the cluster knows.
+            behind = {each.name: behind_of(self._connection, self._app, each.name) for each in going}
+            return ", ".join(f"{name} {count} records behind" for name, count in behind.items() if count)
+        busy = [each for each in going if not each.quiet or (each.lag or 0) > 0]
         return ", ".join(f"{each.who} {each.state}, {each.records} records" for each in busy)
 
 

@@ -196,6 +196,17 @@ def topic_of(app: "App", of: str) -> "Topic[Any] | str":
     return stream.target if stream is not None else app.topics[of]
 
 
+def behind_of(connection: "Connection", app: "App", sink: str) -> int:
+    """How many offsets of its topic a sink has not committed yet."""
+    admin = Admin(connection)
+    topic = topic_of(app, app.sinks[sink].of)
+    state = admin.topic(topic if isinstance(topic, str) else topic.name)
+    ends = admin.offsets(state.places, "latest", committed_only=True)
+    starts = admin.offsets(state.places, "earliest")
+    done = admin.committed(f"{app.name}.{sink}")
+    return sum(max(0, ends[place] - done.get(place, starts[place])) for place in state.places)
+
+
 def services_of(app: "App") -> list[list[Fed]]:
     """Sources that are hosted, together by their class: one server is for all of them."""
     found: dict[type, list[Fed]] = {}

@@ -27,6 +27,7 @@ _LOG = logging.getLogger("riverrun.connectors")
 # A batch that takes longer is read again in a new life of its group's member: others are not to wait for it.
 HOLD_SECONDS = 60.0
 MOST_WAIT_SECONDS = 30.0
+COMMIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class SinkRunner(threading.Thread):
                 drain.topic,
                 group=drain.group,
                 connection=self._connection,
-                commit="batch",
+                # Not "batch": that would leave the mark of a transaction at the end uncommitted until the next record.
+                commit="interval",
+                commit_interval_seconds=COMMIT_SECONDS,
                 max_poll_seconds=HOLD_SECONDS * 5,
                 on_metrics=self._counted,
                 metrics_seconds=0.5,
