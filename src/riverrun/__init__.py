@@ -10,7 +10,7 @@ from riverrun._version import __version__
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.errors import RiverrunError
+    from riverrun.errors import ConnectorRefusedError, PositionUnknownError, RetryLaterError, RiverrunError
     from riverrun.kafka.connection import Connection, connect
     from riverrun.kafka.consumer.aio import AsyncConsumer
     from riverrun.kafka.consumer.consumer import Consumer
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
-    from riverrun.model.connector import Sink, Source
+    from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
+    from riverrun.model.connectors.files import folder, tail
+    from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -48,17 +50,23 @@ _PLACES = {
     "AsyncProducer": "riverrun.kafka.producer.aio",
     "Batch": "riverrun.kafka.consumer.record",
     "Connection": "riverrun.kafka.connection",
+    "ConnectorRefusedError": "riverrun.errors",
     "Consumer": "riverrun.kafka.consumer.consumer",
     "Dashboard": "riverrun.model.dashboard",
     "DeadLetter": "riverrun.kafka.consumer.dead_letter",
     "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
     "FileSource": "riverrun.model.pipeline",
+    "Item": "riverrun.model.connector",
+    "Items": "riverrun.model.connector",
     "Place": "riverrun.model.state",
+    "PositionUnknownError": "riverrun.errors",
     "Producer": "riverrun.kafka.producer.producer",
+    "Reader": "riverrun.model.connector",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
+    "RetryLaterError": "riverrun.errors",
     "RiverrunError": "riverrun.errors",
     "Sink": "riverrun.model.connector",
     "Source": "riverrun.model.connector",
@@ -67,6 +75,7 @@ _PLACES = {
     "Tile": "riverrun.model.dashboard",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
+    "Undone": "riverrun.model.connector",
     "area": "riverrun.model.dashboard",
     "bar": "riverrun.model.dashboard",
     "candle": "riverrun.model.dashboard",
@@ -77,17 +86,21 @@ _PLACES = {
     "escalate": "riverrun.model.alert",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
+    "folder": "riverrun.model.connectors.files",
     "heat_map": "riverrun.model.dashboard",
     "json": "riverrun.model.pipeline",
     "key": "riverrun.model.event",
     "leaderboard": "riverrun.model.dashboard",
     "line": "riverrun.model.dashboard",
     "number": "riverrun.model.dashboard",
+    "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
     "status": "riverrun.model.dashboard",
+    "tail": "riverrun.model.connectors.files",
     "text": "riverrun.model.dashboard",
+    "webhook": "riverrun.model.connectors.webhook",
 }
 
 __all__ = [
@@ -97,17 +110,23 @@ __all__ = [
     "AsyncProducer",
     "Batch",
     "Connection",
+    "ConnectorRefusedError",
     "Consumer",
     "Dashboard",
     "DeadLetter",
     "Delivery",
     "Event",
     "FileSource",
+    "Item",
+    "Items",
     "Place",
+    "PositionUnknownError",
     "Producer",
+    "Reader",
     "Receipt",
     "Record",
     "Retry",
+    "RetryLaterError",
     "RiverrunError",
     "Sink",
     "Source",
@@ -116,6 +135,7 @@ __all__ = [
     "Tile",
     "Topic",
     "Undelivered",
+    "Undone",
     "__version__",
     "area",
     "bar",
@@ -127,17 +147,21 @@ __all__ = [
     "escalate",
     "event_time",
     "field",
+    "folder",
     "heat_map",
     "json",
     "key",
     "leaderboard",
     "line",
     "number",
+    "option",
     "parquet",
     "quiet",
     "rows",
     "status",
+    "tail",
     "text",
+    "webhook",
 ]
 
 

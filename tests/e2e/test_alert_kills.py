@@ -7,7 +7,7 @@ import pytest
 from riverrun.testing import Crash
 from support.alert_killing import survive
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_whatever_is_killed_each_message_comes_once(tmp_path: Path) -> None:
