@@ -16,7 +16,8 @@ from riverrun.errors import ConnectFailedError, ConnectRefusedError, UsageError
 # A property that no connector knows and none minds: whose it is.
 OWNER = "riverrun.app"
 LOOK_SECONDS = 0.25
-# What was told anew may still show that it failed before; if it says so for this long, it has failed again.
+# What was told anew shows for a moment how it was before, and Connect does not say which of the two it is: what it says
+# for this long without a break is how it is now.
 STALE_SECONDS = 5.0
 
 
@@ -113,31 +114,38 @@ def wait_until_running(
 ) -> None:
     """Return when all these connectors and their tasks run; ConnectFailedError says which does not, and why.
 
-    Of one that was `told_anew`, Connect may for a moment still show how it was before.
+    Of one that was `told_anew`, Connect may for a moment still show how it was before: running or failed counts when it
+    stays so.
     """
     began = time.monotonic()
     anew = set(told_anew or ())
-    failed_since: dict[str, float] = {}
+    # Since when each has been said to run, or to have failed, without a break.
+    since: dict[tuple[str, str], float] = {}
     while True:
         states = client.states()
-        waiting = [name for name in names if not _runs(states.get(name))]
         now = time.monotonic()
-        for name in waiting:
+        waiting = []
+        for name in names:
             state = states.get(name)
-            if state is None or state.overall != FAILED:
-                failed_since.pop(name, None)
-            elif now - failed_since.setdefault(name, now) >= (STALE_SECONDS if name in anew else 0.0):
+            is_now = state.overall if state is not None else "not known to Connect"
+            since = {key: at for key, at in since.items() if key[0] != name or key[1] == is_now}
+            held = now - since.setdefault((name, is_now), now) >= (STALE_SECONDS if name in anew else 0.0)
+            if state is not None and is_now == FAILED and held:
                 raise _failed(state)
+            if is_now != RUNNING or not held:
+                waiting.append((name, state, is_now))
         if not waiting:
             return
         if now - began > seconds:
-            name = waiting[0]
-            state = states.get(name)
-            if state is not None and state.overall == FAILED:
+            idle = [each for each in waiting if each[2] != RUNNING]
+            if not idle:
+                return
+            name, state, is_now = idle[0]
+            if state is not None and is_now == FAILED:
                 raise _failed(state)
             raise ConnectFailedError(
                 f"The connector {name} did not run after {seconds:.0f} s",
-                found=f"it is {state.overall if state is not None else 'not known to Connect'}",
+                found=f"it is {is_now}",
                 hint=f"See `riverrun connect status {name}` and `riverrun logs connect`",
                 connector=name,
             )
@@ -159,10 +167,6 @@ def wait_for_state(client: ConnectClient, name: str, wanted: str, seconds: float
                 connector=name,
             )
         time.sleep(LOOK_SECONDS)
-
-
-def _runs(state: ConnectorState | None) -> bool:
-    return state is not None and state.overall == RUNNING
 
 
 def _failed(state: ConnectorState) -> ConnectFailedError:
