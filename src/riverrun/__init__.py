@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
-    from riverrun.model.connector import Sink, Source
+    from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -54,8 +54,11 @@ _PLACES = {
     "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
     "FileSource": "riverrun.model.pipeline",
+    "Item": "riverrun.model.connector",
+    "Items": "riverrun.model.connector",
     "Place": "riverrun.model.state",
     "Producer": "riverrun.kafka.producer.producer",
+    "Reader": "riverrun.model.connector",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
@@ -67,6 +70,7 @@ _PLACES = {
     "Tile": "riverrun.model.dashboard",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
+    "Undone": "riverrun.model.connector",
     "area": "riverrun.model.dashboard",
     "bar": "riverrun.model.dashboard",
     "candle": "riverrun.model.dashboard",
@@ -84,6 +88,7 @@ _PLACES = {
     "leaderboard": "riverrun.model.dashboard",
     "line": "riverrun.model.dashboard",
     "number": "riverrun.model.dashboard",
+    "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
@@ -104,8 +109,11 @@ __all__ = [
     "Delivery",
     "Event",
     "FileSource",
+    "Item",
+    "Items",
     "Place",
     "Producer",
+    "Reader",
     "Receipt",
     "Record",
     "Retry",
@@ -117,6 +125,7 @@ __all__ = [
     "Tile",
     "Topic",
     "Undelivered",
+    "Undone",
     "__version__",
     "area",
     "bar",
@@ -135,6 +144,7 @@ __all__ = [
     "leaderboard",
     "line",
     "number",
+    "option",
     "parquet",
     "quiet",
     "rows",

@@ -1,5 +1,6 @@
 """HTTP ingest on a real broker: what is acknowledged is there, whatever happens to the process or to Kafka."""
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -17,8 +18,13 @@ from typing import Any
 import httpx
 import pytest
 
+from riverrun.config import Project
+from riverrun.config.ingest_state import find_ingesting
+from riverrun.connectors.contract import Around
 from riverrun.connectors.http.server import IngestServer
+from riverrun.connectors.process import ConnectorProcess
 from riverrun.testing.pytest_plugin import KafkaUnderTest
+from support.cluster import wait_for
 from support.ingest_process import IngestProcess, app_of, ingest_process, server_of
 from support.posting import fuzzed, reading
 from support.producing import Fragile, MakeTopic, fragile_kafka, read, values
@@ -111,21 +117,28 @@ def test_a_webhook_and_an_access_log(running: Running, kafka: KafkaUnderTest) ->
     assert found[0].key() == b"ada/engine"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ten_thousand_fuzzed_bodies_over_a_socket(
     running: Running, kafka: KafkaUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
     """4xx and nothing else, no traceback, and the server lives."""
-    connection = http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=60)
-    found: Counter[int] = Counter()
-    with caplog.at_level(logging.WARNING):
-        for body, headers in fuzzed(seed=90, count=10_000):
-            connection.request("POST", f"/topics/{running.topic}", body, headers)
-            answer = connection.getresponse()
-            answer.read()
-            found[answer.status] += 1
-    connection.close()
+
+    def post_all(bodies: list[tuple[bytes, dict[str, str]]]) -> Counter[int]:
+        found: Counter[int] = Counter()
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", running.server.port, timeout=60)) as connection:
+            for body, headers in bodies:
+                connection.request("POST", f"/topics/{running.topic}", body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                found[answer.status] += 1
+        return found
+
+    bodies = fuzzed(seed=90, count=10_000)
+    with caplog.at_level(logging.WARNING), ThreadPoolExecutor(4) as pool:
+        found = sum(pool.map(post_all, [bodies[each::4] for each in range(4)]), Counter[int]())
     assert set(found) <= {400, 422}, found
-    assert sum(found.values()) == 10_000
+    assert found.total() == 10_000
     assert not caplog.records
     assert running.post(reading(1)).status_code == 200
     assert len(read(kafka, running.topic)) == 1
@@ -172,6 +185,35 @@ def test_keys_beyond_this_machine(kafka: KafkaUnderTest, kafka_topic: MakeTopic,
                 assert client.post(target, json=reading(1), headers={"x-api-key": key}).status_code == 200
                 assert client.post(target, json=reading(1), auth=("x", key)).status_code == 200
     assert len(read(kafka, topic)) == 4
+
+
+def test_in_the_connector_process(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_path: Path) -> None:
+    """As `riverrun connectors run` has it: its address is written down, its figures are the connector's, its port stays."""
+    app = app_of(kafka_topic())
+    topic = next(iter(app.topics))
+    ports = set()
+    for turn in (1, 2):
+        said: list[str] = []
+        around = Around(app, kafka.connection, tmp_path, tmp_path, said.append)
+        process = ConnectorProcess(around)
+        stop = threading.Event()
+        worker = threading.Thread(target=process.run, args=(stop,))
+        worker.start()
+        try:
+            wait_for(lambda: find_ingesting(Project(tmp_path)), 60, "it does not serve")
+            found = find_ingesting(Project(tmp_path))
+            assert found is not None
+            assert found.app == app.name
+            ports.add(found.address.rpartition(":")[2])
+            assert httpx.post(f"{found.address}/topics/{topic}", json=reading(turn), timeout=60).status_code == 200
+            wait_for(lambda: process.standings[0].records, 30, "its records are not counted")
+            assert said[-1] == f"records are taken by HTTP at {found.address}/topics/{topic}"
+        finally:
+            stop.set()
+            worker.join(60)
+        assert find_ingesting(Project(tmp_path)) is None
+    assert len(ports) == 1
+    assert len(read(kafka, topic)) == 2
 
 
 # --- what is killed, and what stands still ---

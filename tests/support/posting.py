@@ -201,7 +201,7 @@ def _mutated(chance: random.Random) -> bytes:
         return json.dumps(_value(chance, 0)).encode()
     if kind == 3:
         # Its fields, of other types or out of bounds.
-        odd = [None, -1, True, [], {}, "", "x", 1e308, -0.5, "2026-01-01", 10**30, "\ud800", "\0"]
+        odd: list[Any] = [None, -1, True, [], {}, "", "x", 1e308, -0.5, "2026-01-01", 10**30, "\ud800", "\0"]
         made = reading(1) | {chance.choice(["house_id", "load_kw", "at"]): chance.choice(odd)}
         return json.dumps([made] * chance.randrange(1, 4) if chance.random() < 0.5 else made).encode()
     if kind == 4:

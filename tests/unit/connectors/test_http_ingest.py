@@ -218,12 +218,12 @@ def test_other_paths_and_methods(http: Posting) -> None:
     assert not [name for name in told.headers if name.startswith("access-control")]
 
 
-def test_ten_thousand_fuzzed_bodies(http: Posting, caplog: pytest.LogCaptureFixture) -> None:
-    """4xx and nothing else. The same against a real server: tests/integration/test_http_ingest.py."""
+def test_fuzzed_bodies(http: Posting, caplog: pytest.LogCaptureFixture) -> None:
+    """4xx and nothing else. Ten thousand others against a real server: tests/integration/test_http_ingest.py."""
 
     async def main() -> dict[int, int]:
         found: dict[int, int] = {}
-        for body, headers in fuzzed(seed=9, count=10_000):
+        for body, headers in fuzzed(seed=9, count=2_000):
             told = await http.call("POST", "/topics/readings", body, headers)
             found[told.status] = found.get(told.status, 0) + 1
             assert 400 <= told.status < 500, (told.status, body, headers)

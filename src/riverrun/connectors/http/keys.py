@@ -5,7 +5,6 @@ import binascii
 import contextlib
 import hashlib
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from pathlib import Path
 from starlette.datastructures import Headers
 
 from riverrun.config.held import write_mine
-from riverrun.config.reference import secret_of
 from riverrun.config.secret import Secret
 from riverrun.config.spec import IngestSettings, listed
+from riverrun.connectors.contract import secret_of
 from riverrun.connectors.http.answers import Refused
 from riverrun.errors import ConfigError
 from riverrun.model.near import nearest
@@ -94,7 +93,7 @@ def keys_of(
     found: list[Key] = []
     for name, reference in settings.keys.items():
         try:
-            secret = secret_of(f"ingest.keys.{name}", reference, root, os.environ if environ is None else environ)
+            secret = secret_of(reference, f"ingest.keys.{name}", root, environ)
         except ConfigError as error:
             problems += error.problems
             continue

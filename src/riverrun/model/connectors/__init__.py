@@ -1,1 +1,1 @@
-"""The connectors that come with riverrun, as a pipeline file declares them."""
+"""The connectors that come with riverrun, as they are declared: one file per system. `riverrun.connectors` runs them."""

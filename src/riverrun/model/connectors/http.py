@@ -1,6 +1,7 @@
 """Records by HTTP: `app.source(readings, riverrun.http())` makes a topic one that `POST /topics/readings` fills."""
 
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from riverrun.errors import DeclarationError
 from riverrun.model.connector import Source, option
@@ -12,6 +13,9 @@ class http(Source):  # noqa: N801  -- a word of the pipeline file
 
     Where it listens and who may post is in the settings `ingest.*`.
     """
+
+    made_by: ClassVar[str] = "riverrun.connectors.http.service:HttpService"
+    runs_as: ClassVar[Literal["reader", "service", "connect"]] = "service"
 
     key: str = option(
         "",
