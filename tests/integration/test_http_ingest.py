@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,8 @@ def test_in_the_connector_process(kafka: KafkaUnderTest, kafka_topic: MakeTopic,
             assert found.app == app.name
             ports.add(found.address.rpartition(":")[2])
             assert httpx.post(f"{found.address}/topics/{topic}", json=reading(turn), timeout=60).status_code == 200
-            wait_for(lambda: process.standings[0].records, 30, "its records are not counted")
+            (standing,) = process.standings
+            wait_for(partial(getattr, standing, "records"), 30, "its records are not counted")
             assert said[-1] == f"records are taken by HTTP at {found.address}/topics/{topic}"
         finally:
             stop.set()
