@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
+    from riverrun.model.connectors.files import folder, tail
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -81,6 +82,7 @@ _PLACES = {
     "escalate": "riverrun.model.alert",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
+    "folder": "riverrun.model.connectors.files",
     "heat_map": "riverrun.model.dashboard",
     "http": "riverrun.model.connectors.http",
     "json": "riverrun.model.pipeline",
@@ -93,6 +95,7 @@ _PLACES = {
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
     "status": "riverrun.model.dashboard",
+    "tail": "riverrun.model.connectors.files",
     "text": "riverrun.model.dashboard",
 }
 
@@ -137,6 +140,7 @@ __all__ = [
     "escalate",
     "event_time",
     "field",
+    "folder",
     "heat_map",
     "http",
     "json",
@@ -149,6 +153,7 @@ __all__ = [
     "quiet",
     "rows",
     "status",
+    "tail",
     "text",
 ]
 
