@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import random
+import signal
 import threading
 import time
 import uuid
@@ -25,7 +26,7 @@ from riverrun.connectors.contract import Around
 from riverrun.connectors.http.server import IngestServer
 from riverrun.connectors.process import ConnectorProcess
 from riverrun.testing.pytest_plugin import KafkaUnderTest
-from support.cluster import wait_for
+from support.cluster import ProjectDriver, wait_for
 from support.ingest_process import IngestProcess, app_of, ingest_process, server_of
 from support.posting import fuzzed, reading
 from support.producing import Fragile, MakeTopic, fragile_kafka, read, values
@@ -140,7 +141,8 @@ def test_ten_thousand_fuzzed_bodies_over_a_socket(
         found = sum(pool.map(post_all, [bodies[each::4] for each in range(4)]), Counter[int]())
     assert set(found) <= {400, 422}, found
     assert found.total() == 10_000
-    assert not caplog.records
+    # The client library's own words about a busy broker are not of this.
+    assert not [each for each in caplog.records if not each.name.startswith("riverrun.kafka")]
     assert running.post(reading(1)).status_code == 200
     assert len(read(kafka, running.topic)) == 1
 
@@ -216,6 +218,36 @@ def test_in_the_connector_process(kafka: KafkaUnderTest, kafka_topic: MakeTopic,
         assert find_ingesting(Project(tmp_path)) is None
     assert len(ports) == 1
     assert len(read(kafka, topic)) == 2
+
+
+def test_the_command(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_path: Path) -> None:
+    """`riverrun connectors run`, from a pipeline file and settings to the record in the topic, and Ctrl-C."""
+    topic = kafka_topic()
+    (tmp_path / "app.py").write_text(
+        f'import riverrun as rr\napp = rr.App("shop")\napp.source(app.topic("{topic}"), rr.http(key="id"))\n'
+    )
+    driver = ProjectDriver(tmp_path)
+    driver.configure('[project]\napp = "app.py"\n[ingest]\nrequire_key = true\n')
+    command = driver.start("connectors", "run", "--bootstrap-servers", kafka.bootstrap_servers)
+    try:
+        wait_for(lambda: find_ingesting(Project(tmp_path)) or command.poll() is not None, 90, "it does not serve")
+        found = find_ingesting(Project(tmp_path))
+        assert found is not None, command.communicate()
+        assert found.pid == command.pid
+        key = (tmp_path / ".riverrun/ingest-key.txt").read_text().strip()
+        path = f"{found.address}/topics/{topic}"
+        assert httpx.post(path, json={"id": 7}, timeout=60).status_code == 401
+        assert httpx.post(path, json={"id": 7}, headers={"x-api-key": key}, timeout=60).status_code == 200
+        command.send_signal(signal.SIGINT)
+        out, err = command.communicate(timeout=60)
+    finally:
+        command.kill()
+        command.wait()
+    assert command.returncode == 0, err
+    assert f"Records are taken by HTTP at {path}; senders need a key." in out + err
+    assert key not in out + err
+    (record,) = read(kafka, topic)
+    assert (record.key(), record.value()) == (b"7", b'{"id":7}')
 
 
 # --- what is killed, and what stands still ---
@@ -329,9 +361,14 @@ def test_a_broker_that_stands_still(fragile: Fragile, tmp_path: Path) -> None:
                 assert int(answer.headers["retry-after"]) >= 1
             return answer.status_code
 
+        def is_taken(number: int) -> bool:
+            return post(number) == 200
+
         with ThreadPoolExecutor(24) as pool:
-            assert post(0) == post(1) == 200
+            for number in (0, 1):
+                wait_for(partial(is_taken, number), 120, "nothing is taken")
             before = process.memory()
+            slowest = 0.0
             with fragile.paused():
                 statuses = Counter(pool.map(post, range(120)))
                 grown = process.memory() - before
@@ -339,9 +376,8 @@ def test_a_broker_that_stands_still(fragile: Fragile, tmp_path: Path) -> None:
             assert slowest < seconds + 15
             # Bodies, their records, and the client's copy of them.
             assert grown < (3 * memory + 64) * 2**20, f"{grown / 2**20:.0f} MiB more"
-            deadline = time.monotonic() + 60
-            while (found := [post(2), post(3)]) != [200, 200]:
-                assert time.monotonic() < deadline, found
+            for number in (2, 3):
+                wait_for(partial(is_taken, number), 120, "it does not go on")
             with httpx.Client(base_url=process.address) as client:
                 assert client.get("/health").status_code == 200
     there = set(places(fragile.kafka, topic))

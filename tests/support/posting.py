@@ -22,6 +22,7 @@ from riverrun.model.event import Event, event_time, key
 from riverrun.model.event import field as limited
 from riverrun.model.topic import Topic
 
+CHUNK = 65536
 AT = "2026-01-01T12:00:00Z"
 
 
@@ -139,8 +140,16 @@ class Posting:
         return self.ask("POST", f"/topics/{topic}{query}", data, {"content-type": "application/json"} | named)
 
     async def call(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None, chunk: int = 65536
+        self,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        stall: bool = False,
+        leave: bool = False,
     ) -> Told:
+        """`stall`: the body never ends; `leave`: the sender goes away before it does."""
         where, _, query = path.partition("?")
         given = {"host": "127.0.0.1:8470", "content-length": str(len(body))} | {
             name.lower(): value for name, value in (headers or {}).items()
@@ -151,13 +160,16 @@ class Posting:
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items() if value != "-"],
             "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8470),
         }  # fmt: skip
-        parts = [body[at : at + chunk] for at in range(0, len(body), chunk)] or [b""]
+        parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)] or [b""]
         told = Told(0, {}, b"")
 
         async def receive() -> dict[str, Any]:
             if not parts:
                 return {"type": "http.disconnect"}
-            return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+            part = parts.pop(0)
+            if not parts and stall:
+                await asyncio.sleep(3600)
+            return {"type": "http.request", "body": part, "more_body": bool(parts) or leave}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":

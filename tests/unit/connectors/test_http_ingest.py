@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from riverrun.connectors.http import body as reading_bodies
 from riverrun.connectors.http.answers import Refused
 from riverrun.connectors.http.body import gunzip
 from riverrun.connectors.http.keys import Key, Keys, digest_of
@@ -202,6 +203,19 @@ def test_heads(http: Posting, headers: dict[str, str], status: int) -> None:
     told = http.post(reading(1), **headers)
     assert told.status == status
     assert len(http.poster.sent) == (1 if status == 200 else 0)
+
+
+def test_a_slow_body(http: Posting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_bodies, "BODY_SECONDS", 0.05)
+    told = asyncio.run(http.call("POST", "/topics/readings", b"{}", {"content-type": "application/json"}, stall=True))
+    assert (told.status, told.code, told.headers["connection"]) == (408, "TOO_SLOW", "close")
+    assert http.budget.held == 0
+
+
+def test_a_sender_that_goes_away(http: Posting) -> None:
+    told = asyncio.run(http.call("POST", "/topics/readings", b"{}", {"content-type": "application/json"}, leave=True))
+    assert (told.status, told.code) == (400, "INCOMPLETE")
+    assert http.poster.sent == []
 
 
 def test_other_paths_and_methods(http: Posting) -> None:

@@ -8,7 +8,7 @@ from riverrun.model.connector import Source, option
 
 
 @dataclass(frozen=True)
-class http(Source):  # noqa: N801  -- a word of the pipeline file
+class http(Source):
     """Takes records of a topic by HTTP: JSON, lists of it, lines of it. Only topics that say so can be posted to.
 
     Where it listens and who may post is in the settings `ingest.*`.
