@@ -373,7 +373,8 @@ def test_a_broker_that_stands_still(fragile: Fragile, tmp_path: Path) -> None:
                 statuses = Counter(pool.map(post, range(120)))
                 grown = process.memory() - before
             assert set(statuses) == {429, 503}, statuses
-            assert slowest < seconds + 15
+            # Kafka stood still all the while. On a machine with 25 others at work, 19 s were seen for 8.
+            assert slowest < 50
             # Bodies, their records, and the client's copy of them.
             assert grown < (3 * memory + 64) * 2**20, f"{grown / 2**20:.0f} MiB more"
             for number in (2, 3):
