@@ -27,6 +27,7 @@ class Posted:
     def __init__(self, client: Client, count: int, done: Callable[[], None]) -> None:
         self.places: list[tuple[int, int] | None] = [None] * count
         self.errors: dict[int, RiverrunError] = {}
+        self._explained: dict[int, RiverrunError] = {}
         self._client = client
         self._done = done
         self._taken = -1
@@ -38,9 +39,11 @@ class Posted:
             self.places[number] = (message.partition() or 0, message.offset() or 0)
         else:
             self._client.failures.total += 1
-            found = self._client.failures.explain(message)
+            # One error for all that failed alike: one for each of 100,000 records took 300 MB and a minute.
+            code = error.code()
+            found = self._explained.get(code) or self._client.failures.explain(message)
             if found is not None:
-                self.errors[number] = found
+                self._explained[code] = self.errors[number] = found
         self._client.reported += 1
         self._reported += 1
         if self._reported == self._taken:
