@@ -55,7 +55,9 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
         say(f"{text[:1].upper()}{text[1:]}.")
 
     with stop_on_signals() as stop:
-        around = Around(app, connection, app.folder, settings.project.root, notice, stop=stop)
+        around = Around(
+            app, connection, app.folder, settings.project.root, notice, stop=stop, settings=settings.settings
+        )
         process = ConnectorProcess(around)
         make_topics(around)
         notice(f"the connectors of {app.name}: {', '.join(process.names)}; Ctrl-C stops")

@@ -245,12 +245,14 @@ class _Loader:
             )
         self._check_login()
         self._check_serve()
-        for name, reference in self.values["alerts.channels"].items():
-            if not reference.startswith(("env:", "file:")):
-                self.problems.append(
-                    f"{self.origins['alerts.channels']}: alerts.channels.{name} may hold a secret, which does not belong "
-                    'here: write "env:NAME" or "file:PATH"'
-                )
+        self._check_ingest()
+        for key in ("alerts.channels", "ingest.keys"):
+            for name, reference in self.values[key].items():
+                if not reference.startswith(("env:", "file:")):
+                    self.problems.append(
+                        f"{self.origins[key]}: {key}.{name} may hold a secret, which does not belong "
+                        'here: write "env:NAME" or "file:PATH"'
+                    )
         if attached or (state := running_state(self.project)) is None:
             return
         running: dict[str, Any] = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
@@ -289,6 +291,27 @@ class _Loader:
             self.problems.append(
                 f"{self.origins['kafka.sasl_mechanism']}: kafka.sasl_mechanism is {mechanism} and needs {', '.join(missing)}"
             )
+
+    def _check_ingest(self) -> None:
+        def wrong(name: str, text: str) -> None:
+            self.problems.append(f"{self.origins[f'ingest.{name}']}: ingest.{name} {text}")
+
+        host = self.values["ingest.host"]
+        pair = ("ssl_certificate_file", "ssl_key_file")
+        for name, other in (pair, pair[::-1]):
+            if self.values[f"ingest.{name}"] and not self.values[f"ingest.{other}"]:
+                wrong(name, f"needs ingest.{other}")
+        if not host:
+            wrong("host", "is empty: 127.0.0.1 is this machine alone, 0.0.0.0 all of its addresses")
+        elif not is_loopback(host) and not self.values["ingest.ssl_key_file"] and not self.values["ingest.insecure"]:
+            wrong(
+                "host",
+                f"is {host}, and a key does not go through a network in clear: set ingest.ssl_certificate_file and "
+                "ingest.ssl_key_file, or say ingest.insecure = true where a proxy has them or the network is all yours",
+            )
+        for name in self.values["ingest.key_topics"]:
+            if name not in self.values["ingest.keys"]:
+                wrong("key_topics", f"names the key {name}, which is not in ingest.keys")
 
     def _check_serve(self) -> None:
         def value(name: str) -> Any:

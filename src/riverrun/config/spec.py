@@ -225,6 +225,62 @@ class ServeSettings:
         return not is_loopback(self.host)
 
 
+@dataclass(frozen=True)
+class IngestSettings:
+    """Records by HTTP, for the topics that say `riverrun.http()`. On 127.0.0.1 no key is asked for; anywhere else one is."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "The address to take records at. Any but a loopback address asks for a key.",
+        example="0.0.0.0",  # noqa: S104
+    )
+    port: int = setting(
+        0,
+        "Port at that address. 0: the one it had before, else the first free one from 8470.",
+        minimum=0,
+        maximum=65535,
+    )
+    require_key: bool = setting(
+        False, "Ask for a key on 127.0.0.1 as well. Where `keys` names some, it is always asked for."
+    )
+    keys: Mapping[str, str] = setting(
+        {},
+        "Keys by name, besides the one in .riverrun/ingest-key.txt: where each is kept.",
+        example='{ factory = "env:FACTORY_KEY", shop = "file:secrets/shop-key.txt" }',
+    )
+    key_topics: Mapping[str, str] = setting(
+        {}, "Which topics a key is good for, comma separated. A key that is not named here is good for all.",
+        example='{ factory = "readings, events" }',
+    )  # fmt: skip
+    ssl_certificate_file: str = setting("", "Our certificate, and those above it (PEM).")
+    ssl_key_file: str = setting("", "The key of that certificate (PEM).")
+    ssl_key_password: Secret = setting(Secret(), "Password of the key.", advanced=True)
+    insecure: bool = setting(
+        False,
+        "Take records from others without TLS: a proxy in front does it, or the network is all yours.",
+        advanced=True,
+    )
+    max_body_mb: int = setting(16, "The largest request, unpacked, in MiB.", minimum=1, maximum=1024)
+    max_records: int = setting(10_000, "Records in one request.", minimum=1, maximum=1_000_000)
+    memory_mb: int = setting(
+        64, "Requests that are read or wait for Kafka, together, in MiB; more are told to come back (429).", minimum=1
+    )
+    timeout_seconds: int = setting(
+        10, "How long Kafka may take to have the records of a request; then the answer is 503.", minimum=1, maximum=300
+    )
+    idempotency_window: str = setting("24 hours", "How long an Idempotency-Key is remembered.", example="1 hour")
+    idempotency_keys: int = setting(
+        500_000,
+        "Idempotency-Keys remembered at a time, 0.2 kB each; further ones are told to come back (429).",
+        minimum=1,
+    )
+
+    @property
+    def beyond(self) -> bool:
+        """Whether others than this machine may post."""
+        return not is_loopback(self.host)
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address is this machine's own. A name other than localhost may be anything, and so is not."""
     try:
@@ -357,6 +413,7 @@ class Settings:
     druid: DruidSettings = DruidSettings()
     connect: ConnectSettings = ConnectSettings()
     alerts: AlertSettings = AlertSettings()
+    ingest: IngestSettings = IngestSettings()
 
 
 @dataclass(frozen=True)
@@ -403,6 +460,7 @@ SECTIONS: Mapping[str, type] = {
     "druid": DruidSettings,
     "connect": ConnectSettings,
     "alerts": AlertSettings,
+    "ingest": IngestSettings,
 }
 
 

@@ -37,7 +37,7 @@ class BadLine:
     data: bytes
 
 
-class _Unfit(Exception):  # noqa: N818  -- never leaves this file
+class Unfit(Exception):  # noqa: N818  -- no failure of ours: `json_parser` says with it what is wrong with one value
     """Why one line is not a record."""
 
 
@@ -55,7 +55,7 @@ def json_lines(
 ) -> Iterator[Line | BadLine]:
     """One record a line, sent as it stands. With a schema each is checked and keyed by it; else `key` names the field
     (dots lead inside) whose value is the key, or `separator` divides the line into key and value."""
-    return _lines(stream, _with_separator(_json_parser(schema, key), separator), limit)
+    return _lines(stream, _with_separator(json_parser(schema, key), separator), limit)
 
 
 def text_lines(stream: BinaryIO, *, separator: bytes = b"", limit: int) -> Iterator[Line | BadLine]:
@@ -77,7 +77,7 @@ def _lines(stream: BinaryIO, parse: Parse, limit: int, blank: bytes | None = Non
             key, value = parse(line)
         except UnicodeDecodeError as error:
             yield BadLine(number, f"it is not UTF-8 text (byte {error.start + 1} of the line)", line)
-        except _Unfit as error:
+        except Unfit as error:
             hint = _DOCUMENT_HINT if number == 1 and line in (b"{", b"[") else ""
             yield BadLine(number, f"{error}{hint}", line)
         else:
@@ -107,13 +107,14 @@ def _with_separator(parse: Parse, separator: bytes) -> Parse:
     def split(line: bytes) -> Keyed:
         key, found, rest = line.partition(separator)
         if not found:
-            raise _Unfit(f"there is no {separator.decode()!r} between key and value")
+            raise Unfit(f"there is no {separator.decode()!r} between key and value")
         return key, parse(rest)[1]
 
     return split
 
 
-def _json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
+def json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
+    """Makes key and value of the bytes of one JSON value; Unfit when it is no record. See `json_lines`."""
     if schema is not None:
         decode, key_of = schema.decode, schema.key_of
 
@@ -121,7 +122,7 @@ def _json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
             try:
                 return key_of(decode(line)), line
             except RecordUnreadableError as error:
-                raise _Unfit(str(error.fields["reason"])) from error
+                raise Unfit(str(error.fields["reason"])) from error
 
         return typed
     if key:
@@ -133,7 +134,7 @@ def _json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
         try:
             check(line)
         except msgspec.DecodeError as error:
-            raise _Unfit(_json_reason(error)) from error
+            raise Unfit(_json_reason(error)) from error
         return None, line
 
     return untyped
@@ -151,16 +152,16 @@ def key_getter(field: str) -> Callable[[bytes], bytes]:
         try:
             value = decode(line)
         except msgspec.ValidationError as error:
-            raise _Unfit(f"it has no key field {field}: {_json_reason(error)}") from error
+            raise Unfit(f"it has no key field {field}: {_json_reason(error)}") from error
         except msgspec.DecodeError as error:
-            raise _Unfit(_json_reason(error)) from error
+            raise Unfit(_json_reason(error)) from error
         for _ in path:
             value = value.inner
         if isinstance(value, str):
             return value.encode()
         if isinstance(value, int | float) and not isinstance(value, bool):
             return msgspec.json.encode(value)
-        raise _Unfit(f"its key field {field} is {msgspec.json.encode(value).decode()}, which cannot be a key")
+        raise Unfit(f"its key field {field} is {msgspec.json.encode(value).decode()}, which cannot be a key")
 
     return get
 
@@ -210,13 +211,13 @@ def _row(
 ) -> Line | BadLine:
     try:
         if cells[-1].endswith(_CUT):
-            raise _Unfit(f"it is longer than a record may be ({limit} bytes)")
+            raise Unfit(f"it is longer than a record may be ({limit} bytes)")
         if len(cells) != len(header):
-            raise _Unfit(f"it has {len(cells)} cells, and the first row names {len(header)}")
+            raise Unfit(f"it has {len(cells)} cells, and the first row names {len(header)}")
         key, value = make(cells)
     except UnicodeEncodeError:
         return BadLine(number, "it is not UTF-8 text", _joined(cells))
-    except _Unfit as error:
+    except Unfit as error:
         return BadLine(number, str(error), _joined(cells))
     if len(value) > limit:
         return BadLine(number, f"its record would be {len(value)} bytes, and may be {limit}", _joined(cells))
@@ -284,7 +285,7 @@ def _typed_row(header: list[str], schema: EventSchema[Event]) -> Callable[[list[
         except msgspec.ValidationError as error:
             text, _, path = str(error).partition(" - at `$.")
             where = f"{path.rstrip('`')}: " if path else ""
-            raise _Unfit(f"{where}{text[:1].lower()}{text[1:]}") from error
+            raise Unfit(f"{where}{text[:1].lower()}{text[1:]}") from error
         return schema.key_of(event), schema.encode(event)
 
     return make

@@ -48,22 +48,24 @@ class Outside:
     key_password: Secret = field(default=Secret())
 
     def tls(self) -> ssl.SSLContext | None:
-        if self.certificate_file is None:
-            return None
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        try:
-            # A function, so that a key that wants a password never asks the terminal for it.
-            made.load_cert_chain(self.certificate_file, self.key_file, self.key_password.reveal)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ConfigError(
-                [
-                    f"serve.ssl_certificate_file {self.certificate_file} and serve.ssl_key_file {self.key_file} cannot be "
-                    f"used: {reason}"
-                ]
-            ) from error
-        return made
+        return tls_of("serve", self.certificate_file, self.key_file, self.key_password)
+
+
+def tls_of(section: str, certificate: Path | None, key: Path | None, password: Secret) -> ssl.SSLContext | None:
+    """What a server shows of itself; None without a certificate. `section` is that of the settings that name the files."""
+    if certificate is None:
+        return None
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A function, so that a key that wants a password never asks the terminal for it.
+        made.load_cert_chain(certificate, key, password.reveal)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(
+            [f"{section}.ssl_certificate_file {certificate} and {section}.ssl_key_file {key} cannot be used: {reason}"]
+        ) from error
+    return made
 
 
 class FromOutside:
@@ -135,12 +137,10 @@ class Listener:
 class Listeners:
     """Serves applications on sockets until it is closed."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Listener], *, name: str = "riverrun-store-api") -> None:
         self._listeners = listeners
         self._servers = [uvicorn.Server(_config(each)) for each in listeners]
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve()), name="riverrun-store-api", daemon=True
-        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -92,10 +92,11 @@ def is_of_another_page(scope: Scope, headers: Headers) -> bool:
     return any(each.lower() != own for each in headers.getlist("origin"))
 
 
-def bounded(receive: Receive) -> Callable[[], Awaitable[Message]]:
+def bounded(receive: Receive, most: int = MOST_BYTES, seconds: float | None = None) -> Callable[[], Awaitable[Message]]:
     """A body that is neither too large nor too slow. What comes after it, such as the client's going away, has its time."""
     taken, whole = 0, False
-    deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+    patience = BODY_SECONDS if seconds is None else seconds
+    deadline = asyncio.get_running_loop().time() + patience
 
     async def received() -> Message:
         nonlocal taken, whole
@@ -106,12 +107,12 @@ def bounded(receive: Receive) -> Callable[[], Awaitable[Message]]:
                 message = await receive()
         except TimeoutError:
             raise HTTPException(
-                408, f"A request is here within {BODY_SECONDS:g} seconds", {"Connection": "close"}
+                408, f"A request is here within {patience:g} seconds", {"Connection": "close"}
             ) from None
         taken += len(message.get("body", b""))
         whole = not message.get("more_body", False)
-        if taken > MOST_BYTES:
-            raise HTTPException(413, f"A request has at most {MOST_BYTES} bytes")
+        if taken > most:
+            raise HTTPException(413, f"A request has at most {most} bytes")
         return message
 
     return received

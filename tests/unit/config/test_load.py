@@ -275,6 +275,28 @@ def test_an_address_of_alerts_is_a_reference_and_is_not_shown(project: Project) 
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('host = "0.0.0.0"', "a key does not go through a network in clear: set ingest.ssl_certificate_file"),
+        ('host = ""', "ingest.host is empty"),
+        ('ssl_key_file = "key.pem"', "ingest.ssl_key_file needs ingest.ssl_certificate_file"),
+        ('keys = { shop = "hunter2-hunter2-hunter2" }', "ingest.keys.shop may hold a secret"),
+        ('key_topics = { shop = "readings" }', "names the key shop, which is not in ingest.keys"),
+    ],
+)
+def test_taking_records_of_others_is_all_there_or_refused(project: Project, text: str, said: str) -> None:
+    write(project, f"[ingest]\n{text}\n")
+    found = "\n".join(problems(project))
+    assert said in found
+    assert "hunter2" not in found
+
+
+def test_taking_records_behind_a_proxy_is_said(project: Project) -> None:
+    write(project, '[ingest]\nhost = "0.0.0.0"\ninsecure = true\n')
+    assert load(project, environ={}).settings.ingest.beyond
+
+
+@pytest.mark.parametrize(
     ("host", "beyond"),
     [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("localhost", False), ("0.0.0.0", True),  # noqa: S104
      ("192.0.2.7", True), ("::", True), ("localhost.evil.test", True), ("dash.test", True)],

@@ -1,0 +1,1 @@
+"""Records by HTTP: `POST /topics/NAME` answers when Kafka has them (docs/http-ingest.md)."""

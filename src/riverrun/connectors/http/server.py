@@ -1,0 +1,175 @@
+"""The server of HTTP ingest: start, address, stop. One for all topics of an app that say `riverrun.http()`."""
+
+import contextlib
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from riverrun.cluster.loopback import listen, listening
+from riverrun.cluster.ports import Claims
+from riverrun.config.project import Project
+from riverrun.config.spec import IngestSettings, is_everywhere
+from riverrun.connectors.http.body import Budget
+from riverrun.connectors.http.ingest import Ingest
+from riverrun.connectors.http.keys import keys_of
+from riverrun.connectors.http.once import Scribe
+from riverrun.connectors.http.records import Taker
+from riverrun.errors import ConfigError, PortTakenError, RiverrunError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.producer.posting import Poster
+from riverrun.model.connector import Fed
+from riverrun.model.connectors.http import http
+from riverrun.model.quantity import milliseconds
+from riverrun.store.listening import Listener, Listeners, most_connections, tls_of
+
+if TYPE_CHECKING:
+    from riverrun.app import App
+    from riverrun.connectors.http.counts import Counts
+
+FIRST_PORT = 8470
+# What the client library takes at most where the topic takes more.
+CLIENT_BYTES = 1_000_000
+QUEUE_RECORDS = 100_000
+CLOSE_SECONDS = 10.0
+_MIB = 2**20
+
+
+class IngestServer:
+    """Takes records for the topics of `feds` until it is closed. `notice` hears of a key that is made."""
+
+    def __init__(
+        self,
+        app: "App",
+        feds: Sequence[Fed],
+        connection: Connection,
+        settings: IngestSettings,
+        project: Project,
+        *,
+        notice: Callable[[str], None] = lambda _: None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._app = app
+        self._feds = feds
+        self._connection = connection
+        self._settings = settings
+        self._project = project
+        self._notice = notice
+        self._environ = environ
+        self._closing = contextlib.ExitStack()
+        self.address = ""
+        self.port = 0
+        self.counts: Mapping[str, Counts] = {}
+        # Whether senders need a key.
+        self.wants_key = False
+
+    def start(self, last_port: int = 0) -> str:
+        """Listen; gives the address. ConfigError, PortTakenError, TopicNotFoundError and what Kafka says."""
+        settings = self._settings
+        sources = {fed.topic: fed.source for fed in self._feds if isinstance(fed.source, http)}
+        keys, made = keys_of(
+            settings, self._project.home, self._project.root, frozenset(sources), environ=self._environ
+        )
+        self.wants_key = keys.required
+        if made is not None:
+            self._notice(f"a key for posting records is made, in {made}")
+        tls = tls_of(
+            "ingest",
+            self._file(settings.ssl_certificate_file),
+            self._file(settings.ssl_key_file),
+            settings.ssl_key_password,
+        )
+        takers = self._takers(sources)
+        largest = max(CLIENT_BYTES, *(each.topic_limit for each in takers.values()))
+        with contextlib.ExitStack() as undo:
+            poster = Poster(
+                self._connection,
+                queue_records=max(QUEUE_RECORDS, 2 * settings.max_records),
+                # Requests that wait hold their share of the memory, so this is never what is full first.
+                queue_mb=settings.memory_mb + settings.max_body_mb,
+                queue_timeout_seconds=0,
+                delivery_timeout_seconds=settings.timeout_seconds,
+                properties={"message.max.bytes": largest},
+            )
+            undo.callback(_close, poster, self._notice)
+            scribe = Scribe(
+                self._connection,
+                self._app.name,
+                window_ms=milliseconds(settings.idempotency_window, what="ingest.idempotency_window"),
+                most_keys=settings.idempotency_keys,
+                timeout_seconds=settings.timeout_seconds,
+                largest=largest,
+            )
+            undo.callback(scribe.close)
+            ingest = Ingest(
+                takers,
+                poster,
+                scribe,
+                keys=keys,
+                budget=Budget(max(settings.memory_mb, settings.max_body_mb) * _MIB),
+                max_body=settings.max_body_mb * _MIB,
+                max_records=settings.max_records,
+                timeout_seconds=settings.timeout_seconds,
+                local=not settings.beyond,
+            )
+            claims = Claims()
+            undo.callback(claims.close)
+            found = self._listen(claims, last_port)
+            undo.callback(found.close)
+            listeners = Listeners(
+                [Listener(ingest.application(), found, tls, most_connections())], name="riverrun-ingest"
+            )
+            undo.callback(listeners.close)
+            listeners.start()
+            self._closing = undo.pop_all()
+        self.counts = ingest.counts
+        self.port = found.getsockname()[1]
+        name = socket.gethostname() if is_everywhere(settings.host) else settings.host
+        name = f"[{name}]" if ":" in name and not name.startswith("[") else name
+        self.address = f"{'https' if tls else 'http'}://{name}:{self.port}"
+        return self.address
+
+    def close(self) -> None:
+        """Stop listening, let what was taken be answered, free the port."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _takers(self, sources: Mapping[str, http]) -> dict[str, Taker]:
+        """Each topic as the cluster has it: how large its records may be is its own setting."""
+        admin = Admin(self._connection)
+        return {
+            name: Taker(self._app.topics[name], source, int(admin.topic(name).config["max.message.bytes"].value))
+            for name, source in sources.items()
+        }
+
+    def _listen(self, claims: Claims, last_port: int) -> socket.socket:
+        settings = self._settings
+        make = partial(listening, host=settings.host.strip("[]"))
+        if last_port and not settings.port:
+            # Where senders know us. Somebody else may have it by now.
+            with contextlib.suppress(PortTakenError, OSError):
+                return listen(make, claims, last_port, first=0, what="HTTP ingest", setting="ingest.port")
+        try:
+            return listen(make, claims, settings.port, first=FIRST_PORT, what="HTTP ingest", setting="ingest.port")
+        except OSError as error:
+            raise ConfigError(
+                [f"ingest.host {settings.host} is no address of this machine: {error.strerror or error}"]
+            ) from error
+
+    def _file(self, name: str) -> Path | None:
+        return self._project.root / Path(name).expanduser() if name else None
+
+
+def _close(poster: Poster, notice: Callable[[str], None]) -> None:
+    try:
+        poster.close(CLOSE_SECONDS)
+    except RiverrunError as error:
+        # Nobody was told that these were taken.
+        notice(f"while HTTP ingest was stopped: {error}")

@@ -1,0 +1,412 @@
+"""HTTP ingest without a network: what is taken, what is told, what is refused."""
+
+import asyncio
+import gzip
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from riverrun.connectors.http import body as reading_bodies
+from riverrun.connectors.http.answers import Refused
+from riverrun.connectors.http.body import gunzip
+from riverrun.connectors.http.keys import Key, Keys, digest_of
+from riverrun.errors import DeliveryError, QueueFullError, RecordTooLargeError
+from support.posting import Posting, fuzzed, reading
+
+NDJSON = "application/x-ndjson"
+
+
+@pytest.fixture
+def http() -> Posting:
+    return Posting()
+
+
+# --- what is taken ---
+
+
+def test_one_record(http: Posting) -> None:
+    told = http.post(reading(3))
+    assert (told.status, told.json) == (200, {"topic": "readings", "partition": 0, "offset": 0})
+    ((topic, key, value),) = http.poster.sent
+    assert (topic, key, json.loads(value)) == ("readings", "h3", reading(3))
+    assert http.poster.headers == [[("riverrun.schema", b"Reading/1")]]
+
+
+def test_a_list(http: Posting) -> None:
+    told = http.post([reading(each) for each in range(3)])
+    assert told.status == 200
+    assert told.json == {
+        "topic": "readings", "accepted": 3, "refused": 0, "records": [{"partition": 0, "offset": n} for n in range(3)],
+    }  # fmt: skip
+    assert [key for _, key, _ in http.poster.sent] == ["h0", "h1", "h2"]
+
+
+def test_lines(http: Posting) -> None:
+    body = b"\xef\xbb\xbf" + b"\r\n".join(json.dumps(reading(each)).encode() for each in range(3)) + b"\r\n\r\n"
+    told = http.post(body, content_type=NDJSON)
+    assert (told.status, told.json["accepted"]) == (200, 3)
+
+
+@pytest.mark.parametrize("kind", ["application/json", NDJSON])
+def test_gzip(http: Posting, kind: str) -> None:
+    body = gzip.compress(json.dumps(reading(1)).encode())
+    assert http.post(body, content_encoding="gzip", content_type=kind).status == 200
+    # Several files in a row are one, as gzip has it.
+    halves = json.dumps(reading(2)).encode()
+    body = gzip.compress(halves[:9]) + gzip.compress(halves[9:]) + b"\0\0"
+    assert http.post(body, content_encoding="gzip", content_type=kind).status == 200
+    assert len(http.poster.sent) == 2
+
+
+def test_some_are_bad(http: Posting) -> None:
+    told = http.post([reading(0), reading(1, load_kw=-1), "x", reading(2)])
+    assert told.status == 207
+    assert (told.json["accepted"], told.json["refused"]) == (2, 2)
+    first, second, third, fourth = told.json["records"]
+    assert (first, fourth) == ({"partition": 0, "offset": 0}, {"partition": 0, "offset": 1})
+    assert second["error"]["code"] == "RECORD_UNREADABLE"
+    assert "$.load_kw" in second["error"]["message"]
+    assert "object" in third["error"]["message"]
+    assert len(http.poster.sent) == 2
+    counts = http.ingest.counts["readings"]
+    assert (counts.requests, counts.records, counts.refused) == (1, 2, 2)
+
+
+def test_all_are_bad(http: Posting) -> None:
+    assert http.post({"house_id": 1}).status == 422
+    told = http.post([{"house_id": 1}, {}])
+    assert (told.status, told.json["accepted"], told.json["refused"]) == (422, 0, 2)
+    assert http.poster.sent == []
+
+
+def test_any_json_for_a_topic_without_a_type(http: Posting) -> None:
+    hook = {"action": "opened", "repository": {"full_name": "ada/engine"}}
+    assert http.post(hook, "hooks").status == 200
+    assert http.post(hook, "hooks", X_Key="ada").status == 200
+    assert http.post(hook, "hooks", "?key=a%20b").status == 200
+    assert http.post([1, "two", None, [3]], "hooks").json["accepted"] == 4
+    assert [key for _, key, _ in http.poster.sent] == [None, b"ada", b"a b", None, None, None, None]
+    assert http.poster.headers[0] == []
+
+
+def test_a_key_field_of_a_topic_without_a_type(http: Posting) -> None:
+    told = http.post([{"host": "web-1", "status": 200}, {"status": 500}], "logs")
+    assert told.status == 207
+    assert http.poster.sent[0][1] == b"web-1"
+    assert "no key field host" in told.json["records"][1]["error"]["message"]
+
+
+@pytest.mark.parametrize("topic", ["readings", "logs"])
+def test_a_key_that_the_record_has_is_not_given(http: Posting, topic: str) -> None:
+    assert http.post(reading(1), topic, X_Key="x").code == "KEY_DECLARED"
+
+
+def test_a_record_is_written_as_it_stands(http: Posting) -> None:
+    body = b'[{"load_kw":1.50,\n "at":"2026-01-01T12:00:00+00:00", "house_id":"\\u0068", "more":[1]}]'
+    assert http.post(body).status == 200
+    assert http.poster.sent[0][2] == body[1:-1]
+    assert http.poster.sent[0][1] == "h"
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"", 400, "EMPTY"),
+        (b" \n", 400, "EMPTY"),
+        (b"[]", 400, "EMPTY"),
+        (b"{", 400, "INVALID_JSON"),
+        (b'{"a":1}x', 400, "INVALID_JSON"),
+        (b"[1,2", 400, "INVALID_JSON"),
+        (b"nope", 400, "INVALID_JSON"),
+        (b"[" * 100_000, 400, "INVALID_JSON"),
+        (b'{"a":' * 50_000, 400, "INVALID_JSON"),
+        (b'"\xff"', 400, "NOT_UTF8"),
+        (b"[" + b"1," * 200 + b"1]", 413, "TOO_MANY"),
+        (b"x" * (2**20 + 1), 413, "TOO_LARGE"),
+        (b"5", 422, "RECORD_UNREADABLE"),
+        (json.dumps(reading(1, note="x" * 100_000)).encode(), 413, "RECORD_TOO_LARGE"),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+def test_bad_bodies(http: Posting, body: bytes, status: int, code: str) -> None:
+    told = http.post(body)
+    assert (told.status, told.code) == (status, code)
+    assert http.poster.sent == []
+    assert http.budget.held == 0
+
+
+def test_too_large_without_saying_so(http: Posting) -> None:
+    assert http.post(b"x" * (2**20 + 1), content_length="-").status == 413
+    assert http.post(b"{}", content_length="99999999999999999999").status == 413
+
+
+def test_a_list_of_very_many_is_not_even_read() -> None:
+    http = Posting(max_body=2**22, memory=2**23)
+    told = http.post(b"[" + b"1," * 1_500_000 + b"1]")
+    assert (told.status, told.code) == (413, "TOO_MANY")
+
+
+def test_too_many_lines(http: Posting) -> None:
+    assert http.post(b"{}\n" * 101, content_type=NDJSON).code == "TOO_MANY"
+
+
+def test_a_bomb(http: Posting) -> None:
+    """A thousand times its size, refused on the way; also where it is one inside the limit for packed bodies."""
+    bomb = gzip.compress(b"[" + b" " * 50_000_000 + b"]")
+    told = http.post(bomb, content_encoding="gzip")
+    assert (told.status, told.code) == (413, "TOO_LARGE")
+    assert http.budget.held == 0
+    pieces: list[int] = []
+    with pytest.raises(Refused):
+        pieces.extend(len(each) for each in gunzip(bomb, 2**20))
+    assert sum(pieces) <= 2**20
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", gzip.compress(b"{}")[:-9], gzip.compress(b"{}") + b"x", b"", gzip.compress(b"") * 101]
+)
+def test_not_gzip(http: Posting, body: bytes) -> None:
+    told = http.post(body, content_encoding="gzip")
+    assert told.status == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content_type": "text/plain"}, 415),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415),
+        ({"content_type": "multipart/form-data; boundary=x"}, 415),
+        ({"content_type": ""}, 415),
+        ({"content_type": "application/json; charset=latin-1"}, 415),
+        ({"content_type": "application/json; charset=UTF-16"}, 415),
+        ({"content_encoding": "br"}, 415),
+        ({"content_encoding": "gzip, gzip"}, 415),
+        ({"content_type": 'application/json; charset="UTF-8"'}, 200),
+        ({"content_type": "application/cloudevents+json"}, 200),
+        ({"content_encoding": "identity"}, 200),
+        ({"idempotency_key": "x" * 256}, 400),
+        ({"idempotency_key": ""}, 400),
+        ({"origin": "https://evil.test"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"host": "evil.test"}, 403),
+        ({"host": "-"}, 403),
+    ],
+    ids=str,
+)
+def test_heads(http: Posting, headers: dict[str, str], status: int) -> None:
+    told = http.post(reading(1), **headers)
+    assert told.status == status
+    assert len(http.poster.sent) == (1 if status == 200 else 0)
+
+
+def test_a_slow_body(http: Posting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_bodies, "BODY_SECONDS", 0.05)
+    told = asyncio.run(http.call("POST", "/topics/readings", b"{}", {"content-type": "application/json"}, stall=True))
+    assert (told.status, told.code, told.headers["connection"]) == (408, "TOO_SLOW", "close")
+    assert http.budget.held == 0
+
+
+def test_a_sender_that_goes_away(http: Posting) -> None:
+    told = asyncio.run(http.call("POST", "/topics/readings", b"{}", {"content-type": "application/json"}, leave=True))
+    assert (told.status, told.code) == (400, "INCOMPLETE")
+    assert http.poster.sent == []
+
+
+def test_other_paths_and_methods(http: Posting) -> None:
+    told = http.post(reading(1), "reading")
+    assert (told.status, told.code) == (404, "TOPIC_NOT_FOUND")
+    assert "Did you mean readings?" in told.json["error"]["message"]
+    assert http.ask("GET", "/nowhere").code == "NOT_FOUND"
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        told = http.ask(method, "/topics/readings")
+        assert (told.status, told.code, told.headers["allow"]) == (405, "METHOD_NOT_ALLOWED", "POST")
+    # Nobody is told that another page may.
+    told = http.ask("OPTIONS", "/topics/readings", headers={"origin": "https://evil.test"})
+    assert told.status == 403
+    assert not [name for name in told.headers if name.startswith("access-control")]
+
+
+def test_fuzzed_bodies(http: Posting, caplog: pytest.LogCaptureFixture) -> None:
+    """4xx and nothing else. Ten thousand others against a real server: tests/integration/test_http_ingest.py."""
+
+    async def main() -> dict[int, int]:
+        found: dict[int, int] = {}
+        for body, headers in fuzzed(seed=9, count=2_000):
+            told = await http.call("POST", "/topics/readings", body, headers)
+            found[told.status] = found.get(told.status, 0) + 1
+            assert 400 <= told.status < 500, (told.status, body, headers)
+            assert told.json
+        return found
+
+    with caplog.at_level(logging.ERROR):
+        found = asyncio.run(main())
+    assert set(found) == {400, 422}
+    assert http.poster.sent == []
+    assert http.scribe.jobs == []
+    assert http.budget.held == 0
+    assert not caplog.records
+
+
+# --- who may ---
+
+
+def keys() -> Keys:
+    return Keys((Key("all", digest_of("k" * 20)), Key("some", digest_of("s" * 20), frozenset({"hooks"}))))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"authorization": "Bearer x"}, {"authorization": "Basic x"}, {"x_api_key": ""}, {"authorization": "k"}],
+)
+def test_no_key(given: dict[str, str]) -> None:
+    http = Posting(keys=keys(), local=False)
+    for topic in ("readings", "not-there"):
+        told = http.post(reading(1), topic, **given)
+        assert (told.status, told.code) == (401, "UNAUTHORIZED")
+        assert told.headers["www-authenticate"].startswith("Bearer")
+    for path in ("/metrics", "/topics"):
+        assert (
+            http.ask("GET", path, headers={name.replace("_", "-"): each for name, each in given.items()}).status == 401
+        )
+    assert http.ask("GET", "/health").json == {"healthy": True}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"authorization": f"Bearer {'k' * 20}"},
+        {"authorization": f"bearer  {'k' * 20} "},
+        {"x_api_key": "k" * 20},
+        {"authorization": "Basic eDpra2tra2tra2tra2tra2tra2traw=="},
+    ],
+)
+def test_a_key(given: dict[str, str]) -> None:
+    http = Posting(keys=keys(), local=False)
+    # Beyond this machine any name will do: the key is what counts.
+    assert http.post(reading(1), host="ingest.example.org", **given).status == 200
+
+
+def test_a_key_for_some_topics() -> None:
+    http = Posting(keys=keys())
+    some = {"x_api_key": "s" * 20}
+    assert http.post({}, "hooks", **some).status == 200
+    told = http.post(reading(1), **some)
+    assert (told.status, told.code) == (403, "FORBIDDEN")
+
+
+# --- when Kafka is slow, or away ---
+
+
+def test_no_room_in_the_queue(http: Posting) -> None:
+    http.poster.full = True
+    told = http.post(reading(1))
+    assert (told.status, told.code, told.headers["retry-after"]) == (429, "BUSY", "1")
+    assert told.json["error"]["retryable"] is True
+
+
+def test_no_room_in_memory() -> None:
+    http = Posting(memory=2**20)
+    assert http.budget.take(2**20)
+    assert http.post(reading(1)).status == 429
+    assert http.post(reading(1), content_length="-").status == 429
+    http.budget.give_back(2**20)
+    assert http.post(reading(1)).status == 200
+    assert http.budget.held == 0
+
+
+def test_what_a_packed_body_unpacks_to_needs_room_too() -> None:
+    http = Posting(memory=2**20)
+    http.budget.take(2**20 - 5000)
+    told = http.post(gzip.compress(b" " * 500_000), content_encoding="gzip")
+    assert told.status == 429
+    assert http.budget.held == 2**20 - 5000
+
+
+def test_kafka_is_away(http: Posting) -> None:
+    http.poster.away = True
+    told = http.post(reading(1))
+    assert (told.status, told.code, told.headers["retry-after"]) == (503, "KAFKA_UNREACHABLE", "5")
+    assert http.ask("GET", "/health").status == 503
+    http.poster.away = False
+    assert http.ask("GET", "/health").status == 200
+
+
+def test_some_are_not_acknowledged(http: Posting) -> None:
+    http.poster.errors = {1: DeliveryError("A record for readings was not acknowledged in time")}
+    told = http.post([reading(0), reading(1), {}])
+    assert (told.status, told.headers["retry-after"]) == (503, "5")
+    first, second, third = told.json["records"]
+    assert first == {"partition": 0, "offset": 0}
+    assert (second["error"]["code"], second["error"]["retryable"]) == ("DELIVERY_FAILED", True)
+    assert third["error"]["code"] == "RECORD_UNREADABLE"
+    counts = http.ingest.counts["readings"]
+    assert (counts.records, counts.failed, counts.refused) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "alone", "status"),
+    [
+        (QueueFullError("full"), True, 429),
+        (RecordTooLargeError("large"), True, 413),
+        (RecordTooLargeError("large"), False, 207),
+    ],
+)
+def test_what_the_client_refuses(http: Posting, error: Any, alone: bool, status: int) -> None:
+    http.poster.errors = {0: error}
+    assert http.post(reading(0) if alone else [reading(0), reading(1)]).status == status
+
+
+# --- once and whole ---
+
+
+def test_an_idempotency_key(http: Posting) -> None:
+    first = http.post([reading(1), {}], idempotency_key="a-1")
+    assert (first.status, "idempotency-replayed" in first.headers) == (207, False)
+    again = http.post([reading(1), {}], idempotency_key="a-1")
+    assert (again.status, again.body, again.headers["idempotency-replayed"]) == (207, first.body, "true")
+    one, two = http.scribe.jobs
+    assert one.key == two.key
+    assert one.content == two.content
+    http.post([reading(2)], idempotency_key="a-1")
+    assert http.scribe.jobs[2].key == one.key
+    assert http.scribe.jobs[2].content != one.content
+    # The same key for another topic, or of another sender, is another.
+    http.post({}, "hooks", idempotency_key="a-1")
+    assert http.scribe.jobs[3].key != one.key
+    assert http.poster.sent == []
+    assert http.ingest.counts["readings"].repeated == 2
+
+
+def test_all_or_nothing(http: Posting) -> None:
+    told = http.post([reading(1), {}], query="?atomic=true")
+    assert (told.status, told.json["accepted"]) == (422, 0)
+    assert told.json["records"][0]["error"]["code"] == "NOT_TAKEN"
+    assert http.scribe.jobs == []
+    assert http.post([reading(1), reading(2)], query="?atomic=true").json["accepted"] == 2
+    assert len(http.scribe.jobs[0].records) == 2
+    assert http.post(reading(1), query="?atomic=maybe").status == 400
+
+
+# --- looking ---
+
+
+def test_what_there_is(http: Posting) -> None:
+    assert http.ask("GET", "/topics").json == {"topics": ["hooks", "logs", "readings"]}
+    http.post([reading(1), {}])
+    text = http.ask("GET", "/metrics").body.decode()
+    assert 'riverrun_ingest_records_total{topic="readings"} 1\n' in text
+    assert 'riverrun_ingest_refused_total{topic="readings"} 1\n' in text
+    assert "riverrun_ingest_held_bytes 0\n" in text
+
+
+def test_every_answer_has_its_headers(http: Posting) -> None:
+    for told in (http.post(reading(1)), http.post(b"x"), http.ask("GET", "/health"), http.ask("GET", "/nowhere")):
+        assert told.headers["x-content-type-options"] == "nosniff"
+        assert told.headers["content-security-policy"].startswith("default-src 'none'")
+        assert told.headers["server"] == "riverrun"
