@@ -115,6 +115,11 @@ FIRST = """
 HALTED = (
     f"select h.span as since, h.symbol, h.move_percent, h.low, h.high {FIRST} order by since desc, h.symbol limit 50"
 )
+# Prices of one scale: each share against its own first price of the day.
+SINCE = """
+    select c.span, c.symbol, (c.vwap / m.open - 1) * 100 as change
+    from candles_5m c join movers m on m.symbol = c.symbol and m.day = date_trunc('day', c.span)
+    where c.span > latest - interval '6 hours' order by c.span, c.symbol"""
 MARKET = """
     select minute, sum(volume * vwap) / 1000000 as traded from candles group by minute order by minute"""
 
@@ -129,7 +134,8 @@ app.dashboard(
     rr.leaderboard("Movers: change since the opening",
                    f"select symbol, company, change_percent {TODAY} order by change_percent desc, symbol",
                    by="symbol", unit="%", decimals=2, limit=16, width=4, height=6),
-    rr.line("VWAP by share", "candles_5m", y="vwap", by="symbol", range="6 hours", unit="€", limit=16, width=8, height=6),
+    rr.line("VWAP of five minutes, against the opening", SINCE, x="span", y="change", by="symbol", unit="%", limit=16,
+            width=8, height=6),
     rr.bar("Traded, minute by minute", MARKET, x="minute", y="traded", unit="million €", range="1 hour", width=7),
     rr.rows("Halts: above 7 % within five minutes", HALTED, by="symbol", width=5),
     rr.rows("Blocks: 10,000 shares and more", "blocks", columns=("at", "symbol", "shares", "price"), by="symbol", width=12),

@@ -75,14 +75,17 @@ class Share:
         self.recent.clear()
 
 
-def shares(seed: int = 1) -> list[Share]:
+def listed() -> list[dict[str, str]]:
     with LISTINGS.open(encoding="utf-8", newline="") as file:
-        listed = [(line["symbol"], float(line["reference"])) for line in csv.DictReader(file)]
-    chance = random.Random(f"{seed}/shares")
-    weights = [chance.lognormvariate(0, 0.7) for _ in listed]
+        return list(csv.DictReader(file))
+
+
+def shares(seed: int = 1) -> list[Share]:
+    found, chance = listed(), random.Random(f"{seed}/shares")
+    weights = [chance.lognormvariate(0, 0.7) for _ in found]
     return [
-        Share(symbol, price, weight / sum(weights), chance.uniform(0.00008, 0.0002))
-        for (symbol, price), weight in zip(listed, weights, strict=True)
+        Share(each["symbol"], float(each["reference"]), weight / sum(weights), chance.uniform(0.00008, 0.0002))
+        for each, weight in zip(found, weights, strict=True)
     ]
 
 

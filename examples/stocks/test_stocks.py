@@ -22,14 +22,14 @@ LIVE = ("candles", "candles_5m", "movers", "halts", "blocks")
 @pytest.fixture(scope="module")
 def sent() -> list[Sent]:
     """The first minutes of a day, with everything that can be wrong with a feed."""
-    return list(islice(events(seed=3, start=BEGIN, rate=2, faults=FAULTS), 4000))
+    return list(islice(events(seed=3, start=BEGIN, rate=1, faults=FAULTS), 3000))
 
 
 def test_every_figure_is_what_plain_python_finds(stream_test: Callable[..., StreamTest], sent: list[Sent]) -> None:
     t = stream_test(APP)
-    for begin in range(0, len(sent), 2000):
+    for begin in range(0, len(sent), 1500):
         for topic in ("trades", "correction_log"):
-            t.send(topic, *(each.value for each in sent[begin : begin + 2000] if each.topic == topic))
+            t.send(topic, *(each.value for each in sent[begin : begin + 1500] if each.topic == topic))
         t.rows("candles")
     expected = figures.figures(sent)
     for stream in LIVE:

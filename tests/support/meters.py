@@ -1,20 +1,19 @@
 """The meters example for tests and pictures: its modules, what its streams come to by plain Python, and a store of that."""
 
 import importlib
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import riverrun as rr
 from riverrun.model.table import TableSpec
 from support.memory_store import MemoryStore, columns
+from support.usecases import EXAMPLES, Modules, modules_of
 
-METERS = Path(__file__).parents[2] / "examples" / "meters"
+METERS = EXAMPLES / "meters"
 MINUTE = timedelta(minutes=1)
 LIMIT_KW = 2.0
 
@@ -38,26 +37,11 @@ EPISODES = TableSpec(
 )  # fmt: skip
 
 
-class Example:
-    """The modules of examples/meters, imported by their names as the demo does."""
-
-    def __getattr__(self, name: str) -> Any:
-        return importlib.import_module(name)
+Example = Modules
 
 
-@contextmanager
-def example() -> Iterator[Example]:
-    """Nobody else's `app` is taken for its own, and afterwards nobody else sees its."""
-    names = [each.stem for each in METERS.glob("*.py")]
-    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.path.insert(0, str(METERS))
-    try:
-        yield Example()
-    finally:
-        sys.path.remove(str(METERS))
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(others)
+def example() -> AbstractContextManager[Modules]:
+    return modules_of("meters")
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
 PATIENCE_SECONDS = 4.0
-READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 180.0, 300.0, 600.0
+READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 300.0, 600.0
 
 
 @dataclass(frozen=True)
