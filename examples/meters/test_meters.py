@@ -23,7 +23,7 @@ def test_streets_and_episodes_are_what_plain_python_finds(stream_test, monkeypat
     sent = [radio.send(each) for each in islice(city.minutes(some, BEGIN), 20)]
     truth = Truth((each for minute in sent for each in minute.readings), {each.house_id: each.street for each in some})
 
-    t = stream_test(APP)
+    t = stream_test(APP, seconds=600)
     for minute in sent:
         t.send("readings", *minute.readings, *minute.broken)
     t.advance(truth.last + 10 * MINUTE)
@@ -37,7 +37,7 @@ def test_streets_and_episodes_are_what_plain_python_finds(stream_test, monkeypat
 
 
 def test_the_owner_is_told_once_an_hour(stream_test):
-    t = stream_test(APP)
+    t = stream_test(APP, seconds=600)
     for minute, load in enumerate((1.0, 2.4, 2.6, 1.0, 2.5)):
         t.send("readings", {"house_id": "house-00001", "load_kw": load, "at": (BEGIN + minute * MINUTE).isoformat()})
     [sms] = t.alerts("overload")

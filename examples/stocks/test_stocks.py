@@ -26,7 +26,7 @@ def sent() -> list[Sent]:
 
 
 def test_every_figure_is_what_plain_python_finds(stream_test: Callable[..., StreamTest], sent: list[Sent]) -> None:
-    t = stream_test(APP)
+    t = stream_test(APP, seconds=600)
     for begin in range(0, len(sent), 1500):
         for topic in ("trades", "correction_log"):
             t.send(topic, *(each.value for each in sent[begin : begin + 1500] if each.topic == topic))
@@ -42,7 +42,7 @@ def test_every_figure_is_what_plain_python_finds(stream_test: Callable[..., Stre
 
 
 def test_every_record_is_accounted_for(stream_test: Callable[..., StreamTest], sent: list[Sent]) -> None:
-    t = stream_test(APP)
+    t = stream_test(APP, seconds=600)
     t.send("trades", *(each.value for each in sent if each.topic == "trades"))
     account = t.account("blocks")
     assert account.read == account.out + account.filtered + account.dead + account.late
@@ -50,7 +50,7 @@ def test_every_record_is_accounted_for(stream_test: Callable[..., StreamTest], s
 
 
 def test_the_desk_hears_of_a_halt_once(stream_test: Callable[..., StreamTest]) -> None:
-    t = stream_test(APP)
+    t = stream_test(APP, seconds=600)
     for second in range(240):
         at = BEGIN.replace(minute=second // 60, second=second % 60)
         price = round(50 + second * 0.02, 2)
