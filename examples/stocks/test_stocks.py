@@ -64,4 +64,4 @@ def test_the_desk_hears_of_a_halt_once(stream_test: Callable[..., StreamTest]) -
         )
     [told] = t.alerts("halt")
     assert told.key == "AVON"
-    assert "moved 9.6 % within five minutes (50.00 to 54.78)" in told.text
+    assert "moved 7.2 % within five minutes (50.00 to 53.58)" in told.text

@@ -99,8 +99,9 @@ def _run(
     try:
         return run_demo(console, make)
     except SystemExit as error:
-        # A part that failed says why.
-        print(error, file=sys.stderr)  # noqa: T201
+        if error.code != 1:
+            # A part that failed says why.
+            print(error, file=sys.stderr)  # noqa: T201
         return 1
 
 

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
 PATIENCE_SECONDS = 4.0
-READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 300.0, 600.0
+# A part that fails is told at once; what only takes long, on a small or busy machine, is waited for.
+READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
 
 
 @dataclass(frozen=True)
@@ -379,6 +380,10 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
         except KeyboardInterrupt:
             console.print("Stopping …")
             raise
+        except SystemExit as error:
+            # Told before its parts are stopped: one that does not stop in time has more to say.
+            print(error, file=sys.stderr)  # noqa: T201
+            raise SystemExit(1) from error
         demo.show(stop)
         asked = stop.is_set()
         # From here on the next Ctrl-C is the second one, and does without the counts.
