@@ -40,12 +40,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
     parser.add_argument(
-        "--speed", type=above_zero, default=30, help="city time against ours (default: %(default)s times)"
+        "--speed", "--speed-up", type=above_zero, default=30, help="city time against ours (default: %(default)s times)"
     )
+    parser.add_argument("--rate", type=above_zero, help="readings a second of ours, instead of a speed")
     parser.add_argument("--start", type=moment, help="when the city's time begins (default: today at 17:00 UTC)")
     parser.add_argument("--minutes", type=int, default=0, help="stop after so many city minutes (default: go on)")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same days (default: %(default)s)")
+    parser.add_argument("--events", type=int, default=0, help="stop with the minute that has so many records")
     options = parser.parse_args()
+    if options.rate:
+        options.speed = options.rate * 60 / options.houses
 
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -66,6 +70,8 @@ def main() -> None:
             counts["minutes"] += 1
             due += 60 / options.speed
             if stop.wait(max(0, due - time.monotonic())) or counts["minutes"] == options.minutes:
+                break
+            if options.events and counts["acknowledged"] >= options.events:
                 break
     print(json.dumps(counts))
 

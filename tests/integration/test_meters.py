@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from riverrun.testing import StreamTest
-from support.meters import METERS, MINUTE, Example, Truth, example
+from support.meters import METERS, MINUTE, Example, example
 
 BEGIN = datetime(2026, 11, 16, 18, 30, tzinfo=UTC)
 HOUSES, MINUTES = 250, 30
@@ -31,7 +31,9 @@ def test_streets_and_episodes_are_what_plain_python_finds(
     houses = {each.house_id: each for each in meters.houses.read(HOUSES)}
     radio = meters.city.Radio()
     sent = [radio.send(each) for each in islice(meters.city.minutes(list(houses.values()), BEGIN), MINUTES)]
-    truth = Truth((each for minute in sent for each in minute.readings), {name: houses[name].street for name in houses})
+    truth = meters.figures.Truth(
+        (each for minute in sent for each in minute.readings), {name: houses[name].street for name in houses}
+    )
 
     t = stream_test(METERS / "app.py")
     for begin in range(0, MINUTES, BITE):

@@ -1,20 +1,18 @@
 """The meters example for tests and pictures: its modules, what its streams come to by plain Python, and a store of that."""
 
 import importlib
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import riverrun as rr
 from riverrun.model.table import TableSpec
 from support.memory_store import MemoryStore, columns
+from support.usecases import EXAMPLES, Modules, modules_of
 
-METERS = Path(__file__).parents[2] / "examples" / "meters"
+METERS = EXAMPLES / "meters"
 MINUTE = timedelta(minutes=1)
 LIMIT_KW = 2.0
 
@@ -38,82 +36,11 @@ EPISODES = TableSpec(
 )  # fmt: skip
 
 
-class Example:
-    """The modules of examples/meters, imported by their names as the demo does."""
-
-    def __getattr__(self, name: str) -> Any:
-        return importlib.import_module(name)
+Example = Modules
 
 
-@contextmanager
-def example() -> Iterator[Example]:
-    """Nobody else's `app` is taken for its own, and afterwards nobody else sees its."""
-    names = [each.stem for each in METERS.glob("*.py")]
-    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    sys.path.insert(0, str(METERS))
-    try:
-        yield Example()
-    finally:
-        sys.path.remove(str(METERS))
-        for name in names:
-            sys.modules.pop(name, None)
-        sys.modules.update(others)
-
-
-@dataclass(frozen=True)
-class Episode:
-    """A house above the limit: from its first reading above it to the minute it is not any more; None while it still is."""
-
-    house_id: str
-    began: datetime
-    ended: datetime | None
-    peak_kw: float
-
-    @property
-    def minutes(self) -> int:
-        assert self.ended is not None
-        return round((self.ended - self.began) / MINUTE)
-
-
-class Truth:
-    """What readings come to, minute by minute, house by house. Nothing here is shared with the pipeline."""
-
-    def __init__(self, readings: Iterable[Any], street_of: Mapping[str, str]) -> None:
-        self._street_of = street_of
-        self.loads: dict[tuple[datetime, str], list[float]] = defaultdict(list)
-        for each in readings:
-            self.loads[each.at.replace(second=0, microsecond=0), each.house_id].append(each.load_kw)
-        self.first = min(minute for minute, _ in self.loads)
-        self.last = max(minute for minute, _ in self.loads)
-
-    @property
-    def house_load(self) -> dict[tuple[datetime, str], float]:
-        return {key: sum(loads) / len(loads) for key, loads in self.loads.items()}
-
-    @property
-    def street_load(self) -> dict[tuple[datetime, str], float]:
-        found: dict[tuple[datetime, str], float] = defaultdict(float)
-        for (minute, house_id), load in self.house_load.items():
-            found[minute, self._street_of[house_id]] += load
-        return dict(found)
-
-    @property
-    def episodes(self) -> list[Episode]:
-        """In each minute a house is above the limit or it is not: a minute without a reading is one in which it is not."""
-        found = []
-        for house_id in sorted({house_id for _, house_id in self.loads}):
-            began, peak, minute = None, 0.0, self.first
-            while minute <= self.last:
-                load = max(self.loads.get((minute, house_id), [0.0]))
-                if load > LIMIT_KW:
-                    began, peak = began or minute, max(peak, load)
-                elif began is not None:
-                    found.append(Episode(house_id, began, minute, peak))
-                    began, peak = None, 0.0
-                minute += MINUTE
-            if began is not None:
-                found.append(Episode(house_id, began, None, peak))
-        return found
+def example() -> AbstractContextManager[Modules]:
+    return modules_of("meters")
 
 
 class MeterCity:
@@ -124,7 +51,8 @@ class MeterCity:
         self.houses = modules.houses.read(houses)
         self._of = {each.house_id: each for each in self.houses}
         self._minutes = modules.city.minutes(self.houses, begin)
-        self._open: dict[str, Episode] = {}
+        self._figures = modules.figures
+        self._open: dict[str, Any] = {}
         self.readings: list[Any] = []
 
     @property
@@ -133,8 +61,8 @@ class MeterCity:
         return found
 
     @property
-    def truth(self) -> Truth:
-        return Truth(self.readings, {each.house_id: each.street for each in self.houses})
+    def truth(self) -> Any:
+        return self._figures.Truth(self.readings, {each.house_id: each.street for each in self.houses})
 
     def run(self, minutes: int) -> None:
         houses: list[dict[str, Any]] = []
@@ -157,7 +85,9 @@ class MeterCity:
         before = self._open.pop(reading.house_id, None)
         if reading.load_kw > LIMIT_KW:
             began, peak = (before.began, before.peak_kw) if before else (reading.at, 0.0)
-            self._open[reading.house_id] = Episode(reading.house_id, began, None, max(peak, reading.load_kw))
+            self._open[reading.house_id] = self._figures.Episode(
+                reading.house_id, began, None, max(peak, reading.load_kw)
+            )
         elif before:
-            done = Episode(before.house_id, before.began, reading.at, before.peak_kw)
+            done = self._figures.Episode(before.house_id, before.began, reading.at, before.peak_kw)
             yield {"began": done.began, "ended": done.ended, "minutes": done.minutes, "peak_kw": done.peak_kw, **place}

@@ -40,6 +40,7 @@ def run_streams(
     keep_state: Collection[str] = (),
     look: Callable[[], None] = lambda: None,
     notice: Callable[[str], None] = lambda _: None,
+    seconds: float = MOST_SECONDS,
 ) -> dict[str, StreamProgress]:
     """Run until all there is has been read; where each stream stood at the end. `look` is called all along."""
     pipeline = make_pipeline(
@@ -55,7 +56,7 @@ def run_streams(
         notice=notice,
     )
     stop = threading.Event()
-    timer = threading.Timer(MOST_SECONDS, stop.set)
+    timer = threading.Timer(seconds, stop.set)
     timer.start()
     last: list[PipelineProgress] = []
 
@@ -67,7 +68,7 @@ def run_streams(
         pipeline.run(stop, changed, until_caught_up=True)
     finally:
         timer.cancel()
-    assert not stop.is_set(), f"not caught up after {MOST_SECONDS:.0f} s: {last[-1:]}"
+    assert not stop.is_set(), f"not caught up after {seconds:.0f} s: {last[-1:]}"
     return {each.name: each for each in last[-1].streams}
 
 

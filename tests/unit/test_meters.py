@@ -211,14 +211,3 @@ def test_the_page_says_how_fast_time_runs(meters: Example, monkeypatch: pytest.M
     assert "faster" not in about()
     monkeypatch.setenv("METERS_SPEED", "60.0")
     assert "**60 times faster**" in about()
-
-
-def test_a_browser_is_opened_only_where_there_is_one(meters: Example, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    assert meters.demo.show_in_browser("http://127.0.0.1:1/") is None
-    monkeypatch.setenv("DISPLAY", ":0")
-    meters.demo.show_in_browser("http://127.0.0.1:1/").join(10)
-    assert opened == ["http://127.0.0.1:1/"]

@@ -17,6 +17,8 @@ from riverrun.errors import RiverrunError
 # command → (module, attribute, one line of help). Kept equal to the modules by tests/unit/cli/test_main.py.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "init": ("riverrun.cli.init", "init", "Make a project here: riverrun.toml and a first app."),
+    "new": ("riverrun.cli.demo", "new", "Make a project of a use case."),
+    "demo": ("riverrun.cli.demo", "demo", "Run a use case: source, Kafka, streams, dashboard."),
     "up": ("riverrun.cli.up", "up", "Start the project's servers."),
     "down": ("riverrun.cli.up", "down", "Stop them."),
     "status": ("riverrun.cli.status", "status", "Show what runs, and where."),

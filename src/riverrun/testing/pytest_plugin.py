@@ -117,11 +117,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int) -> "Iterat
 
 
 @pytest.fixture
-def stream_test(spark: "SparkSession", tmp_path: Path) -> "Iterator[Callable[[App | str | Path], StreamTest]]":
-    """Make a `riverrun.testing.StreamTest` of an app or of the path of a pipeline file; its streams stop with the test."""
+def stream_test(spark: "SparkSession", tmp_path: Path) -> "Iterator[Callable[..., StreamTest]]":
+    """Make a `riverrun.testing.StreamTest` of an app or of the path of a pipeline file; its streams stop with the test.
+    `seconds=` is how long one look at a stream may take."""
     from contextlib import ExitStack
 
     from riverrun.testing.streams import StreamTest
 
+    def make(app: "App | str | Path", **options: float) -> StreamTest:
+        return stack.enter_context(StreamTest(app, spark, tmp_path / secrets.token_hex(4), **options))
+
     with ExitStack() as stack:
-        yield lambda app: stack.enter_context(StreamTest(app, spark, tmp_path / secrets.token_hex(4)))
+        yield make

@@ -13,31 +13,33 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-HERE = Path(__file__).parent
+from riverrun.config.project import STATE_FOLDER
+
 # Begins a program that the kernel ends when the demo dies, however it dies (PR_SET_PDEATHSIG is 1).
 TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def riverrun(*arguments: str) -> None:
-    """A command of riverrun's, heard only when it fails. Ctrl-C does not reach it."""
+def riverrun(folder: Path, *arguments: str) -> None:
+    """A command of riverrun's in a project's folder, heard only when it fails. Ctrl-C does not reach it."""
     command = [sys.executable, "-m", "riverrun", *arguments]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False, start_new_session=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         raise SystemExit(f"riverrun {arguments[0]} failed:\n{done.stderr.strip()}")
 
 
 class Part:
-    """A child of the demo. Ctrl-C does not reach it: the demo stops its parts in order."""
+    """A Python program, a child of the demo. Ctrl-C does not reach it: the demo stops its parts in order."""
 
-    def __init__(self, name: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
         self.name = name
-        self._log = HERE / ".riverrun/logs" / f"demo-{name}.log"
+        self._log = folder / STATE_FOLDER / "logs" / f"demo-{name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._counts: dict[str, int] | None = None
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", TIED, sys.executable, *arguments],
-                cwd=HERE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+                cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                start_new_session=True,
             )  # fmt: skip
 
     @property
@@ -66,8 +68,9 @@ class Part:
                 self._process.kill()
                 self._process.communicate()
                 raise SystemExit(f"{self.name} did not stop within {seconds:.0f} s and was killed.") from None
-            if said.startswith("{"):
-                self._counts = json.loads(said)
+            last = said.strip().rpartition("\n")[2]
+            if last.startswith("{"):
+                self._counts = json.loads(last)
         return self._counts
 
 

@@ -1,0 +1,152 @@
+"""`riverrun demo` and `riverrun new`: the use cases that come with riverrun, run in place or made your own."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from riverrun.cli.output import json_option, print_json, print_rows, say
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from riverrun.demo.cases import UseCase
+    from riverrun.demo.running import Demo
+
+NEXT = """Next:
+  {cd}riverrun test        # its figures against plain Python; needs no broker
+  riverrun run             # Kafka, streams, tables, dashboard, alerts; Ctrl-C ends it
+  python source.py         # in another terminal: the source application; --help lists its options
+What to change first is in README.md."""
+
+
+@click.command(epilog="Example: riverrun demo stocks --seconds 60 --no-browser")
+@click.argument("name", required=False)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=0, help="Stop so long after it is at work. [default: Ctrl-C]"
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second. [default: the source's own]"
+)
+@click.option(
+    "--speed-up", type=click.FloatRange(min=0, min_open=True), help="Its time against ours. [default: the source's own]"
+)
+@click.option("--seed", type=int, help="The same seed gives the same events. [default: the source's own]")
+@click.option(
+    "--store", type=click.Choice(("embedded", "druid")), default="embedded", help="Where results are kept as tables."
+)
+@click.option("--brokers", type=click.IntRange(min=1), default=1, help="Brokers in the cluster.")
+@click.option("--no-browser", is_flag=True, help="Only print the address of the dashboard.")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Run it there. [default: in the user's cache]"
+)
+@json_option
+def demo(*, name: str | None, as_json: bool, **options: Any) -> None:
+    """Run a use case with all that it needs: Kafka, its source, its streams, tables, dashboard and phones.
+
+    Without a NAME, list them. It runs in a folder of its own and begins by deleting what the last demo left there. Ctrl-C
+    stops everything in order, and so does the end of --seconds; then it counts what became of every record, and compares the
+    figures with what plain Python makes of the same events.
+    """
+    from riverrun.demo.cases import find_case, use_cases
+
+    if name is None:
+        rows = [{"name": each.name, "about": each.about} for each in use_cases().values()]
+        print_rows(rows, as_json=as_json)
+        if not as_json:
+            say("Run one: riverrun demo NAME. Make it your own: riverrun new FOLDER --from NAME")
+        return
+    code = _run(find_case(name), **options)
+    click.get_current_context().exit(code)
+
+
+def _run(
+    case: "UseCase", *, folder: Path | None, seconds: float, brokers: int, store: str, no_browser: bool, **source: Any
+) -> int:
+    from rich.console import Console
+
+    from riverrun.app import load_app
+    from riverrun.artifacts.cache import cache_folder
+    from riverrun.cli.fetch import shown_progress
+    from riverrun.config import Project, load
+    from riverrun.config.stream_state import is_running
+    from riverrun.demo.cases import APP, demo_folder
+    from riverrun.demo.running import Options, enter, run_demo, source_words
+    from riverrun.errors import AlreadyRunningError
+    from riverrun.streams.session import require_pyspark
+
+    require_pyspark()
+    from riverrun.artifacts import fetch_set
+
+    settings = load(Project(Path.cwd())).settings.artifacts
+    place = (folder or cache_folder(settings) / "demo" / case.name).absolute()
+    if is_running(Project(place)):
+        raise AlreadyRunningError(f"The demo {case.name} runs already, in {place}", hint="Stop it, or say --folder")
+    demo_folder(case, place)
+    for each in ("kafka", "spark-kafka"):
+        fetch_set(each, settings, progress=shown_progress())
+    enter(place)
+    words = source_words((name.replace("_", "-"), value) for name, value in source.items())
+    options = Options(place, words, seconds, brokers, browser=not no_browser, store=store)
+    console, app = Console(highlight=False), load_app(place / APP)
+    console.print(f"[bold]{case.about}[/bold]\nIts project is {place}", soft_wrap=True)
+
+    def make(stack: "ExitStack") -> "Demo":
+        return _shown()(console, options, stack, app)
+
+    try:
+        return run_demo(console, make)
+    except SystemExit as error:
+        if error.code != 1:
+            # A part that failed says why.
+            print(error, file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _shown() -> "type[Demo]":
+    """A demo with the table of `riverrun run` as its page."""
+    from rich.console import Group, RenderableType
+    from rich.panel import Panel
+    from rich.text import Text
+
+    from riverrun.cli.stream_table import stream_table
+    from riverrun.demo.results import Results
+    from riverrun.demo.running import Demo, Numbers
+
+    class Shown(Demo):
+        def page(self, numbers: Numbers, results: Results, width: int) -> RenderableType:  # noqa: ARG002
+            head = Text.assemble(
+                (f"{numbers.rate:,.0f}", "bold green"), " records/s  ", (f"{numbers.stored:,}", "bold"), " stored  ",
+                (f"{numbers.told:,}", "bold"), " SMS  ", (f"{numbers.letters:,}", "bold red"), " dead",
+            )  # fmt: skip
+            return Group(
+                Panel(head, title=f"riverrun · {self.app.name}", border_style="blue"),
+                Panel(
+                    stream_table(numbers.progress, width - 4), title=f"streams of {self.app.name}", border_style="blue"
+                ),
+                Text("Ctrl-C stops it and counts what was sent against what came out.", style="dim"),
+            )
+
+    return Shown
+
+
+@click.command(epilog="Example: riverrun new market --from stocks && cd market && riverrun test")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--from", "name", required=True, metavar="NAME", help="The use case; `riverrun demo` lists them.")
+@json_option
+def new(folder: Path, name: str, as_json: bool) -> None:
+    """Make a project in FOLDER of a use case: its pipeline file, source application and tests, yours to change.
+
+    Overwrites nothing: it refuses where one of the files is there already. For an empty project: `riverrun init`.
+    """
+    from riverrun.demo.cases import copy_case, find_case
+
+    written = copy_case(find_case(name), folder)
+    if as_json:
+        print_json({"project": str(folder.resolve()), "files": [str(path) for path in written]})
+        return
+    for path in written:
+        say(f"wrote {path}")
+    say(NEXT.format(cd="" if folder == Path() else f"cd {shlex.quote(str(folder))} && "))

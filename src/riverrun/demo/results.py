@@ -1,0 +1,93 @@
+"""The topics of all streams while a demo runs: how many rows each has, counted as they come."""
+
+import sys
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+from riverrun.errors import RiverrunError
+from riverrun.kafka.consumer.consumer import Consumer
+from riverrun.kafka.parts import BATCH
+from riverrun.model.topic import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from riverrun.kafka.consumer.record import Record
+    from riverrun.model.progress import PipelineProgress
+    from riverrun.model.state import Place
+
+
+class Results:
+    """Reads the topics of all streams, committed, by a thread of its own, in a `with`: counts rows, shows each to `take`.
+
+    They are counted as they come, so that the end does not have to read everything again. A topic may be given with its
+    type; then its records have that.
+    """
+
+    def __init__(self, topics: "Collection[str | Topic[Any]]") -> None:
+        self._topics = list(topics)
+        self._names = tuple(each.name if isinstance(each, Topic) else each for each in topics)
+        self._consumer: Consumer[Any] = Consumer(self._topics, isolation="committed")
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._lock = threading.Lock()
+        self._next: dict[Place, int] = {}
+        self._error: Exception | None = None
+        # (topic, which batch wrote them): how many rows.
+        self._rows: Counter[tuple[str, bytes]] = Counter()
+
+    def take(self, record: "Record[Any]") -> None:
+        """A row. Called under the lock."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.stop()
+        self._thread.join(10)
+
+    def _follow(self) -> None:
+        try:
+            with self._consumer:
+                self._read(self._consumer)
+        except RiverrunError as error:
+            self._error = error
+
+    def finish(self) -> None:
+        """Read what is left, once nothing is written any more."""
+        self.__exit__()
+        self.check()
+        with Consumer(self._topics, isolation="committed", follow=False) as consumer:
+            for place, offset in self._next.items():
+                consumer.seek(place, offset)
+            self._read(consumer)
+
+    def _read(self, consumer: "Consumer[Any]") -> None:
+        for batch in consumer.batches(5000, wait_seconds=0.2):
+            with self._lock:
+                for record in batch:
+                    self._rows[record.topic, record.header(BATCH) or b""] += 1
+                    self._next[record.place] = record.offset + 1
+                    self.take(record)
+
+    def rows(self, progress: "PipelineProgress | None" = None) -> dict[str, int]:
+        """How many rows each topic has: all, or those of the batches that were over when the pipeline told this.
+
+        A batch that was broken off is done again, and its rows counted, when the pipeline goes on.
+        """
+        whole = {each.topic or each.name: each.batch for each in progress.streams} if progress else {}
+        with self._lock:
+            counted = list(self._rows.items())
+        return {
+            name: sum(
+                count
+                for (topic, batch), count in counted
+                if topic == name and int(batch.rpartition(b"/")[2] or 0) <= whole.get(name, sys.maxsize)
+            )
+            for name in self._names
+        }
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error

@@ -1,0 +1,402 @@
+"""A use case, live: Kafka, its source application, its streams with tables, dashboard and alerts; and at the end the counts.
+
+Everything runs as a child that is stopped in order, in the opposite order of its start. Ctrl-C ends it within ten seconds.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+
+from riverrun.alerts.gateway.book import Book, Taken
+from riverrun.alerts.kafka_log import read_ledger
+from riverrun.alerts.unfinished import unfinished
+from riverrun.config import Project, load
+from riverrun.config.phone_state import find_phones, folder_of
+from riverrun.config.run_state import running_state
+from riverrun.config.serve_state import find_serving
+from riverrun.config.stream_state import last
+from riverrun.demo.account import Alerts, Final
+from riverrun.demo.cases import APP, FIGURES, SOURCE
+from riverrun.demo.parts import Part, Steps, riverrun, stopping
+from riverrun.demo.results import Results
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection, require_cluster
+from riverrun.model.progress import PipelineProgress, StreamProgress
+from riverrun.model.shape import shape_from
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from riverrun.app import App
+
+PLAIN_SECONDS = 5.0
+# After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
+PATIENCE_SECONDS = 4.0
+# A part that fails is told at once; what only takes long, on a small or busy machine, is waited for.
+READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is run, and how. `source` are the arguments of the source application; `seconds` is how long it runs after the
+    streams are at work, 0 until somebody stops it."""
+
+    folder: Path
+    source: Sequence[str] = ()
+    seconds: float = 0.0
+    brokers: int = 1
+    browser: bool = True
+    store: str = "embedded"
+
+
+@dataclass
+class Numbers:
+    """How many records the topics hold, and what the pipeline last told."""
+
+    progress: PipelineProgress
+    stored: int = 0
+    letters: int = 0
+    told: int = 0
+    _before: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=12))
+
+    def update(self, stored: int, letters: int, told: int) -> None:
+        self.stored, self.letters, self.told = stored, letters, told
+        self._before.append((time.monotonic(), stored))
+
+    @property
+    def rate(self) -> float:
+        """Records stored a second, over the last looks."""
+        (first, before), (last, now) = self._before[0], self._before[-1]
+        return (now - before) / (last - first) if last > first else 0.0
+
+
+class Demo:
+    """Everything that runs; `stack` ends it. A use case with a demo of its own says in `results`, `page`, `line`,
+    `first_rows`, `shown` and `final` what is special about it."""
+
+    # What people call those who get messages.
+    phones_of = "The phones"
+
+    def __init__(self, console: "Console", options: Options, stack: contextlib.ExitStack, app: "App") -> None:
+        self.console = console
+        self.options = options
+        self.app = app
+        self._stack = stack
+        self._project = Project(options.folder)
+        self._parts: list[Part] = []
+        # What comes from outside.
+        written = {each.target for each in app.streams.values()}
+        self._topics = [name for name in app.topics if name not in written]
+
+    # --- what is special ----------------------------------------------------------------------------------------------
+
+    def results(self) -> Results:
+        return Results([each.target for each in self.app.streams.values()])
+
+    def page(self, numbers: Numbers, results: Results, width: int) -> "RenderableType":
+        """One frame of the live view."""
+        raise NotImplementedError
+
+    def line(self, numbers: Numbers, results: Results) -> str:  # noqa: ARG002
+        """The same in a line of text, where there is no terminal."""
+        lags = ", ".join(f"{each.name} {max(0, each.lag):,}" for each in numbers.progress.streams)
+        return (
+            f"{numbers.rate:,.0f} records/s, {numbers.stored:,} stored, {numbers.letters:,} dead letters, "
+            f"{numbers.told:,} SMS; behind: {lags}"
+        )
+
+    def first_rows(self, rows: dict[str, int]) -> bool:
+        """Whether there is something to show."""
+        return any(rows.values())
+
+    def shown(self, numbers: Numbers, results: Results) -> None:
+        """The live view is over."""
+
+    def final(self, final: Final) -> tuple[list[str], list[str]]:
+        """What is told at the end, and what of it is wrong."""
+        return final.lines(), final.wrong()
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def start(self, steps: Steps) -> None:
+        options, druid = self.options, self.options.store == "druid"
+        servers = "Kafka and Druid" if druid else "Kafka"
+        with steps.step(f"Starting {servers}", f"{servers} {'are' if druid else 'is'} ready"):
+            # Each demo starts from nothing, so that its counts are its own.
+            riverrun(options.folder, "down", "--delete-data", "--yes")
+            shutil.rmtree(folder_of(self._project), ignore_errors=True)
+            self._part(
+                "kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers), *(["--druid"] if druid else [])
+            )
+            steps.until(self._kafka_runs, 600 if druid else 120, f"{servers} did not start")
+            self._admin = Admin(self._connection())
+            self.app.apply(self._connection())
+        fresh = [word for name in self.app.streams for word in ("--fresh", name)]
+        self._pipeline = self._part("pipeline", "-m", "riverrun", "run", APP, "--store", options.store, *fresh)
+        # What is sent while Spark starts waits in Kafka: the first batch has something to show.
+        self._source = self._part("source", SOURCE, *options.source)
+        with steps.step("Starting Spark and the store", "The streams run, their tables and dashboard are served"):
+            steps.until(lambda: self._all_running() and self._served(), START_SECONDS, "the streams did not start")
+        self._results = self._stack.enter_context(self.results())
+        with steps.step("Waiting for the first figures", "The first figures are there"):
+            steps.until(self._figures, START_SECONDS, "the streams gave no figures")
+        self.console.print(f"[bold]The dashboard is at {self._address}/[/bold]  (Ctrl-C ends the demo)")
+        if self.app.alerts:
+            self.console.print(f"[bold]{self.phones_of} are at {self._phones}/[/bold]")
+            self.console.print(f"What fires, and why, is at {self._address}/alerts")
+        if options.browser:
+            show_in_browser(f"{self._address}/")
+
+    def _connection(self) -> Connection:
+        return require_cluster(load(self._project).settings.kafka, self._project)
+
+    def _part(self, name: str, *arguments: str) -> Part:
+        part = Part(self.options.folder, name, *arguments)
+        self._stack.callback(part.stop)
+        self._parts.append(part)
+        return part
+
+    def _kafka_runs(self) -> bool:
+        self._check()
+        state = running_state(self._project)
+        return state is not None and state.state == "ready"
+
+    def _served(self) -> bool:
+        self._check()
+        serving, phones = find_serving(self._project), find_phones(self._project)
+        self._address = serving.address if serving is not None else ""
+        self._phones = phones.address if phones is not None else ""
+        return serving is not None and (phones is not None or not self.app.alerts)
+
+    def _figures(self) -> bool:
+        self._check()
+        self._progress()
+        return self.first_rows(self._results.rows())
+
+    # --- where all stands ---------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        for part in self._parts:
+            part.check()
+
+    def _progress(self) -> PipelineProgress | None:
+        """What the pipeline last wrote; None before it has."""
+        found = last(self._project)
+        if found is None or found.pid != self._pipeline.pid:
+            return None
+        for each in found.streams:
+            if each.phase == "failed":
+                raise SystemExit(f"The stream {each.name} failed: {each.error}")
+        return found
+
+    def _moving(self) -> list[StreamProgress]:
+        """The streams that go on: those of the speed batch have their end."""
+        found = self._progress()
+        return [each for each in found.streams if each.speed != "batch"] if found is not None else []
+
+    def _all_running(self) -> bool:
+        self._check()
+        moving = self._moving()
+        return bool(moving) and all(each.phase == "running" for each in moving)
+
+    def _needed(self) -> dict[str, int]:
+        """How many records each stream has to read, of those that read only what comes from outside. Topics that streams
+        write have marks of transactions between their records, and offsets count those too."""
+        progress = self._progress()
+        shape = shape_from(progress.shape) if progress is not None else None
+        found = {}
+        for each in self._moving():
+            node = shape.find("stream", each.name) if shape is not None else None
+            inputs = shape.inputs(node, "topic") if shape is not None and node is not None else []
+            if inputs and set(inputs) <= set(self._topics):
+                found[each.name] = sum(map(self._count, inputs))
+        return found
+
+    def _behind(self, needed: dict[str, int]) -> int:
+        """How many records the stream that is last has still to read."""
+        left = [needed[each.name] - each.account.read if each.name in needed else each.lag for each in self._moving()]
+        return max([0, *left])
+
+    def _count(self, topic: str) -> int:
+        """How many records a topic holds: nothing is deleted in the time of a demo."""
+        found = self._admin.topics([topic], config=False).get(topic)
+        return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
+
+    def _letters(self, topic: str) -> int:
+        return self._count(f"{topic}.dead")
+
+    def _messages(self) -> list[Taken]:
+        """What is on the phones, by the gateway's own book."""
+        path = folder_of(self._project) / "messages.sqlite"
+        if not path.is_file():
+            return []
+        with contextlib.closing(Book(path)) as book:
+            return book.newest(1_000_000)
+
+    def _alerts(self) -> Alerts | None:
+        if not self.app.alerts:
+            return None
+        ledger = read_ledger(self._connection(), self.app.name)
+        sent = {
+            each.delivery.provider_id for each in ledger.sent.values() if each.delivery.state in ("sent", "delivered")
+        }
+        shown = [(each.receiver, each.text) for each in self._messages()]
+        return Alerts(len(ledger.cases), len(sent), len(shown), len(shown) - len(set(shown)))
+
+    # --- while it runs ------------------------------------------------------------------------------------------------
+
+    def show(self, stop: threading.Event) -> None:
+        """The live view, until the time is over or somebody stops it."""
+        console, options = self.console, self.options
+        ends = time.monotonic() + options.seconds if options.seconds else float("inf")
+        due = time.monotonic() + PLAIN_SECONDS
+        progress = self._progress()
+        assert progress is not None  # noqa: S101  -- `start` has waited for it
+        numbers, results = Numbers(progress), self._results
+        with Live(console=console, auto_refresh=False, screen=False) as live:
+            while True:
+                self._check()
+                results.check()
+                numbers.progress = self._progress() or numbers.progress
+                stored, letters = (sum(map(each, self._topics)) for each in (self._count, self._letters))
+                numbers.update(stored, letters, len(self._messages()))
+                over = time.monotonic() >= ends or stop.is_set()
+                if console.is_terminal:
+                    live.update(self.page(numbers, results, console.width), refresh=True)
+                elif time.monotonic() >= due:
+                    due = time.monotonic() + PLAIN_SECONDS
+                    console.print(self.line(numbers, results), soft_wrap=True)
+                if over:
+                    break
+                stop.wait(0.5)
+            if not console.is_terminal:
+                console.print(self.page(numbers, results, console.width))
+        self.shown(numbers, results)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def account(self, steps: Steps, *, asked: bool) -> int:
+        """Stop the source, let everything be read, and compare the counts. Gives the exit code.
+
+        Somebody who asked for the end gets it in seconds: on a machine that is too busy, without the counts.
+        """
+        sent = self._source.stop()
+        self._parts.remove(self._source)
+        needed = self._needed()
+        ends = time.monotonic() + (PATIENCE_SECONDS if asked else READING_SECONDS)
+        with steps.step("The streams read what is left", "The streams have read what they could"):
+            while self._behind(needed) and time.monotonic() < ends:
+                self._check()
+                time.sleep(0.1)
+        if behind := self._behind(needed):
+            _say(f"The streams are {behind:,} records behind: not counted. With --seconds the demo waits for them.")
+            self._pipeline.ask_to_stop()
+            return 0 if asked else 1
+        left = ""
+        if self.app.alerts:
+            with steps.step("People are told of what is left", "People have been told"):
+                while (left := unfinished(self._connection(), self.app.name)) and time.monotonic() < ends:
+                    time.sleep(0.2)
+        with steps.step("Stopping Spark", "Spark has stopped"):
+            self._pipeline.stop()
+            self._parts.remove(self._pipeline)
+            self._results.finish()
+        if left:
+            _say(f"People were not all told: {left}. Not counted. With --seconds the demo waits for them.")
+            return 0 if asked else 1
+        wrong = self._compare(sent, needed)
+        if not asked:
+            wrong += self._check_figures(sent, steps)
+        _say(f"Something is wrong. This does not hold: {'; '.join(wrong)}." if wrong else "Nothing lost.")
+        return 1 if wrong else 0
+
+    def _compare(self, sent: dict[str, int], needed: dict[str, int]) -> list[str]:
+        progress = self._progress()
+        assert progress is not None  # noqa: S101
+        counted, moving = self._results.rows(progress), self._moving()
+        lines, wrong = self.final(
+            Final(
+                sent=sent,
+                stored={name: self._count(name) for name in self._topics},
+                letters={name: self._letters(name) for name in self._topics},
+                streams={each.name: each.account for each in moving},
+                needed=needed,
+                rows={each.name: counted[each.topic or each.name] for each in moving},
+                alerts=self._alerts(),
+                again=frozenset(each.name for each in moving if each.speed == "real-time"),
+            )
+        )
+        _say(*lines)
+        return wrong
+
+    def _check_figures(self, sent: dict[str, int], steps: Steps) -> list[str]:
+        """What plain Python makes of the same events, where the use case can say: the program figures.py, asked for the very
+        events that the source has sent."""
+        program = self.options.folder / FIGURES
+        if "events" not in sent or not program.is_file() or "__main__" not in program.read_text(encoding="utf-8"):
+            return []
+        with steps.step("Computing the figures in plain Python", "The figures are compared"):
+            command = [sys.executable, FIGURES, *self.options.source, "--events", str(sent["events"])]
+            done = subprocess.run(
+                command, cwd=self.options.folder, capture_output=True, text=True, check=False,
+                timeout=FIGURES_SECONDS, start_new_session=True,
+            )  # fmt: skip
+        _say(*done.stdout.splitlines(), *done.stderr.splitlines()[-15:])
+        return [] if done.returncode == 0 else ["the figures are what plain Python finds"]
+
+
+def _say(*lines: str) -> None:
+    for each in lines:
+        print(each)  # noqa: T201  -- results of a command: stdout, whatever the console is
+
+
+def show_in_browser(address: str) -> threading.Thread | None:
+    """Open the page, where there is somewhere to open it. In a thread: some browsers are waited for until they close."""
+    if not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
+        return None
+    opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
+    opening.start()
+    return opening
+
+
+def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -> int:
+    """Run a demo from its start to its counts. Gives the exit code; KeyboardInterrupt when it was stopped before it ran."""
+    with stopping() as stop, contextlib.ExitStack() as stack:
+        demo = make(stack)
+        try:
+            demo.start(Steps(console, stop))
+        except KeyboardInterrupt:
+            console.print("Stopping …")
+            raise
+        except SystemExit as error:
+            # Told before its parts are stopped: one that does not stop in time has more to say.
+            print(error, file=sys.stderr)  # noqa: T201
+            raise SystemExit(1) from error
+        demo.show(stop)
+        asked = stop.is_set()
+        # From here on the next Ctrl-C is the second one, and does without the counts.
+        stop.set()
+        return demo.account(Steps(console, threading.Event()), asked=asked)
+
+
+def enter(folder: Path) -> None:
+    """For the demo and all it starts, wherever it is called from."""
+    os.environ["RIVERRUN_PROJECT"] = str(folder)
+    os.chdir(folder)
+
+
+def source_words(options: Iterable[tuple[str, object]]) -> list[str]:
+    """The arguments of a source application, of those options that were given."""
+    return [word for name, value in options if value is not None for word in (f"--{name}", str(value))]
