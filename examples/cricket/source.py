@@ -186,7 +186,7 @@ def main() -> None:
     stop = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: stop.set())
-    sent, due, newest = 0, time.monotonic(), START
+    sent, broken, due, newest = 0, 0, time.monotonic(), START
     with rr.Producer() as producer:
         for event in events(options.seed):
             if options.rate > 0:
@@ -200,9 +200,11 @@ def main() -> None:
             # What is no delivery goes by the topic's name: it would be refused here.
             producer.send_soon(deliveries if isinstance(event, Delivery) else deliveries.name, event)
             sent += 1
+            broken += isinstance(event, bytes)
             if sent == options.events or stop.is_set():
                 break
-    print(json.dumps({"sent": sent}))
+    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
+    print(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def player_minutes(hits: DataFrame) -> DataFrame:
     )
 
 
-@app.stream
+@app.stream(key=("minute", "player"))
 def outliers(player_minutes: DataFrame) -> DataFrame:
     """Who makes more than three times what the player in the middle makes in the same minute, among twenty or more."""
     all_of_them = F.collect_list(F.struct("player", "cup", "points")).alias("players")

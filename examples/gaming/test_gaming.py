@@ -34,12 +34,12 @@ def same(found, expected):
 
 
 def test_the_pipeline_is_right_at_every_speed(stream_test):
-    records = list(islice(events(seed=4), 4200))
+    records = list(islice(events(seed=4), 2800))
     good = [each for each in records if isinstance(each, Hit)]
     expected = Figures(good)
     t = stream_test(HERE / "app.py")
-    for begin in range(0, len(records), 2100):
-        t.send("hits", *records[begin : begin + 2100])
+    for begin in range(0, len(records), 1400):
+        t.send("hits", *records[begin : begin + 1400])
     t.advance(max(each.at for each in good) + timedelta(hours=1))
 
     rows = t.rows("standings")

@@ -167,7 +167,7 @@ def main() -> None:
     stop = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: stop.set())
-    sent, due, newest = 0, time.monotonic(), START
+    sent, broken, due, newest = 0, 0, time.monotonic(), START
     with rr.Producer() as producer:
         for event in events(options.seed):
             if options.rate > 0:
@@ -180,9 +180,11 @@ def main() -> None:
             # What is no post goes by the topic's name: it would be refused here.
             producer.send_soon(posts if isinstance(event, Post) else posts.name, event)
             sent += 1
+            broken += isinstance(event, bytes)
             if sent == options.events or stop.is_set():
                 break
-    print(json.dumps({"sent": sent}))
+    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
+    print(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +22,9 @@ from riverrun.config import KafkaSettings
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
 from riverrun.testing.pytest_plugin import local_kafka
+from support.checked_cases import USE_CASES, Check, UseCase
 from support.streaming import run_streams
-from support.usecases import EXAMPLES, USE_CASES, Check, UseCase, modules_of
+from support.usecases import EXAMPLES, modules_of
 
 EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "20000"))
 # From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
@@ -92,3 +95,12 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
         for key, figures in expected.items():
             assert found[key] == pytest.approx(figures), f"{check.stream} {key}, {speed}"
     assert all(played.expected.values())
+
+
+@pytest.mark.parametrize("case", USE_CASES, ids=lambda case: case.name)
+def test_the_tests_that_ship_with_it_pass(case: UseCase, tmp_path: Path) -> None:
+    """As `riverrun test` runs them in a project that was made of it."""
+    project = shutil.copytree(EXAMPLES / case.name, tmp_path / case.name)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(project)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=850, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -9,8 +9,9 @@ from riverrun.dash.checking import wrong_tiles
 from riverrun.dash.figures import figures_of
 from riverrun.dash.queries import Moment, question
 from riverrun.errors import RecordUnreadableError
+from support.checked_cases import USE_CASES, UseCase
 from support.usecase_stores import STORES
-from support.usecases import EXAMPLES, USE_CASES, Modules, UseCase, modules_of
+from support.usecases import EXAMPLES, Modules, modules_of
 
 EVENTS = 20_000
 # A value to click on, for the tiles that show only then.
