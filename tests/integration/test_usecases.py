@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,12 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings
+from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
 from riverrun.testing.pytest_plugin import local_kafka
 from support.checked_cases import USE_CASES, Check, UseCase
+from support.shell import Shell
 from support.streaming import run_streams
 from support.usecases import EXAMPLES, modules_of
 
@@ -95,6 +98,42 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
         for key, figures in expected.items():
             assert found[key] == pytest.approx(figures), f"{check.stream} {key}, {speed}"
     assert all(played.expected.values())
+
+
+def stored(played: Played) -> int:
+    admin = Admin(played.connection)
+    return sum(
+        admin.offsets(admin.topics([played.case.topic], config=False)[played.case.topic].places, "latest").values()
+    )
+
+
+def test_the_source_sends_and_stops_when_it_is_told_to(played: Played) -> None:
+    """After the speeds: these records come on top."""
+    before = stored(played)
+    shell = Shell(played.root, played.connection.bootstrap_servers)
+    with subprocess.Popen(
+        [sys.executable, "source.py", "--rate", "300"],
+        cwd=played.root,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as source:
+        try:
+            ends = time.monotonic() + 120
+            while stored(played) < before + 100:
+                assert time.monotonic() < ends
+                assert source.poll() is None
+            source.terminate()
+            said, _ = source.communicate(timeout=60)
+        finally:
+            source.kill()
+    assert source.returncode == 0
+    assert json.loads(said)["acknowledged"] == stored(played) - before
+    few = [sys.executable, "source.py", "--rate", "10000", "--events", "50", "--seed", "9"]
+    done = subprocess.run(
+        few, cwd=played.root, env=shell.environ, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert json.loads(done.stdout)["events"] == 50
 
 
 @pytest.mark.parametrize("case", USE_CASES, ids=lambda case: case.name)
