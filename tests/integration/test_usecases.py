@@ -1,23 +1,136 @@
-"""The tests that go along with every use case, run as a user runs them: in a project that `riverrun new` made."""
+"""The use cases on a real broker, at three speeds: every figure is what plain Python finds in the same records.
 
+`RIVERRUN_TEST_EVENTS=1000000 script/test tests/integration/test_usecases.py` does it over a million records each.
+"""
+
+import json
+import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from riverrun.cli.main import run
-from riverrun.demo.cases import use_cases
+import riverrun as rr
+from riverrun.app import load_app
+from riverrun.config import KafkaSettings
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.model.pipeline import Speed
+from riverrun.testing.pytest_plugin import local_kafka
+from support.checked_cases import USE_CASES, Check, UseCase
+from support.shell import Shell
+from support.streaming import run_streams
+from support.usecases import EXAMPLES, modules_of
 
-SECONDS = 1500
+EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "20000"))
+# From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
+FIRST_BITE = 100_000
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 60)
-@pytest.mark.parametrize("name", use_cases())
-def test_its_own_tests_pass(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / "mine"
-    assert run(["new", str(folder), "--from", name]) == 0
-    command = [sys.executable, "-m", "riverrun", "test", "-q"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+@dataclass
+class Played:
+    """A cluster with a use case's records in it, and what they come to by plain Python."""
+
+    case: UseCase
+    connection: Connection
+    root: Path
+    broken: int
+    expected: dict[str, dict[Any, Any]]
+    # The stream and partition of a result: the next offset that was not looked at yet.
+    seen: dict[tuple[str, int], int]
+
+
+@pytest.fixture(scope="module", params=USE_CASES, ids=lambda case: case.name)
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    case: UseCase = request.param
+    with local_kafka(tmp_path_factory.mktemp("kafka"), KafkaSettings()) as running, modules_of(case.name) as modules:
+        connection = Connection(KafkaSettings(bootstrap_servers=running.bootstrap_servers))
+        root = tmp_path_factory.mktemp("project") / case.name
+        shutil.copytree(EXAMPLES / case.name, root)
+        load_app(root / "app.py").apply(connection)
+        records = case.records(modules, EVENTS)
+        good = case.good(modules, records)
+        send(modules.app.app.topics[case.topic], [*records, case.last(good)], connection)
+        expected = {check.stream: dict(check.expected(modules.figures, good)) for check in case.checks}
+        yield Played(case, connection, root, len(records) - len(good), expected, {})
+
+
+def send(topic: "rr.Topic[Any]", records: list[Any], connection: Connection) -> None:
+    with rr.Producer(connection) as producer:
+        for each in records:
+            # What is no event goes by the topic's name: it would be refused.
+            producer.send_soon(topic.name if isinstance(each, bytes) else topic, each)
+
+
+def rows(played: Played, check: Check) -> list[dict[str, Any]]:
+    """What a stream has written since its rows were last asked for, without what it says of the closing event."""
+    found = []
+    with rr.Consumer(check.stream, connection=played.connection, follow=False) as consumer:
+        for record in consumer:
+            place = (check.stream, record.partition)
+            if record.offset >= played.seen.get(place, 0):
+                played.seen[place] = record.offset + 1
+                found.append(json.loads(record.raw or b"{}"))
+    return [row for row in found if not played.case.closed(row)]
+
+
+@pytest.mark.parametrize("speed", ["batch", "near-real-time", "real-time"])
+def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSession, speed: Speed) -> None:
+    names = [check.stream for check in played.case.checks]
+    file = played.root / "app.py"
+    streams = run_streams(spark, file, played.connection, played.root, speed=speed, only=names, fresh=names)
+    for check in played.case.checks:
+        account = streams[check.stream].account
+        assert (account.read, account.dead) == (EVENTS + 1, played.broken), check.stream
+        if EVENTS <= FIRST_BITE:
+            assert account.late == 0, check.stream
+        found, expected = check.rows(rows(played, check)), played.expected[check.stream]
+        assert found.keys() == expected.keys(), f"{check.stream}, {speed}"
+        for key, figures in expected.items():
+            assert found[key] == pytest.approx(figures), f"{check.stream} {key}, {speed}"
+    assert all(played.expected.values())
+
+
+def stored(played: Played) -> int:
+    admin = Admin(played.connection)
+    return sum(
+        admin.offsets(admin.topics([played.case.topic], config=False)[played.case.topic].places, "latest").values()
+    )
+
+
+def test_the_source_sends_and_stops_when_it_is_told_to(played: Played) -> None:
+    """After the speeds: these records come on top."""
+    before = stored(played)
+    shell = Shell(played.root, played.connection.bootstrap_servers)
+    with subprocess.Popen(
+        [sys.executable, "source.py", "--rate", "300"],
+        cwd=played.root,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as source:
+        try:
+            ends = time.monotonic() + 120
+            while stored(played) < before + 100:
+                assert time.monotonic() < ends
+                assert source.poll() is None
+            source.terminate()
+            said, _ = source.communicate(timeout=60)
+        finally:
+            source.kill()
+    assert source.returncode == 0
+    assert json.loads(said)["acknowledged"] == stored(played) - before
+    few = [sys.executable, "source.py", "--rate", "10000", "--events", "50", "--seed", "9"]
+    done = subprocess.run(
+        few, cwd=played.root, env=shell.environ, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert json.loads(done.stdout)["events"] == 50

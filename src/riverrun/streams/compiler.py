@@ -50,6 +50,8 @@ class Compiled:
     # Why real-time mode does not take it; empty when it does.
     against_real_time: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    # Why it cannot run on a stream at all, of one that says speed="batch"; empty when it can.
+    against_moving: str = ""
 
 
 @dataclass
@@ -283,7 +285,7 @@ def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
         raise Found(stream.line, f"{stream.name} reads no stream of records", "Use a topic or a stream it names")
     _check_columns(stream, frame)
     _check_time(done, stream, query)
-    mode = _mode(stream, frame, query, final=bool(fused) or stream.emit == "final")
+    mode, against_moving = _mode_of(stream, frame, query, final=bool(fused) or stream.emit == "final")
     key = _key(done, stream, frame.columns, query, above)
     time, late_ms = _time(done, stream, frame, above)
     compiled = Compiled(
@@ -300,6 +302,7 @@ def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
         watermark=bool(query.stateful),
         against_real_time=_against_real_time(stream, frame, query, mode, fused),
         notes=_notes(query, fused),
+        against_moving=against_moving,
     )
     _check_declared(done, compiled)
     return compiled
@@ -331,6 +334,17 @@ def _check_time(done: Compilation, stream: Stream, query: Query) -> None:
             f"{stream.name} has a time window, and {whose} has no event time, so no window would ever end",
             'Mark the field that says when the event happened: riverrun.event_time(late="2 minutes")',
         )
+
+
+def _mode_of(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -> tuple[str, str]:
+    """The output mode of a stream's micro-batches, and why it can have none: a question about history (speed="batch") may
+    ask what Spark answers only when all is there, such as a count of what is distinct."""
+    try:
+        return _mode(stream, frame, query, final=final), ""
+    except Found as found:
+        if stream.speed != "batch":
+            raise
+        return "update" if query.aggregated else "append", found.problem.text
 
 
 def _mode(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -> str:

@@ -97,6 +97,8 @@ def _plan(compiled: Compiled, asked: Speed, wait_ms: int, slots: int, free: int)
     stream = compiled.stream
     if asked == "batch":
         return StreamPlan(stream.name, asked, "batch", "", "append", 0, 0, compiled.notes)
+    if compiled.against_moving:
+        return StreamPlan(stream.name, asked, "batch", compiled.against_moving, "append", 0, 0, compiled.notes)
     if asked == "near-real-time":
         return StreamPlan(stream.name, asked, asked, "", compiled.mode, wait_ms, 0, compiled.notes)
     against = " and ".join(compiled.against_real_time)

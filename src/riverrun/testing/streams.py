@@ -29,12 +29,14 @@ from riverrun.model.event import Event, schema_of
 from riverrun.model.near import nearest
 from riverrun.model.progress import Account
 from riverrun.model.quantity import milliseconds
+from riverrun.model.table import TableSpec
 from riverrun.model.topic import Topic
 from riverrun.model.when import parse_time
 from riverrun.streams.compiler import OUT, Compiled, compile_app, encoded
 from riverrun.streams.failures import Files, explain
 from riverrun.streams.pipeline import checked_graph
 from riverrun.streams.sources import COUNT, DEAD, Counters, KafkaRecords, observation, time_of
+from riverrun.streams.tables import tables_of
 from riverrun.testing.topics import Folders, Sent, python_value
 
 if TYPE_CHECKING:
@@ -164,6 +166,30 @@ class StreamTest:
     def batch(self, stream: str) -> list[Row]:
         """The rows of a stream, worked out at the speed batch over all that was sent: sorted by time and key."""
         return _sorted(self._stream(stream), [(each.key, row) for each, row in self._batch(stream)])
+
+    # --- the store ----------------------------------------------------------------------------------------------------
+
+    def query(self, sql: str) -> list[Row]:
+        """The answer to a question in riverrun's SQL, over the tables that the streams have filled so far."""
+        from riverrun.testing.asking import answer
+
+        return answer(sql, tables_of(self._done), self._table_rows)
+
+    def tile(self, title: str, **filters: str | None) -> list[Row]:
+        """The rows behind a tile, under the page's filters: `t.tile("Houses of {street}", street="Elm")`."""
+        from riverrun.testing.asking import tile_of, tile_rows
+
+        return tile_rows(tile_of(self.app, title), tables_of(self._done), self._table_rows, filters)
+
+    def _table_rows(self, table: TableSpec) -> list[Row]:
+        """A table's rows: those of a stream as they were sent, or the good records of a topic."""
+        writer = self._writer(table.topic)
+        if writer is not None:
+            return self.rows(writer.stream.name) if writer.revises else self.changes(writer.stream.name)
+        bad = {each.offset for each in self.dead(table.topic)}
+        columns = self._done.shape(table.topic).columns
+        records = [each for step in self._steps for each in step.records.get(table.topic, [])]
+        return [python_value(each.value, columns) for each in records if each.value and each.offset not in bad]
 
     # --- alerts -------------------------------------------------------------------------------------------------------
 

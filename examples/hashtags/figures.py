@@ -1,0 +1,68 @@
+"""The same figures in plain Python, from the same posts: what the pipeline is held against."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from app import Post
+
+MINUTE = timedelta(minutes=1)
+MOST, HALF_LIFE = 5, 5
+
+
+def _minute(at: datetime) -> datetime:
+    return at.replace(second=0, microsecond=0)
+
+
+class Figures:
+    """What posts come to: a post counts once by its id, an author once in a minute, and a machine not at all."""
+
+    def __init__(self, posts: Iterable[Post]) -> None:
+        self.posts = list({each.post_id: each for each in posts}.values())
+
+    def author_minutes(self) -> dict[tuple[datetime, str], tuple[int, list[str]]]:
+        found: dict[tuple[datetime, str], list[Post]] = defaultdict(list)
+        for each in self.posts:
+            found[_minute(each.at), each.author].append(each)
+        return {key: (len(posts), sorted({tag for each in posts for tag in each.tags})) for key, posts in found.items()}
+
+    def tag_minutes(self) -> dict[tuple[datetime, str], int]:
+        found: Counter[tuple[datetime, str]] = Counter()
+        for (minute, _), (number, tags) in self.author_minutes().items():
+            if number <= MOST:
+                found.update((minute, tag) for tag in tags)
+        return dict(found)
+
+    def trending(self) -> dict[tuple[datetime, str], tuple[float, int, int, float, float]]:
+        """By the end of a span and the hashtag: score, votes, those of the last minute, as usual, how many times that."""
+        spans: dict[tuple[datetime, str], list[tuple[datetime, int]]] = defaultdict(list)
+        for (minute, tag), authors in self.tag_minutes().items():
+            for later in range(15):
+                spans[minute + MINUTE + later * MINUTE, tag].append((minute + MINUTE, authors))
+        found = {}
+        for (end, tag), minutes in spans.items():
+            votes = sum(authors for _, authors in minutes)
+            now = sum(authors for minute, authors in minutes if minute == end)
+            score = sum(authors * 0.5 ** ((end - minute) / MINUTE / HALF_LIFE) for minute, authors in minutes)
+            usual = (votes - now) / 14
+            found[end, tag] = (score, votes, now, usual, now / max(usual, 1.0))
+        return found
+
+    def firsts(self) -> dict[str, tuple[Any, ...]]:
+        """By hashtag: authors in all, who was first and when, the highest minute and when it was."""
+        used: dict[str, list[Post]] = defaultdict(list)
+        for each in self.posts:
+            for tag in each.tags:
+                used[tag].append(each)
+        found = {}
+        for tag, posts in used.items():
+            minutes: Counter[datetime] = Counter(
+                minute for minute, _ in {(_minute(each.at), each.author) for each in posts}
+            )
+            first = min(posts, key=lambda each: (each.at, each.author))
+            peak = min(minutes, key=lambda minute: (-minutes[minute], minute))
+            authors = len({each.author for each in posts})
+            if authors >= 50:
+                found[tag] = (authors, first.author, first.at, minutes[peak], peak)
+        return found

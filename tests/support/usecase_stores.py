@@ -1,0 +1,104 @@
+"""Stores in memory that have what the streams of a use case would have written: for its page, in tests and pictures."""
+
+from datetime import timedelta
+from typing import Any
+
+from riverrun.model.table import TableSpec
+from support.memory_store import MemoryStore, columns
+from support.usecases import Modules
+
+MINUTE = timedelta(minutes=1)
+
+
+def _table(name: str, key: tuple[str, ...], time: str, **types: str) -> TableSpec:
+    """Updated by its key, or appended where it has none."""
+    return TableSpec(name, name, columns(**types), key, upserts=bool(key), time=time)
+
+
+def cricket_store(modules: Modules, deliveries: list[Any]) -> MemoryStore:
+    said = ("version", "batting", "bowling", "striker", "partner", "bowler", "runs", "extras", "extra", "wicket",
+            "dismissed", "at")  # fmt: skip
+    ball = ("match_id", "innings", "over_no", "ball_no")
+    kinds = {"at": "timestamp"} | dict.fromkeys(
+        ("innings", "over_no", "ball_no", "version", "runs", "extras"), "bigint"
+    )
+    numbers = ("innings", "runs", "wickets", "balls", "target", "needed", "balls_left")
+    board = {"match_id": "text", "at": "timestamp", "batting": "text", "bowling": "text", "result": "text"}
+    board |= dict.fromkeys(numbers, "bigint") | {"run_rate": "double", "required_rate": "double"}
+    store = MemoryStore(
+        _table("balls", ball, "at", **{name: kinds.get(name, "text") for name in (*ball, *said)}),
+        _table("scoreboard", ("match_id",), "at", **board),
+    )
+    figures = modules.figures.Figures().add(deliveries)
+    store.put("balls", [{name: getattr(each, name) for name in (*ball, *said)} for each in figures.balls.values()])
+    newest = {each.match_id: each.at for each in sorted(figures.balls.values(), key=lambda each: each.at)}
+    rows = figures.scoreboard()
+    store.put("scoreboard", [{"match_id": name, "at": newest[name], **row} for name, row in rows.items()])
+    return store
+
+
+def hashtags_store(modules: Modules, posts: list[Any]) -> MemoryStore:
+    minute = {"minute": "timestamp", "minute_end": "timestamp"}
+    store = MemoryStore(
+        _table("author_minutes", ("minute", "author"), "minute", **minute, author="text", posts="bigint", tags="json"),
+        _table("tag_minutes", (), "minute", **minute, tag="text", authors="bigint"),
+        _table("trending", (), "span", span="timestamp", span_end="timestamp", tag="text", score="double", votes="bigint",
+               now="bigint", usual="double", burst="double"),
+    )  # fmt: skip
+    figures, last = modules.figures.Figures(posts), max(each.at for each in posts)
+    store.put("author_minutes", [
+        {"minute": at, "minute_end": at + MINUTE, "author": author, "posts": number, "tags": str(tags)}
+        for (at, author), (number, tags) in figures.author_minutes().items()
+    ])  # fmt: skip
+    # What is final: a minute after its end.
+    store.put("tag_minutes", [
+        {"minute": at, "minute_end": at + MINUTE, "tag": tag, "authors": authors}
+        for (at, tag), authors in figures.tag_minutes().items() if at + 2 * MINUTE <= last
+    ])  # fmt: skip
+    names = ("score", "votes", "now", "usual", "burst")
+    store.put("trending", [
+        {"span": end - 15 * MINUTE, "span_end": end, "tag": tag, **dict(zip(names, row, strict=True))}
+        for (end, tag), row in figures.trending().items() if end + MINUTE <= last
+    ])  # fmt: skip
+    return store
+
+
+def gaming_store(modules: Modules, hits: list[Any]) -> MemoryStore:
+    minute = {"minute": "timestamp", "minute_end": "timestamp", "player": "text", "cup": "text", "points": "bigint"}
+    store = MemoryStore(
+        _table("standings", ("cup", "player"), "at", cup="text", player="text", points="bigint", reached="bigint",
+               at="timestamp"),
+        _table("duels", ("cup", "round_no", "duel", "player"), "at", cup="text", round_no="bigint", duel="bigint",
+               player="text", points="bigint", at="timestamp"),
+        _table("sessions", (), "session", session="timestamp", session_end="timestamp", player="text", points="bigint",
+               hits="bigint", began="timestamp", ended="timestamp", minutes="double"),
+        _table("player_minutes", ("minute", "player"), "minute", **minute),
+        _table("outliers", (), "minute", **minute, usual="double", times="double"),
+    )  # fmt: skip
+    figures, last = modules.figures.Figures(hits), max(each.at for each in hits)
+    store.put("standings", [
+        {"cup": cup, "player": player, "points": points, "reached": reached, "at": last}
+        for (cup, player), (points, reached) in figures.standings().items()
+    ])  # fmt: skip
+    names = ("cup", "round_no", "duel", "player")
+    store.put("duels", [
+        {**dict(zip(names, key, strict=True)), "points": points, "at": last} for key, points in figures.duels().items()
+    ])  # fmt: skip
+    store.put("sessions", [
+        {"session": began, "session_end": ended + 10 * MINUTE, "player": player, "points": points, "hits": number,
+         "began": began, "ended": ended, "minutes": (ended - began) / MINUTE}
+        for (player, began), (ended, points, number) in figures.sessions().items() if ended + 11 * MINUTE <= last
+    ])  # fmt: skip
+    made: dict[tuple[Any, str], dict[str, Any]] = {}
+    for each in figures.hits:
+        at = each.at.replace(second=0, microsecond=0)
+        row = {"minute": at, "minute_end": at + MINUTE, "player": each.player, "cup": each.cup, "points": 0}
+        made.setdefault((at, each.player), row)["points"] += each.points
+    store.put("player_minutes", made.values())
+    store.put("outliers", [
+        made[key] | {"usual": usual, "times": points / usual} for key, (points, usual) in figures.outliers().items()
+    ])  # fmt: skip
+    return store
+
+
+STORES = {"cricket": cricket_store, "hashtags": hashtags_store, "gaming": gaming_store}
