@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
+    from riverrun.model.connectors.jdbc import jdbc
+    from riverrun.model.connectors.postgres import postgres
     from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
         Dashboard,
@@ -89,6 +91,7 @@ _PLACES = {
     "folder": "riverrun.model.connectors.files",
     "heat_map": "riverrun.model.dashboard",
     "http": "riverrun.model.connectors.http",
+    "jdbc": "riverrun.model.connectors.jdbc",
     "json": "riverrun.model.pipeline",
     "key": "riverrun.model.event",
     "leaderboard": "riverrun.model.dashboard",
@@ -96,6 +99,7 @@ _PLACES = {
     "number": "riverrun.model.dashboard",
     "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
+    "postgres": "riverrun.model.connectors.postgres",
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
     "status": "riverrun.model.dashboard",
@@ -151,6 +155,7 @@ __all__ = [
     "folder",
     "heat_map",
     "http",
+    "jdbc",
     "json",
     "key",
     "leaderboard",
@@ -158,6 +163,7 @@ __all__ = [
     "number",
     "option",
     "parquet",
+    "postgres",
     "quiet",
     "rows",
     "status",

@@ -6,6 +6,7 @@ import keyword
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 from riverrun.errors import DeclarationError, RiverrunError
 from riverrun.model.alert import Alert, AlertOptions, Watched, alert_of
 from riverrun.model.connector import Drained, Fed, Sink, Source
+from riverrun.model.connectors.postgres import postgres
 from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
 from riverrun.model.event import Event
 from riverrun.model.near import nearest
@@ -86,9 +88,10 @@ class App:
         self.lines[name] = line
         return topic
 
-    def table(self, name: str, source: FileSource | Topic[Any], *, key: str | Sequence[str] = ()) -> Table:
-        """Reference data that streams can join: `riverrun.csv(…)`, `.json(…)`, `.parquet(…)`, or a topic, of which the
-        newest record of each key counts. `key` names the columns that tell its rows apart; a topic brings its own."""
+    def table(self, name: str, source: FileSource | postgres | Topic[Any], *, key: str | Sequence[str] = ()) -> Table:
+        """Reference data that streams can join: `riverrun.csv(…)`, `.json(…)`, `.parquet(…)`, `.postgres(…)`, or a topic, of
+        which the newest record of each key counts. `key` names the columns that tell its rows apart; a topic, and a table of
+        a database with a primary key, bring their own."""
         line = _caller()
         self._check_free(name)
         _check_name(name, "table")
@@ -102,13 +105,40 @@ class App:
                     table=name,
                 )
             keys = keys or (schema.key_field,)
+        elif isinstance(source, postgres):
+            return self._follow(name, replace(source, key=keys or source.key), line)
         elif not isinstance(source, FileSource):
             raise DeclarationError(
                 f"The table {name} cannot be made of {source!r}",
-                expected='riverrun.csv("…"), riverrun.json("…"), riverrun.parquet("…") or a topic',
+                expected='riverrun.csv("…"), riverrun.json("…"), riverrun.parquet("…"), riverrun.postgres("…") or a topic',
                 table=name,
             )
         table = Table(name, source, keys, line)
+        self.tables[name] = table
+        self.lines[name] = line
+        return table
+
+    def _follow(self, name: str, source: postgres, line: Line) -> Table:
+        """A table of a database, by way of a topic of its own. Where its columns are not declared, they are found when the
+        file is loaded by a command (connectors/postgres/columns.py)."""
+        fed = Fed(name, check_topic_name(f"{self.name}.{name}"), source, line)
+        self._check_connector(fed.name, self.sources)
+        self._check_free(fed.topic)
+        table = Table(name, source, source.keys, line)
+        if source.columns:
+            from riverrun.model.connectors.postgres_types import columns_of, topic_of
+
+            columns = columns_of(source.columns, source.table)
+            names = [each.name for each in columns]
+            if not source.keys or (absent := [each for each in source.keys if each not in names]):
+                missing = f"names the key {absent[0]}, which is not one of its columns" if source.keys else "has no key"
+                raise DeclarationError(
+                    f"The table {name} {missing}", expected=f"key= one of {', '.join(names)}", table=name
+                )
+            topic = topic_of(fed.topic, columns, source.keys, source.partitions)
+            self.topics[topic.name], self.lines[topic.name] = topic, line
+            table = replace(table, source=topic)
+        self.sources[fed.name] = fed
         self.tables[name] = table
         self.lines[name] = line
         return table

@@ -36,6 +36,10 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
     │   ├── ChangedError             STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
+    ├── DatabaseError
+    │   ├── DatabaseUnreachableError DATABASE_UNREACHABLE   retryable; it does not answer, or not in time
+    │   ├── DatabaseRefusedError     DATABASE_REFUSED       it answers, and does not let us in or do this
+    │   └── DatabaseNotReadyError    DATABASE_NOT_READY     it cannot be followed or written as it is set up
     ├── StoreError
     │   ├── StoreUnavailableError    STORE_UNAVAILABLE      retryable; no store runs, or it does not answer
     │   ├── StoreTableError          STORE_TABLE_DIFFERS    a table cannot become what is declared
@@ -352,6 +356,40 @@ class CheckpointError(StreamError):
     """Where a stream stood is gone, damaged, or belongs to another stream."""
 
     code = "CHECKPOINT_UNUSABLE"
+
+
+class DatabaseError(RiverrunError):
+    """A database that connectors follow or write to."""
+
+    code = "DATABASE"
+
+
+class DatabaseUnreachableError(DatabaseError):
+    """The database does not answer, or not in time."""
+
+    code = "DATABASE_UNREACHABLE"
+    retryable = True
+
+
+class DatabaseRefusedError(DatabaseError):
+    """The database answers, and does not let us in or does not do what it was asked."""
+
+    code = "DATABASE_REFUSED"
+
+
+class DatabaseNotReadyError(DatabaseError):
+    """Databases cannot be followed or written to as they are set up: all problems, each with the SQL that mends it."""
+
+    code = "DATABASE_NOT_READY"
+
+    def __init__(self, problems: Sequence[str], **fields: Any) -> None:
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        what = f"{count} problem{'s' if count != 1 else ''} with the databases of the connectors"
+        super().__init__(what, lines=self.problems, **fields)
+
+    def __str__(self) -> str:
+        return "\n  ".join([f"{self.what}:", *self.problems])
 
 
 class StoreError(RiverrunError):

@@ -245,6 +245,7 @@ class _Loader:
             )
         self._check_login()
         self._check_serve()
+        self._check_postgres()
         self._check_ingest()
         for key in ("alerts.channels", "ingest.keys"):
             for name, reference in self.values[key].items():
@@ -291,6 +292,24 @@ class _Loader:
             self.problems.append(
                 f"{self.origins['kafka.sasl_mechanism']}: kafka.sasl_mechanism is {mechanism} and needs {', '.join(missing)}"
             )
+
+    def _check_postgres(self) -> None:
+        url = self.values["postgres.url"]
+        if url and not url.startswith(("postgresql://", "postgres://")):
+            self.problems.append(
+                f"{self.origins['postgres.url']}: postgres.url must be an address such as postgresql://cdc@db:5432/shop"
+            )
+        if re.match(r"[a-z]+://[^/@:]*:[^/@]*@", url) or "password=" in url:
+            self.problems.append(
+                f"{self.origins['postgres.url']}: postgres.url holds a password, which does not belong here: leave it out, "
+                'and set postgres.password = { env = "NAME" }'
+            )
+        for name, reference in self.values["postgres.databases"].items():
+            if not reference.startswith(("env:", "file:")):
+                self.problems.append(
+                    f"{self.origins['postgres.databases']}: postgres.databases.{name} may hold a password, which does not "
+                    'belong here: write "env:NAME" or "file:PATH"'
+                )
 
     def _check_ingest(self) -> None:
         def wrong(name: str, text: str) -> None:

@@ -399,6 +399,30 @@ class AlertSettings:
 
 
 @dataclass(frozen=True)
+class PostgresSettings:
+    """The databases that `riverrun.postgres(…)` follows and `riverrun.jdbc(…)` writes to."""
+
+    url: str = setting(
+        "", "The database, where a connector does not name another, and its user. Without the password.",
+        example="postgresql://cdc@127.0.0.1:5432/shop",
+    )  # fmt: skip
+    password: Secret = setting(Secret(), "Password of that user.")
+    databases: Mapping[str, str] = setting(
+        {}, "Other databases by name: where the URL of each, password included, is kept.",
+        example='{ billing = "env:BILLING_URL", crm = "file:secrets/crm-url.txt" }',
+    )  # fmt: skip
+    timeout_seconds: int = setting(5, "How long a database may take to answer.", minimum=1, maximum=120)
+    heartbeat_seconds: int = setting(
+        10, "How often the place in the log is moved on where nothing changes, so that the database can let go of it.",
+        minimum=1, advanced=True,
+    )  # fmt: skip
+    poll_ms: int = setting(
+        50, "How often Connect looks for changes. Shorter is sooner, and costs more when nothing changes.",
+        minimum=1, maximum=60_000, advanced=True,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a project, checked."""
 
@@ -413,6 +437,7 @@ class Settings:
     druid: DruidSettings = DruidSettings()
     connect: ConnectSettings = ConnectSettings()
     alerts: AlertSettings = AlertSettings()
+    postgres: PostgresSettings = PostgresSettings()
     ingest: IngestSettings = IngestSettings()
 
 
@@ -460,6 +485,7 @@ SECTIONS: Mapping[str, type] = {
     "druid": DruidSettings,
     "connect": ConnectSettings,
     "alerts": AlertSettings,
+    "postgres": PostgresSettings,
     "ingest": IngestSettings,
 }
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import DeclarationError, PipelineError
+from riverrun.model.connectors.postgres import postgres
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
@@ -238,6 +239,12 @@ class _Builder:
         from pyspark.sql import functions as F  # noqa: N812
 
         table = self._app.tables[name]
+        if isinstance(table.source, postgres):
+            raise Found(
+                table.line,
+                f"The columns of the table {name} are not known: nothing has looked at {table.source.table} yet",
+                'Say which it has: riverrun.postgres("…", columns="id int, …")',
+            )
         try:
             frame = table_frame(self._done.spark, table, self._records, self._app.folder)
         except PySparkException as error:

@@ -9,6 +9,7 @@ from riverrun.errors import QueryError
 from riverrun.model.dashboard import Dashboard
 from riverrun.model.pipeline import FileSource, Stream, Table
 from riverrun.model.shape import Node, Shape
+from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
     from riverrun.app import App
@@ -62,7 +63,7 @@ class _Drawing:
         if isinstance(table.source, FileSource):
             file = PurePath(table.source.path).name
             self._join(self._add(Node("source", f"{table.name} file", title=file, about=table.source.format)), made)
-        else:
+        elif isinstance(table.source, Topic):
             self._join(self._topic(table.source.name), made)
 
     def _stream(self, stream: Stream) -> None:

@@ -1,0 +1,145 @@
+"""Postgres's types as the fields of an event: what a column's values look like in a topic, and which Python type reads them.
+
+Numbers with a point are exact, as text; times are ISO 8601 in UTC; JSON is its text; bytes are base64. docs/postgres.md has
+the table. A type that is not here has no column in the topic.
+"""
+
+import keyword
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from riverrun.errors import DeclarationError
+from riverrun.model.event import Event, EventMeta, key
+from riverrun.model.near import nearest
+from riverrun.model.topic import Topic
+
+_INTEGERS = (
+    "smallint",
+    "integer",
+    "bigint",
+    "int",
+    "int2",
+    "int4",
+    "int8",
+    "smallserial",
+    "serial",
+    "bigserial",
+    "oid",
+)
+_TEXTS = (
+    "text", "character varying", "varchar", "character", "char", "bpchar", "citext", "name", "xml",
+    "json", "jsonb", "hstore", "ltree", "interval", "time", "time without time zone", "time with time zone", "timetz",
+    "inet", "cidr", "macaddr", "macaddr8", "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
+)  # fmt: skip
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(("real", "double precision", "float4", "float8", "float"), float),
+    **dict.fromkeys(("numeric", "decimal", "money"), Decimal),
+    **dict.fromkeys(("boolean", "bool"), bool),
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(("timestamp", "timestamp without time zone", "timestamptz", "timestamp with time zone"), datetime),
+    "date": date,
+    "uuid": UUID,
+    "bytea": bytes,
+}
+# In an array these come otherwise than alone, or not at all.
+_IN_ARRAYS = {"date": str}
+_NOT_IN_ARRAYS = frozenset({"money", "name", "interval", "xml"})
+_PART = re.compile(r"\s*\"?([A-Za-z_][A-Za-z0-9_$]*)\"?\s+(.+?)\s*", re.DOTALL)
+# Small segments, or compaction would not touch what streams read again with every batch.
+COMPACTED = {"segment.bytes": "16777216", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.2"}
+_KEYS = (str, int, bytes, UUID)
+
+
+@dataclass(frozen=True)
+class PgColumn:
+    """A column as the catalog has it: its type in Postgres's words, `numeric(8,3)` or `text[]`."""
+
+    name: str
+    type: str
+
+    @property
+    def base(self) -> str:
+        """The type's name without precision and brackets."""
+        return base_of(self.type)
+
+    @property
+    def is_array(self) -> bool:
+        return self.type.rstrip().endswith("[]")
+
+    @property
+    def annotation(self) -> Any | None:
+        """The Python type that reads it from a topic; None when it does not come at all."""
+        if not self.name.isidentifier() or keyword.iskeyword(self.name):
+            return None
+        if not self.is_array:
+            return TYPES.get(self.base)
+        if self.base in _NOT_IN_ARRAYS:
+            return None
+        item = _IN_ARRAYS.get(self.base, TYPES.get(self.base))
+        return None if item is None else list[item | None]  # type: ignore[valid-type]
+
+
+def base_of(kind: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\([^)]*\)|\[\]", "", kind)).strip().lower()
+
+
+def columns_of(text: str, table: str) -> tuple[PgColumn, ...]:
+    """What a declaration's `columns` says. DeclarationError for what it does not understand."""
+    found = []
+    for part in re.split(r",(?![^(]*\))", text):
+        match = _PART.fullmatch(part)
+        if match is None:
+            raise DeclarationError(
+                f"The columns of {table} cannot be understood at {part.strip()!r}",
+                expected='a list such as "house_id text, limit_kw numeric(8,3)"',
+                table=table,
+            )
+        column = PgColumn(match[1], match[2])
+        if column.annotation is None:
+            near = nearest(column.base, TYPES)
+            raise DeclarationError(
+                f"The column {column.name} of {table} cannot have the type {column.type}",
+                expected="a type of Postgres that comes through (docs/postgres.md has them)",
+                hint=f"Did you mean {near}?" if near else "",
+                table=table,
+            )
+        found.append(column)
+    if twice := sorted({each.name for each in found if [one.name for one in found].count(each.name) > 1}):
+        raise DeclarationError(f"The columns of {table} name {twice[0]} twice", table=table)
+    return tuple(found)
+
+
+def event_of(name: str, columns: Iterable[PgColumn], keys: Sequence[str]) -> type[Event]:
+    """An event type of a table's rows. All but the key may be null or missing: a column that is added or dropped later makes
+    no record a bad one."""
+    title = "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", name)) or "Row"
+    annotations: dict[str, Any] = {}
+    body: dict[str, Any] = {"__module__": __name__, "__qualname__": title, "__annotations__": annotations}
+    for each in columns:
+        kind = each.annotation
+        if kind is None:
+            continue
+        if each.name in keys:
+            annotations[each.name] = kind
+            if len(keys) == 1 and kind in _KEYS:
+                body[each.name] = key()
+        else:
+            annotations[each.name] = kind | None
+            body[each.name] = None
+    made: type[Event] = EventMeta(title, (Event,), body)  # type: ignore[assignment]
+    return made
+
+
+def topic_of(name: str, columns: Sequence[PgColumn], keys: Sequence[str], partitions: int) -> Topic[Event]:
+    """The compacted topic of a table's rows."""
+    event = event_of(name.rpartition(".")[2], columns, keys)
+    # A key of several columns is no field of the event, and so not what Topic means by one.
+    single = len(keys) == 1 and any(each.name == keys[0] and each.annotation in _KEYS for each in columns)
+    config = COMPACTED if single else {"cleanup.policy": "compact", **COMPACTED}
+    return Topic(name, event, partitions, compact=single, config=config)
