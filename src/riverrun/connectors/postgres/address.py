@@ -1,0 +1,138 @@
+"""Where a database is and who logs in, from the settings; and a connection to it. psycopg's errors are translated here."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.config.secret import Secret
+from riverrun.config.spec import PostgresSettings
+from riverrun.errors import ConfigError, DatabaseError, DatabaseRefusedError, DatabaseUnreachableError
+
+if TYPE_CHECKING:
+    import psycopg
+
+APPLICATION = "riverrun"
+_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database and the login for it. `name` is its name in the settings; empty: the one of `postgres.url`."""
+
+    name: str
+    host: str
+    port: int
+    dbname: str
+    user: str
+    password: Secret
+    tls: Mapping[str, str] = field(default_factory=dict)
+    timeout_seconds: int = 5
+
+    def __str__(self) -> str:
+        return f"{self.dbname} at {self.host}:{self.port}"
+
+    @contextmanager
+    def connect(self) -> "Iterator[psycopg.Connection[Any]]":
+        """A connection that commits each statement. DatabaseError for whatever Postgres or psycopg say."""
+        import psycopg
+
+        try:
+            opened = psycopg.connect(
+                host=self.host, port=self.port, dbname=self.dbname, user=self.user, password=self.password.reveal() or None,
+                connect_timeout=self.timeout_seconds, application_name=APPLICATION, autocommit=True,
+                options=f"-c statement_timeout={self.timeout_seconds * 1000} -c lock_timeout={self.timeout_seconds * 1000}",
+                **self.tls,  # type: ignore[arg-type]
+            )  # fmt: skip
+        except (psycopg.Error, UnicodeError) as error:
+            raise self._unreachable(error) from error
+        with opened:
+            try:
+                yield opened
+            except psycopg.errors.QueryCanceled as error:
+                raise DatabaseUnreachableError(
+                    f"The database {self} did not answer in time", found=_said(error)
+                ) from error
+            except psycopg.OperationalError as error:
+                raise DatabaseUnreachableError(f"The database {self} is gone", found=_said(error)) from error
+            except psycopg.Error as error:
+                raise DatabaseRefusedError(f"The database {self} refuses", found=_said(error)) from error
+
+    def _unreachable(self, error: Exception) -> DatabaseError:
+        text = _said(error)
+        setting = f"postgres.databases.{self.name}" if self.name else "postgres.url and postgres.password"
+        refused = (
+            "authentication failed",
+            "no pg_hba.conf entry",
+            "does not exist",
+            "no password supplied",
+            "permission denied",
+        )
+        if any(each in text for each in refused):
+            return DatabaseRefusedError(
+                f"The database {self} does not let {self.user} in",
+                found=text,
+                hint=f"Check {setting}",
+                database=self.name,
+            )
+        return DatabaseUnreachableError(
+            f"The database {self} does not answer", found=text, hint=f"Is it running? Its address is {setting}",
+            database=self.name,
+        )  # fmt: skip
+
+
+def database_of(
+    settings: PostgresSettings, name: str, root: Path, environ: Mapping[str, str] | None = None
+) -> Database:
+    """The database that a connector names; empty is the default. ConfigError when the settings do not have it."""
+    environ = os.environ if environ is None else environ
+    if not name:
+        if not settings.url:
+            raise ConfigError(['postgres.url is not set: [postgres] url = "postgresql://USER@HOST:5432/DATABASE"'])
+        return _parsed(settings, "", settings.url, settings.password, "postgres.url")
+    if name not in settings.databases:
+        known = ", ".join(settings.databases) or "none"
+        raise ConfigError([f"postgres.databases has no {name}, which a connector names; it has: {known}"])
+    place = f"postgres.databases.{name}"
+    kind, _, where = settings.databases[name].partition(":")
+    if kind == "env":
+        if where not in environ:
+            raise ConfigError([f"{place} asks for the variable {where}, which is not set"])
+        return _parsed(settings, name, environ[where].strip(), Secret(), place)
+    path = root / Path(where).expanduser()
+    try:
+        return _parsed(settings, name, path.read_text(encoding="utf-8").strip(), Secret(), place)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError([f"{place} asks for the file {path}, which cannot be read: {reason}"]) from error
+
+
+def _parsed(settings: PostgresSettings, name: str, url: str, password: Secret, place: str) -> Database:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        found = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+    except psycopg.Error as error:
+        # What it says may hold the password.
+        raise ConfigError([f"{place} is no address such as postgresql://cdc@127.0.0.1:5432/shop"]) from error
+    missing = [word for word, key in (("host", "host"), ("user", "user"), ("database", "dbname")) if not found.get(key)]
+    if missing or "," in found.get("host", "") or found.get("host", "").startswith("/"):
+        what = f"names no {missing[0]}" if missing else "must name one host, by TCP"
+        raise ConfigError([f"{place} {what}: write postgresql://USER@HOST:PORT/DATABASE"])
+    return Database(
+        name,
+        found["host"],
+        int(found.get("port") or 5432),
+        found["dbname"],
+        found["user"],
+        Secret(found.get("password", "")) or password,
+        {key: found[key] for key in _TLS if key in found},
+        settings.timeout_seconds,
+    )
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()).strip() or type(error).__name__

@@ -1,0 +1,189 @@
+"""What a database says of itself and of a table: its catalog, asked once, as plain facts."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from riverrun.model.connectors.postgres_types import PgColumn
+
+if TYPE_CHECKING:
+    import psycopg
+
+_SERVER = """
+    select current_setting('server_version_num')::int, current_setting('wal_level'),
+           current_setting('max_replication_slots')::int, current_setting('max_wal_senders')::int,
+           (select rolreplication or rolsuper from pg_roles where rolname = current_user),
+           (select rolsuper from pg_roles where rolname = current_user),
+           exists (select 1 from pg_roles where rolname = 'rds_replication' and pg_has_role(current_user, oid, 'member')),
+           (select count(*) from pg_replication_slots),
+           (select count(*) from pg_stat_replication),
+           pg_is_in_recovery()
+"""
+_TABLE = """
+    select c.oid, c.relkind::text, c.relreplident::text, pg_has_role(current_user, c.relowner, 'usage'),
+           has_table_privilege(c.oid, 'select'), has_schema_privilege(c.relnamespace, 'usage'),
+           coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0), pg_get_userbyid(c.relowner),
+           has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update')
+             and has_table_privilege(c.oid, 'delete')
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = %s and c.relname = %s
+"""
+# A domain is its base type to us, an enum its text.
+_COLUMNS = """
+    select a.attname, case
+             when t.typtype = 'e' then 'text'
+             when e.typtype = 'e' then 'text[]'
+             when t.typtype = 'd' then format_type(t.typbasetype, t.typtypmod)
+             else format_type(a.atttypid, a.atttypmod) end,
+           a.attnotnull, a.atthasdef or a.attidentity <> ''
+    from pg_attribute a join pg_type t on t.oid = a.atttypid left join pg_type e on e.oid = t.typelem and t.typlen = -1
+    where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
+"""
+_KEY = """
+    select a.attname from pg_index i
+    join lateral unnest(i.indkey) with ordinality as k(attnum, place) on true
+    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+    where i.indrelid = %s and {which} order by k.place
+"""
+_LIKE = """
+    select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.relkind in ('r', 'p') and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_'
+    order by 1 limit 500
+"""
+_SLOTS = """
+    select s.slot_name, s.plugin, s.slot_type, s.database, s.active, s.active_pid,
+           coalesce(pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_receive_lsn()
+                                    else pg_current_wal_lsn() end, s.restart_lsn), 0)::bigint,
+           s.wal_status, r.application_name, r.client_addr::text, r.usename
+    from pg_replication_slots s left join pg_stat_replication r on r.pid = s.active_pid
+"""
+_PUBLICATION = """
+    select p.oid, p.puballtables, p.pubinsert and p.pubupdate and p.pubdelete, pg_has_role(current_user, p.pubowner, 'usage')
+    from pg_publication p where p.pubname = %s
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The settings that following changes depends on. `version` is 150004 for 15.4."""
+
+    version: int
+    wal_level: str
+    max_slots: int
+    max_senders: int
+    may_replicate: bool
+    superuser: bool
+    slots: int
+    senders: int
+    standby: bool
+
+    @property
+    def words(self) -> str:
+        return f"{self.version // 10000}.{self.version % 10000}"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as it is. `identity` is Postgres's letter: d (its key), f (full), i (an index), n (nothing)."""
+
+    name: str
+    oid: int
+    kind: str
+    identity: str
+    owned: bool
+    readable: bool
+    schema_usable: bool
+    toast_bytes: int
+    owner: str
+    writable: bool
+    columns: tuple[PgColumn, ...]
+    required: frozenset[str]
+    defaulted: frozenset[str]
+    primary_key: tuple[str, ...]
+    identity_columns: tuple[str, ...]
+
+    def column(self, name: str) -> PgColumn | None:
+        return next((each for each in self.columns if each.name == name), None)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A replication slot: who reads from it, and how many bytes of the log it makes the database keep."""
+
+    name: str
+    plugin: str
+    kind: str
+    database: str
+    active: bool
+    pid: int | None
+    kept_bytes: int
+    wal_status: str
+    application: str
+    client: str
+    user: str
+
+
+@dataclass(frozen=True)
+class Publication:
+    name: str
+    all_tables: bool
+    whole: bool
+    owned: bool
+    tables: frozenset[str] = field(default_factory=frozenset)
+
+
+def server(connection: "psycopg.Connection[Any]") -> Server:
+    row = connection.execute(_SERVER).fetchone()
+    assert row is not None  # noqa: S101  -- a select without from gives a row
+    version, level, slots, senders, replicates, superuser, managed, used_slots, used_senders, standby = row
+    return Server(version, level, slots, senders, replicates or managed, superuser, used_slots, used_senders, standby)
+
+
+def table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None:
+    """The facts of a table, a view or the like; None when there is none of that name."""
+    schema, _, short = name.partition(".")
+    row = connection.execute(_TABLE, (schema, short)).fetchone()
+    if row is None:
+        return None
+    oid, kind, identity, owned, readable, usable, toast, owner, writable = row
+    found = connection.execute(_COLUMNS, (oid,)).fetchall()
+    columns = tuple(PgColumn(each[0], each[1]) for each in found)
+    primary = _key(connection, oid, "i.indisprimary")
+    replicated = {"f": tuple(each.name for each in columns), "d": primary, "n": ()}.get(identity)
+    if replicated is None:
+        replicated = _key(connection, oid, "i.indisreplident")
+    required = frozenset(each[0] for each in found if each[2])
+    defaulted = frozenset(each[0] for each in found if each[3])
+    return TableFacts(
+        name, oid, kind, identity, owned, readable, usable, toast, owner, writable,
+        columns, required, defaulted, primary, replicated,
+    )  # fmt: skip
+
+
+def _key(connection: "psycopg.Connection[Any]", oid: int, which: str) -> tuple[str, ...]:
+    rows = connection.execute(_KEY.format(which=which), (oid,)).fetchall()
+    return tuple(each[0] for each in rows)
+
+
+def table_names(connection: "psycopg.Connection[Any]") -> list[str]:
+    return [each[0] for each in connection.execute(_LIKE).fetchall()]
+
+
+def slots(connection: "psycopg.Connection[Any]") -> list[Slot]:
+    made = []
+    for row in connection.execute(_SLOTS).fetchall():
+        name, plugin, kind, database, active, pid, kept, *words = row
+        status, application, client, user = (each or "" for each in words)
+        made.append(
+            Slot(name, plugin or "", kind, database or "", active, pid, int(kept), status, application, client, user)
+        )
+    return made
+
+
+def publication(connection: "psycopg.Connection[Any]", name: str) -> Publication | None:
+    row = connection.execute(_PUBLICATION, (name,)).fetchone()
+    if row is None:
+        return None
+    listed = connection.execute(
+        "select schemaname || '.' || tablename from pg_publication_tables where pubname = %s", (name,)
+    )
+    return Publication(name, row[1], row[2], row[3], frozenset(each[0] for each in listed.fetchall()))

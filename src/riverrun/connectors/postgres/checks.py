@@ -1,0 +1,400 @@
+"""What must hold before a database is followed, all problems at once, each with the SQL that mends it.
+
+A problem ("fail") would end in no rows, wrong rows, or a source application whose updates Postgres refuses. A warning is
+worth knowing, and the pipeline runs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from riverrun.config.spec import PostgresSettings
+from riverrun.connectors.postgres import catalog
+from riverrun.connectors.postgres.address import Database, database_of
+from riverrun.connectors.postgres.columns import no_table
+from riverrun.connectors.postgres.debezium import field_types
+from riverrun.connectors.postgres.following import CHANGE_FIELDS, Followed, Following
+from riverrun.errors import ConfigError, DatabaseError
+from riverrun.model.connectors.postgres_types import PgColumn
+
+if TYPE_CHECKING:
+    import psycopg
+
+OLDEST = 120000
+# From here on, what a slot holds is worth a word.
+MUCH_WAL = 1 << 30
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. `sql` mends it; it is for a user with the rights, often not the one who logs in here."""
+
+    database: str
+    check: str
+    state: State
+    found: str
+    sql: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"{self.database}: {self.found}." + (f" → {self.sql}" if self.sql else "")
+
+
+class Checks:
+    """Findings of one database, collected."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self.all: list[Check] = []
+
+    def ok(self, check: str, found: str) -> None:
+        self.all.append(Check(self._database, check, "ok", found))
+
+    def warn(self, check: str, found: str, sql: str = "") -> None:
+        self.all.append(Check(self._database, check, "warn", found, sql))
+
+    def fail(self, check: str, found: str, sql: str = "") -> None:
+        self.all.append(Check(self._database, check, "fail", found, sql))
+
+
+def failures(found: Iterable[Check]) -> list[str]:
+    return [each.words for each in found if each.state == "fail"]
+
+
+def check_following(
+    followings: Sequence[Following], settings: PostgresSettings, root: Path, *, mend: bool = False
+) -> list[Check]:
+    """Check all databases. `mend`: make the publication, or add tables to it, where our login may and nothing is wrong."""
+    found: list[Check] = []
+    for name in dict.fromkeys(each.database for each in followings):
+        of_database = [each for each in followings if each.database == name]
+        try:
+            database = database_of(settings, name, root)
+        except ConfigError as error:
+            found += [Check(name or "postgres", "settings", "fail", problem) for problem in error.problems]
+            continue
+        checks = Checks(database.dbname)
+        try:
+            with database.connect() as connection:
+                _check_database(checks, connection, database, of_database, mend=mend)
+        except DatabaseError as error:
+            checks.fail("login", f"{error.what}: {error.found}" if error.found else error.what)
+        found += checks.all
+    return found
+
+
+def _check_database(
+    checks: Checks,
+    connection: "psycopg.Connection[Any]",
+    database: Database,
+    followings: Sequence[Following],
+    *,
+    mend: bool,
+) -> None:
+    server = catalog.server(connection)
+    checks.ok("login", f"{database.user} is logged in at {database}, Postgres {server.words}")
+    _check_server(checks, server, database)
+    slots = catalog.slots(connection)
+    ours = {each.slot for each in followings}
+    _check_slots(checks, server, slots, database, ours)
+    for following in followings:
+        usable = [_check_table(checks, connection, database, each, following) for each in following.tables]
+        _check_publication(checks, connection, following, mend=mend and all(usable) and not failures(checks.all))
+
+
+def _check_server(checks: Checks, server: catalog.Server, database: Database) -> None:
+    if server.version < OLDEST:
+        checks.fail("version", f"Postgres {server.words} is too old: 12 is the oldest that can be followed")
+    if server.standby:
+        checks.fail("server", "It is a standby, which cannot be followed: name the primary")
+    if server.wal_level != "logical":
+        checks.fail(
+            "wal_level",
+            f"wal_level is {server.wal_level}, and its log has no rows",
+            "ALTER SYSTEM SET wal_level = logical; -- and restart Postgres",
+        )
+    else:
+        checks.ok("wal_level", "wal_level is logical")
+    if server.may_replicate:
+        checks.ok("rights", f"{database.user} may replicate")
+    else:
+        checks.fail(
+            "rights", f"{database.user} may not replicate", f"ALTER ROLE {quoted(database.user)} WITH REPLICATION;"
+        )
+
+
+def _check_slots(
+    checks: Checks, server: catalog.Server, slots: Sequence[catalog.Slot], database: Database, ours: set[str]
+) -> None:
+    there = {each.name for each in slots}
+    missing = len(ours - there)
+    if server.slots + missing > server.max_slots:
+        checks.fail(
+            "slots",
+            f"All {server.max_slots} replication slots are taken ({', '.join(sorted(there))}), and {missing} more needed",
+            f"ALTER SYSTEM SET max_replication_slots = {server.slots + missing + 5}; -- and restart Postgres",
+        )
+    held = sum(1 for each in slots if each.active and each.name in ours)
+    if server.senders + len(ours) - held > server.max_senders:
+        checks.fail(
+            "senders",
+            f"All {server.max_senders} of max_wal_senders are taken",
+            f"ALTER SYSTEM SET max_wal_senders = {server.senders + len(ours) + 5}; -- and restart Postgres",
+        )
+    for slot in slots:
+        drop = f"SELECT pg_drop_replication_slot({_text(slot.name)});"
+        size = words_of(slot.kept_bytes)
+        if slot.name in ours:
+            _check_own_slot(checks, slot, database, drop, size)
+        elif slot.kind == "logical" and not slot.active:
+            left = (
+                f"The slot {slot.name} of {slot.database} was left behind: nobody reads it, and it holds {size} of log"
+            )
+            if slot.wal_status in ("lost", "unreserved"):
+                left += f" ({slot.wal_status})"
+            checks.warn("slots", left, f"{drop} -- if nobody needs it any more")
+
+
+def _check_own_slot(checks: Checks, slot: catalog.Slot, database: Database, drop: str, size: str) -> None:
+    if slot.database != database.dbname or slot.plugin != "pgoutput":
+        checks.fail("slot", f"The slot {slot.name} is {slot.plugin}'s of the database {slot.database}, not ours", drop)
+    elif slot.wal_status == "lost":
+        checks.fail(
+            "slot",
+            f"The log that the slot {slot.name} stood at is gone (max_slot_wal_keep_size): changes were lost to it",
+            f"{drop} -- then `riverrun connect remove` the connector: the next run reads all rows anew",
+        )
+    elif slot.active and slot.application and not _is_debezium(slot):
+        who = " ".join(
+            part
+            for part in (slot.application, slot.user and f"as {slot.user}", slot.client and f"from {slot.client}")
+            if part
+        )
+        checks.fail("slot", f"The slot {slot.name} is read by {who}", f"SELECT pg_terminate_backend({slot.pid});")
+    elif not slot.active and slot.kept_bytes > MUCH_WAL:
+        checks.warn("slot", f"The slot {slot.name} holds {size} of log, which is read now")
+    else:
+        checks.ok("slot", f"The slot {slot.name} is there and holds {size} of log")
+
+
+def _is_debezium(slot: catalog.Slot) -> bool:
+    return "debezium" in slot.application.lower()
+
+
+def _check_table(
+    checks: Checks,
+    connection: "psycopg.Connection[Any]",
+    database: Database,
+    each: Followed,
+    following: Following,
+) -> bool:
+    """Whether a table can be published without doing harm: Postgres refuses updates of one without a replica identity."""
+    facts = catalog.table(connection, each.table)
+    if facts is None:
+        checks.fail("table", no_table(each, connection).rstrip("."))
+        return False
+    if facts.kind not in ("r", "p"):
+        kind = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(facts.kind, "no table")
+        checks.fail("table", f"{each.table} is {kind}: only tables can be followed")
+        return False
+    before = len(failures(checks.all))
+    user = quoted(database.user)
+    if not facts.schema_usable:
+        schema = each.table.partition(".")[0]
+        checks.fail(
+            "rights", f"{database.user} may not use the schema {schema}", f"GRANT USAGE ON SCHEMA {schema} TO {user};"
+        )
+    if not facts.readable:
+        checks.fail("rights", f"{database.user} may not read {each.table}", f"GRANT SELECT ON {each.table} TO {user};")
+    _check_key(checks, each, facts, following.keys[each.name])
+    _check_identity(checks, each, facts)
+    _check_types(checks, each, facts)
+    if len(failures(checks.all)) == before:
+        left_out = [one.name for one in facts.columns if one.annotation is None]
+        also = f"; left out: {', '.join(left_out)}" if left_out else ""
+        checks.ok("table", f"{each.table} can be followed ({len(facts.columns)} columns{also})")
+        return True
+    return False
+
+
+def _check_key(checks: Checks, each: Followed, facts: catalog.TableFacts, key: tuple[str, ...]) -> None:
+    names = [one.name for one in facts.columns]
+    if absent := [one for one in key if one not in names]:
+        checks.fail(
+            "key",
+            f"{each.line}: {each.table} has no column {absent[0]}, which is to be its key; it has {', '.join(names)}",
+        )
+        return
+    unseen = [one for one in key if one not in facts.identity_columns]
+    if unseen and facts.identity != "n" and facts.identity_columns:
+        checks.fail(
+            "key",
+            f"{each.table} is keyed by {', '.join(key)} here, and its deletes only tell {', '.join(facts.identity_columns)}",
+            f"ALTER TABLE {each.table} REPLICA IDENTITY FULL;",
+        )
+
+
+def _check_identity(checks: Checks, each: Followed, facts: catalog.TableFacts) -> None:
+    full = f"ALTER TABLE {each.table} REPLICA IDENTITY FULL;"
+    if not facts.identity_columns:
+        why = "its replica identity is NOTHING" if facts.identity == "n" else "it has no primary key"
+        mend = (
+            f"ALTER TABLE {each.table} REPLICA IDENTITY DEFAULT;"
+            if facts.identity == "n" and facts.primary_key
+            else full
+        )
+        checks.fail(
+            "identity",
+            f"{each.table} does not tell which row changed: {why}. "
+            "Once it is published, Postgres refuses its updates and deletes",
+            mend,
+        )
+    elif facts.identity != "f" and facts.toast_bytes:
+        checks.fail(
+            "identity",
+            f"{each.table} has long values ({words_of(facts.toast_bytes)}), which are not in the log of an update that "
+            "leaves them as they are",
+            full,
+        )
+    elif facts.identity != "f" and not each.rows and _must_have(each) - set(facts.identity_columns):
+        missing = ", ".join(sorted(_must_have(each) - set(facts.identity_columns)))
+        checks.fail(
+            "identity",
+            f"A delete of {each.table} only tells {', '.join(facts.identity_columns)}, "
+            f"and the topic {each.topic} needs {missing}",
+            full,
+        )
+
+
+def _must_have(each: Followed) -> set[str]:
+    """Fields that a record of the topic cannot do without, or with null."""
+    if each.declared is None or each.declared.event is None:
+        return set()
+    info = msgspec.inspect.type_info(each.declared.event)
+    assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101
+    return {
+        one.encode_name for one in info.fields if one.encode_name not in CHANGE_FIELDS and not _takes_null(one.type)
+    }
+
+
+def _takes_null(info: msgspec.inspect.Type) -> bool:
+    if isinstance(info, msgspec.inspect.Metadata):
+        return _takes_null(info.type)
+    return isinstance(info, msgspec.inspect.UnionType) and info.includes_none
+
+
+# What a column's base type can be read as by a field of an event, besides its own.
+_READ_AS: Mapping[Any, tuple[type, ...]] = {
+    int: (int, float, Decimal),
+    float: (float, Decimal),
+    Decimal: (Decimal, float, int, str),
+    bool: (bool,),
+    str: (str,),
+    datetime: (datetime, str),
+    date: (date, str),
+    UUID: (UUID, str),
+    bytes: (bytes, str),
+}
+
+
+def _check_types(checks: Checks, each: Followed, facts: catalog.TableFacts) -> None:
+    """Whether the topic's event type can read what the table's columns become."""
+    if not each.rows and (taken := [name for name in CHANGE_FIELDS if facts.column(name) is not None]):
+        checks.fail("types", f"{each.table} has a column {taken[0]}, which is what a record of a change says besides")
+    if each.declared is None or each.declared.event is None:
+        return
+    must = _must_have(each)
+    for name, kind in field_types(each.declared.event).items():
+        if name in CHANGE_FIELDS and not each.rows:
+            continue
+        column = facts.column(name)
+        where = f"{each.line}: {each.declared.event.__name__}.{name}"
+        if column is None:
+            if name in must and name not in _defaults(each.declared.event):
+                checks.fail("types", f"{where} has no column in {each.table}")
+        elif (wrong := _misread(column, kind)) is not None:
+            checks.fail("types", f"{where} cannot be read from {column.type}: declare it as {wrong}")
+        elif name in must and name not in facts.required:
+            checks.warn("types", f"{where} must not be null, and {each.table}.{name} may be: such rows become dead letters",
+                        f"ALTER TABLE {each.table} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
+
+
+def _defaults(event: type[Any]) -> set[str]:
+    return {one.encode_name for one in msgspec.structs.fields(event) if not one.required}
+
+
+def _misread(column: PgColumn, kind: type | None) -> str | None:
+    """What a field should be declared as; None when it is fine, or not for us to say."""
+    annotation = column.annotation
+    if annotation is None:
+        return "nothing: this type does not come through"
+    if kind is None:
+        return None
+    if column.is_array:
+        return None if kind is list else "list"
+    if kind in _READ_AS[annotation]:
+        return None
+    return str(annotation.__name__)
+
+
+def _check_publication(
+    checks: Checks, connection: "psycopg.Connection[Any]", following: Following, *, mend: bool
+) -> None:
+    name = following.slot
+    wanted = [each.table for each in following.tables]
+    there = catalog.publication(connection, name)
+    if there is None:
+        sql = f"CREATE PUBLICATION {name} FOR TABLE {', '.join(wanted)} WITH (publish_via_partition_root = true);"
+        _mended(checks, connection, f"There is no publication {name}", sql, mend=mend)
+        return
+    if not there.whole:
+        sql = f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');"
+        _mended(checks, connection, f"The publication {name} leaves out inserts, updates or deletes", sql, mend=mend)
+    if missing := [each for each in wanted if each not in there.tables and not there.all_tables]:
+        sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(missing)};"
+        _mended(checks, connection, f"The publication {name} does not have {', '.join(missing)}", sql, mend=mend)
+    elif there.whole:
+        checks.ok("publication", f"The publication {name} has all {len(wanted)} tables")
+
+
+def _mended(checks: Checks, connection: "psycopg.Connection[Any]", found: str, sql: str, *, mend: bool) -> None:
+    import psycopg
+
+    if not mend:
+        # Where nothing else is wrong, a run makes it.
+        if failures(checks.all):
+            checks.warn("publication", found, sql)
+        else:
+            checks.ok("publication", f"{found}: `riverrun run` makes it where it may")
+        return
+    try:
+        connection.execute(sql)
+    except psycopg.errors.InsufficientPrivilege as error:
+        checks.fail("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
+    else:
+        checks.ok("publication", f"{found}: made now")
+
+
+def quoted(name: str) -> str:
+    """A name as SQL."""
+    plain = name.isascii() and name.islower() and name.replace("_", "a").isalnum() and not name[0].isdigit()
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def words_of(size: int) -> str:
+    """Bytes for people."""
+    for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"

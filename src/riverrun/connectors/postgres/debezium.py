@@ -1,0 +1,227 @@
+"""What Debezium is told of the tables that an app follows. Why these settings: docs/decisions/0015-postgres.md."""
+
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Any
+
+import msgspec
+
+from riverrun.config.secret import Secret
+from riverrun.config.spec import PostgresSettings
+from riverrun.connectors.postgres.address import Database
+from riverrun.connectors.postgres.columns import Known
+from riverrun.connectors.postgres.following import Followed, Following
+from riverrun.model.connectors.postgres_types import PgColumn
+
+HEARTBEAT = "riverrun.heartbeat"
+_UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
+_KAFKA = "org.apache.kafka.connect.transforms"
+_DAY, _DAY_UTC = "yyyy-MM-dd", "yyyy-MM-dd'Z'"
+_MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+_TLS = {"sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey"}
+_EXACT = ("numeric", "decimal", "money")
+# What a whole number of an event type may be read from besides.
+_NULL = {"replace.null.with.default": "false"}
+
+
+def connector_config(
+    following: Following, database: Database, settings: PostgresSettings, known: Mapping[str, Known]
+) -> dict[str, str | Secret]:
+    """The connector's configuration. `known` has the columns of the tables, by `Followed.name`, where they are known."""
+    snapshots = {each.source.snapshot for each in following.tables}
+    found: dict[str, str | Secret] = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "tasks.max": "1",
+        # A record is there once, whatever is killed: positions and records are one transaction.
+        "exactly.once.support": "required",
+        "database.hostname": database.host,
+        "database.port": str(database.port),
+        "database.user": database.user,
+        "database.password": database.password,
+        "database.dbname": database.dbname,
+        **{f"database.{ours}": database.tls[theirs] for theirs, ours in _TLS.items() if theirs in database.tls},
+        "topic.prefix": following.prefix,
+        "table.include.list": ",".join(re.escape(each.table) for each in following.tables),
+        "message.key.columns": ";".join(
+            f"{re.escape(each.table)}:{','.join(following.keys[each.name])}" for each in following.tables
+        ),
+        "plugin.name": "pgoutput",
+        "slot.name": following.slot,
+        "slot.drop.on.stop": "false",
+        "publication.name": following.slot,
+        # Made by us before: what autocreate makes depends on rights, and its errors help nobody.
+        "publication.autocreate.mode": "disabled",
+        "snapshot.mode": "initial" if snapshots == {True} else "no_data",
+        # The database is not held up while rows are read: changes made meanwhile come after them.
+        "snapshot.isolation.mode": "repeatable_read",
+        "decimal.handling.mode": "string",
+        "time.precision.mode": "isostring",
+        "interval.handling.mode": "string",
+        "hstore.handling.mode": "json",
+        "binary.handling.mode": "base64",
+        # The delete itself becomes the tombstone, or a record of its own.
+        "tombstones.on.delete": "false",
+        "skipped.operations": "t",
+        "poll.interval.ms": str(settings.poll_ms),
+        "max.batch.size": "4096",
+        "max.queue.size": "16384",
+        # The slot would hold all of the log of a database where only other tables change.
+        "heartbeat.interval.ms": str(settings.heartbeat_seconds * 1000),
+        "heartbeat.action.query": f"select pg_logical_emit_message(true, '{HEARTBEAT}', '')",
+        "message.prefix.exclude.list": re.escape(HEARTBEAT),
+        "topic.heartbeat.prefix": "riverrun.heartbeat",
+        "topic.creation.default.partitions": "1",
+        "topic.creation.default.replication.factor": "-1",
+        "errors.max.retries": "-1",
+        "retriable.restart.connector.wait.ms": "3000",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        **{f"value.converter.{name}": value for name, value in _NULL.items()},
+        **_key_converter(composite=following.composite),
+        **_transforms(following, known),
+    }
+    return found
+
+
+def _key_converter(*, composite: bool) -> dict[str, str]:
+    if not composite:
+        return {"key.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    return {"key.converter": "org.apache.kafka.connect.json.JsonConverter", "key.converter.schemas.enable": "false"}
+
+
+class _Chain:
+    """Transforms in their order, and the predicates that choose their records."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._names: list[str] = []
+        self._predicates: dict[str, str] = {}
+        self._config: dict[str, str] = {}
+
+    def add(self, kind: str, config: Mapping[str, str], only: str = "", negate: bool = False) -> None:
+        name = f"t{len(self._names)}"
+        self._names.append(name)
+        said = {"type": kind, **config}
+        if only:
+            said |= {"predicate": only} | ({"negate": "true"} if negate else {})
+        self._config |= {f"transforms.{name}.{key}": value for key, value in said.items()}
+
+    def predicate(self, name: str, tables: list[Followed]) -> str:
+        """Records of these tables, by the topic that Debezium calls them before they are routed."""
+        listed = "|".join(re.escape(each.table) for each in tables)
+        self._predicates |= {
+            f"predicates.{name}.type": f"{_KAFKA}.predicates.TopicNameMatches",
+            f"predicates.{name}.pattern": f"{re.escape(self._prefix)}\\.({listed})",
+        }
+        return name
+
+    def config(self) -> dict[str, str]:
+        names = dict.fromkeys(key.split(".")[1] for key in self._predicates)
+        return {
+            "transforms": ",".join(self._names),
+            **({"predicates": ",".join(names)} if names else {}),
+            **self._config,
+            **self._predicates,
+        }
+
+
+def _transforms(following: Following, known: Mapping[str, Known]) -> dict[str, str]:
+    chain = _Chain(following.prefix)
+    rows = [each for each in following.tables if each.rows]
+    changes = [each for each in following.tables if not each.rows]
+    if rows:
+        which = chain.predicate("rows", rows)
+        chain.add(_UNWRAP, {"delete.tombstone.handling.mode": "delete-to-tombstone", **_NULL}, which)
+    if changes:
+        which = chain.predicate("changes", changes)
+        # `add.fields` with names of our own; a record of a delete has the row as it was.
+        added = "op:change,source.ts_ms:changed_at,source.lsn:lsn"
+        chain.add(
+            _UNWRAP,
+            {"delete.tombstone.handling.mode": "rewrite", "add.fields": added, "add.fields.prefix": "", **_NULL},
+            which,
+        )
+        chain.add(f"{_KAFKA}.ReplaceField$Value", {"exclude": "__deleted", **_NULL}, which)
+        chain.add(
+            f"{_KAFKA}.TimestampConverter$Value",
+            {"field": "changed_at", "target.type": "string", "format": _MOMENT, **_NULL},
+            which,
+        )
+    for number, each in enumerate(following.tables):
+        _of_table(chain, each, following, known.get(each.name), f"table{number}")
+    for each in following.tables:
+        regex = f"{re.escape(following.prefix)}\\.{re.escape(each.table)}"
+        chain.add(f"{_KAFKA}.RegexRouter", {"regex": regex, "replacement": each.topic})
+    return chain.config()
+
+
+def _of_table(chain: _Chain, each: Followed, following: Following, known: Known | None, name: str) -> None:
+    columns = {one.name: one for one in (known.columns if known is not None else ())}
+    dates = [one.name for one in columns.values() if one.base == "date" and not one.is_array]
+    casts = casts_of(each, columns)
+    which = ""
+
+    def only() -> str:
+        nonlocal which
+        which = which or chain.predicate(name, [each])
+        return which
+
+    if not following.composite:
+        chain.add(f"{_KAFKA}.ExtractField$Key", {"field": following.keys[each.name][0], **_NULL}, only())
+    for column in dates:
+        # Debezium writes a day as 2026-01-31Z, which no reader of dates takes.
+        shared = {"field": column, **_NULL}
+        convert = f"{_KAFKA}.TimestampConverter$Value"
+        chain.add(convert, {**shared, "target.type": "Date", "format": _DAY_UTC}, only())
+        chain.add(convert, {**shared, "target.type": "string", "format": _DAY}, only())
+    if casts:
+        spec = ",".join(f"{column}:{kind}" for column, kind in casts.items())
+        chain.add(f"{_KAFKA}.Cast$Value", {"spec": spec, **_NULL}, only())
+
+
+def casts_of(each: Followed, columns: Mapping[str, PgColumn]) -> dict[str, str]:
+    """Exact numbers that the topic's event type has as float or int: numbers on the way, too."""
+    if each.declared is None or each.declared.event is None:
+        return {}
+    found = {}
+    for name, kind in field_types(each.declared.event).items():
+        column = columns.get(name)
+        if column is not None and column.base in _EXACT and not column.is_array and kind in (float, int):
+            found[name] = "float64" if kind is float else "int64"
+    return found
+
+
+def field_types(event: type[Any]) -> dict[str, type | None]:
+    """The plain Python type of each field of an event by its name in records, without constraints; None: another."""
+    found: dict[str, type | None] = {}
+    info = msgspec.inspect.type_info(event)
+    assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101  -- an event class is a struct
+    for each in info.fields:
+        found[each.encode_name] = _plain(each.type)
+    return found
+
+
+def _plain(info: msgspec.inspect.Type) -> type | None:
+    from decimal import Decimal
+    from uuid import UUID
+
+    if isinstance(info, msgspec.inspect.Metadata):
+        return _plain(info.type)
+    if isinstance(info, msgspec.inspect.UnionType):
+        members = [one for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
+        return _plain(members[0]) if len(members) == 1 else None
+    kinds: dict[type, type] = {
+        msgspec.inspect.FloatType: float,
+        msgspec.inspect.IntType: int,
+        msgspec.inspect.StrType: str,
+        msgspec.inspect.BoolType: bool,
+        msgspec.inspect.BytesType: bytes,
+        msgspec.inspect.DecimalType: Decimal,
+        msgspec.inspect.DateTimeType: datetime,
+        msgspec.inspect.DateType: date,
+        msgspec.inspect.UUIDType: UUID,
+        msgspec.inspect.ListType: list,
+        msgspec.inspect.DictType: dict,
+    }
+    return kinds.get(type(info))

@@ -1,0 +1,118 @@
+"""Which tables of which databases an app follows, and by what names: one connector, slot and publication per database.
+
+Tables whose key has several columns are followed by a connector of their own: the key of their records is a JSON object,
+that of the others is plain text, as a producer's is, and Connect writes all keys of a connector the same way.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from riverrun.model.connector import Fed
+from riverrun.model.connectors.postgres import postgres
+from riverrun.model.topic import Topic
+
+if TYPE_CHECKING:
+    from riverrun.app import App
+
+# Postgres cuts longer names off.
+_LONGEST = 63
+# What a stream of changes says besides the row's columns.
+CHANGE_FIELDS = ("change", "changed_at", "lsn")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One table and the topic that its changes go to. `rows`: the newest row of each key counts, a delete removes it; else
+    each change is a record of its own, a delete too."""
+
+    name: str
+    source: postgres
+    topic: str
+    rows: bool
+    line: str
+    # What the topic's records are to be read as, where the pipeline file says it.
+    declared: Topic[Any] | None = None
+
+    @property
+    def table(self) -> str:
+        return self.source.table
+
+    @property
+    def declared_key(self) -> tuple[str, ...]:
+        """The key, as far as the pipeline file says it."""
+        if self.source.keys:
+            return self.source.keys
+        schema = self.declared.schema if self.declared is not None else None
+        return (schema.key_field,) if schema is not None and schema.key_field is not None else ()
+
+
+@dataclass(frozen=True)
+class Following:
+    """One Debezium connector: the tables of a database, and the key's columns of each."""
+
+    app: str
+    database: str
+    tables: tuple[Followed, ...]
+    keys: Mapping[str, tuple[str, ...]]
+    composite: bool = False
+
+    @property
+    def _stem(self) -> str:
+        return (
+            f"{self.app}.postgres{'.' + self.database if self.database else ''}{'.composite' if self.composite else ''}"
+        )
+
+    @property
+    def connector(self) -> str:
+        """Its name in Connect."""
+        return self._stem
+
+    @property
+    def slot(self) -> str:
+        """The replication slot's and the publication's name: lower case, digits and underscores."""
+        return database_name(self._stem)
+
+    @property
+    def prefix(self) -> str:
+        """What Debezium calls the database; its topics begin so, until they are routed to ours."""
+        return f"riverrun.{self._stem}"
+
+
+def database_name(stem: str) -> str:
+    """A name that Postgres takes without quotes, different for different stems."""
+    plain = re.sub(r"[^a-z0-9]+", "_", f"riverrun_{stem}".lower())
+    if plain == f"riverrun_{stem}".replace(".", "_") and len(plain) <= _LONGEST:
+        return plain
+    digest = hashlib.sha256(stem.encode()).hexdigest()[:8]
+    return f"{plain[: _LONGEST - 9]}_{digest}"
+
+
+def followed_by(app: "App") -> list[Followed]:
+    """All tables of databases that an app follows, in the order of the file."""
+    found = []
+    for fed in app.sources.values():
+        if isinstance(fed.source, postgres):
+            own = is_own_table(app, fed)
+            topic = app.topics.get(fed.topic)
+            rows = own or (topic is not None and topic.compact)
+            found.append(Followed(fed.name, fed.source, fed.topic, rows, str(fed.line), None if own else topic))
+    return found
+
+
+def is_own_table(app: "App", fed: Fed) -> bool:
+    """Whether a source was declared by `app.table`, which makes the topic."""
+    return fed.name in app.tables and fed.topic == f"{app.name}.{fed.name}"
+
+
+def grouped(app: str, tables: Sequence[Followed], keys: Mapping[str, tuple[str, ...]]) -> list[Following]:
+    """The connectors. `keys` has the key's columns of every table, by `Followed.name`."""
+    groups: dict[tuple[str, bool], list[Followed]] = {}
+    for each in tables:
+        groups.setdefault((each.source.database, len(keys[each.name]) > 1), []).append(each)
+    return [
+        Following(app, database, tuple(members), {each.name: keys[each.name] for each in members}, composite)
+        for (database, composite), members in groups.items()
+    ]

@@ -1,0 +1,240 @@
+"""What is checked before a database is followed, on a real Postgres: each problem with the SQL that mends it, which does."""
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import riverrun
+from riverrun.config import Project, Secret
+from riverrun.config.spec import PostgresSettings
+from riverrun.connectors.postgres.checks import Check, check_following
+from riverrun.connectors.postgres.columns import resolve
+from riverrun.connectors.postgres.following import followed_by, grouped
+from riverrun.connectors.postgres.wanted import followings_of, source_configs
+from riverrun.errors import DatabaseNotReadyError, DatabaseRefusedError, DatabaseUnreachableError
+from support.postgres import TestPostgres
+
+HOUSES = "create table houses(house_id text primary key, street text); alter table houses owner to cdc"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TestPostgres]:
+    with TestPostgres() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: TestPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = f"d{zlib.crc32(request.node.name.encode())}"
+    yield name
+    for (slot,) in server.run(f"select slot_name from pg_replication_slots where database = '{name}'"):  # noqa: S608
+        server.run(f"select pg_drop_replication_slot('{slot}')")
+    server.run(f"drop database if exists {name} with (force)")
+
+
+def settings_of(url: str, password: str = "cdc") -> PostgresSettings:  # noqa: S107
+    return PostgresSettings(url=url, password=Secret(password), timeout_seconds=5)
+
+
+def table_app(key: str | tuple[str, ...] = ()) -> riverrun.App:
+    app = riverrun.App("meters")
+    app.table("houses", riverrun.postgres("houses"), key=key)
+    return app
+
+
+def checked(app: riverrun.App, url: str, root: Path, *, mend: bool = False) -> list[Check]:
+    settings = settings_of(url)
+    keys = resolve(app, settings, Project(root), fresh=True)
+    return check_following(grouped(app.name, followed_by(app), keys), settings, root, mend=mend)
+
+
+def only(found: list[Check], state: str) -> list[Check]:
+    return [each for each in found if each.state == state]
+
+
+def mends(
+    server: TestPostgres, database: str, problem: Check, again: Callable[[], list[Check]], *, restart: bool = False
+) -> None:
+    """The SQL of a problem is SQL, and afterwards the problem is gone."""
+    server.run(*[each for each in problem.sql.partition(" --")[0].split(";") if each.strip()], database=database)
+    if restart:
+        server.restart()
+    assert problem.check not in {each.check for each in only(again(), "fail")}
+
+
+def test_a_database_that_is_ready_is_followed_and_the_publication_made(
+    server: TestPostgres, database: str, tmp_path: Path
+) -> None:
+    url = server.shop(database, HOUSES)
+    before = checked(table_app(), url, tmp_path)
+    assert {each.state for each in before} == {"ok"}
+    app = table_app()
+    project = Project(tmp_path)
+    followings = followings_of(app, settings_of(url), project)
+    (config,) = source_configs(followings, settings_of(url), project).values()
+    assert config["publication.name"] == "riverrun_meters_postgres"
+    made = server.run("select pubname, tablename from pg_publication_tables", database=database)
+    assert made == [("riverrun_meters_postgres", "houses")]
+    assert "has all 1 tables" in str(checked(table_app(), url, tmp_path, mend=True))
+
+
+def test_a_publication_gets_the_tables_it_lacks(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES, "create table streets(id int primary key); alter table streets owner to cdc")
+    assert not only(checked(table_app(), url, tmp_path, mend=True), "fail")
+    app = table_app()
+    app.table("streets", riverrun.postgres("streets"))
+    assert "does not have public.streets: made now" in str(checked(app, url, tmp_path, mend=True))
+
+
+def test_rights_and_publications_that_our_login_may_not_have(
+    server: TestPostgres, database: str, tmp_path: Path
+) -> None:
+    url = server.shop(database, "create schema s; create table s.houses(house_id text primary key)", user="reader")
+    server.run("alter role reader noreplication")
+    app = riverrun.App("meters")
+    app.table("houses", riverrun.postgres("s.houses", columns="house_id text"), key="house_id")
+
+    def again() -> list[Check]:
+        followings = grouped("meters", followed_by(app), {"houses": ("house_id",)})
+        return check_following(followings, settings_of(url, "reader"), tmp_path, mend=True)
+
+    problems = only(again(), "fail")
+    assert [each.sql for each in problems] == [
+        "ALTER ROLE reader WITH REPLICATION;",
+        "GRANT USAGE ON SCHEMA s TO reader;",
+        "GRANT SELECT ON s.houses TO reader;",
+    ]
+    for each in problems:
+        server.run(each.sql, database=database)
+    (last,) = only(again(), "fail")
+    assert last.check == "publication"
+    assert last.sql.startswith("CREATE PUBLICATION riverrun_meters_postgres FOR TABLE s.houses")
+    mends(server, database, last, again)
+
+
+def test_a_table_that_is_not_there_and_one_that_is_none(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES.replace("houses", "house"))
+    with pytest.raises(DatabaseNotReadyError, match=r"no table public\.houses.*Did you mean public\.house\?"):
+        checked(table_app(), url, tmp_path)
+    server.run("create view houses as select * from house; alter view houses owner to cdc", database=database)
+    (problem,) = only(checked(table_app("house_id"), url, tmp_path), "fail")
+    assert "public.houses is a view" in problem.found
+
+
+def test_a_table_without_a_key(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, "create table houses(house_id text, street text); alter table houses owner to cdc")
+    with pytest.raises(DatabaseNotReadyError, match="has no primary key: say key="):
+        checked(table_app(), url, tmp_path)
+    (problem,) = only(checked(table_app("house_id"), url, tmp_path, mend=True), "fail")
+    assert "Postgres refuses its updates and deletes" in problem.found
+    # Nothing was published: the source application goes on as before.
+    server.run("insert into houses values ('a', 'b')", "update houses set street = 'c'", database=database)
+    mends(server, database, problem, lambda: checked(table_app("house_id"), url, tmp_path))
+
+
+def test_a_key_that_deletes_do_not_tell(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES)
+    (problem,) = only(checked(table_app("street"), url, tmp_path), "fail")
+    assert "deletes only tell house_id" in problem.found
+    mends(server, database, problem, lambda: checked(table_app("street"), url, tmp_path))
+
+
+def test_long_values_that_an_update_does_not_tell(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES)
+    server.run(
+        "alter table houses alter column street set storage external",
+        "insert into houses values ('a', repeat('long ', 2000))",
+        database=database,
+    )
+    (problem,) = only(checked(table_app(), url, tmp_path), "fail")
+    assert "long values" in problem.found
+    mends(server, database, problem, lambda: checked(table_app(), url, tmp_path))
+
+
+class Payment(riverrun.Event):
+    id: int = riverrun.key()
+    amount: float
+    at: int
+    gone: str
+
+
+def test_an_event_type_that_does_not_fit_the_table(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(
+        database,
+        "create table payments(id bigint primary key, amount numeric(9,2), at timestamptz not null, change text)",
+        "alter table payments owner to cdc",
+    )
+    app = riverrun.App("bank")
+    app.source(app.topic("payments", Payment), riverrun.postgres("payments"))
+    said = " ".join(each.words for each in only(checked(app, url, tmp_path), "fail"))
+    assert "Payment.at cannot be read from timestamp with time zone: declare it as datetime" in said
+    assert "Payment.gone has no column in public.payments" in said
+    assert "has a column change" in said
+    assert "only tells id, and the topic payments needs amount, at, gone" in said
+    (warned,) = only(checked(app, url, tmp_path), "warn")[:1]
+    assert "Payment.amount must not be null" in warned.found
+
+
+def test_slots_left_behind_taken_and_lost(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES)
+    server.run("select pg_create_logical_replication_slot('old_pipeline', 'pgoutput')", database=database)
+    (left,) = [each for each in only(checked(table_app(), url, tmp_path), "warn") if database in each.found]
+    assert "The slot old_pipeline" in left.found
+    assert "nobody reads it, and it holds" in left.found
+    mends(server, database, left, lambda: checked(table_app(), url, tmp_path))
+    server.run(
+        "select pg_create_logical_replication_slot('riverrun_meters_postgres', 'test_decoding')", database=database
+    )
+    (problem,) = only(checked(table_app(), url, tmp_path), "fail")
+    assert "is test_decoding's" in problem.found
+    mends(server, database, problem, lambda: checked(table_app(), url, tmp_path))
+
+
+def test_a_server_that_has_no_room_and_no_rows_in_its_log(tmp_path: Path) -> None:
+    with TestPostgres({"wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "0"}) as server:
+        url = server.shop("shop", HOUSES)
+        server.run("select pg_create_physical_replication_slot('standby')")
+        problems = only(checked(table_app(), url, tmp_path), "fail")
+        assert [each.check for each in problems] == ["wal_level", "slots", "senders"]
+        assert "All 1 replication slots are taken (standby)" in problems[1].found
+        for each in problems:
+            server.run(each.sql.partition(";")[0])
+        assert "ALTER SYSTEM" in problems[0].sql
+        # What the command line says goes before ALTER SYSTEM: without it, the settings hold from the next start on.
+        server.forget_settings("wal_level", "max_replication_slots", "max_wal_senders")
+        server.restart()
+        assert not only(checked(table_app(), url, tmp_path), "fail")
+
+
+def test_a_database_that_is_away_or_does_not_let_us_in(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, HOUSES)
+    with pytest.raises(DatabaseRefusedError, match="does not let cdc in") as caught:
+        resolve(table_app(), settings_of(url, "wrong hush"), Project(tmp_path))
+    assert "wrong hush" not in str(caught.value)
+    with pytest.raises(DatabaseRefusedError, match="does not exist"):
+        resolve(table_app(), settings_of(url.replace(database, "nowhere")), Project(tmp_path))
+    gone = url.replace(f":{server.port}", ":1")
+    with pytest.raises(DatabaseUnreachableError, match="does not answer"):
+        resolve(table_app(), settings_of(gone), Project(tmp_path))
+    app = table_app()
+    resolve(app, settings_of(url), Project(tmp_path))
+    told: list[str] = []
+    followings = followings_of(app, settings_of(gone), Project(tmp_path), told.append)
+    assert source_configs(followings, settings_of(gone), Project(tmp_path), notice=told.append)
+    assert any("does not answer" in each for each in told)
+
+
+def test_domains_and_enums_are_what_they_are_made_of(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(
+        database,
+        "create type mood as enum ('good', 'bad'); create domain price as numeric(9,2)",
+        "create table houses(house_id text primary key, m mood, ms mood[], p price, at point)",
+        "alter table houses owner to cdc",
+    )
+    app = table_app()
+    assert "left out: at" in str(checked(app, url, tmp_path))
+    event = app.topics["meters.houses"].event
+    assert event is not None
+    assert event.__struct_fields__ == ("house_id", "m", "ms", "p")

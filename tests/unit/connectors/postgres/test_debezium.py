@@ -1,0 +1,136 @@
+"""What Debezium is told: names, routes, and which rows become what."""
+
+from pathlib import Path
+
+import pytest
+
+import riverrun
+from riverrun.config import Project, Secret
+from riverrun.config.spec import PostgresSettings
+from riverrun.connectors.postgres.address import database_of
+from riverrun.connectors.postgres.columns import Known, Memory, place_of, resolve
+from riverrun.connectors.postgres.debezium import connector_config
+from riverrun.connectors.postgres.following import database_name, followed_by, grouped
+from riverrun.connectors.postgres.wanted import followings_of
+from riverrun.errors import ConfigError, DatabaseNotReadyError, DatabaseUnreachableError
+from riverrun.model.connectors.postgres_types import PgColumn, columns_of
+from riverrun.model.topic import Topic
+
+URL = "postgresql://cdc@127.0.0.1:1/shop"
+SETTINGS = PostgresSettings(url=URL, password=Secret("hush"), timeout_seconds=1)
+
+
+class Payment(riverrun.Event):
+    id: int = riverrun.key()
+    amount: float
+    fee: int
+
+
+def shop() -> riverrun.App:
+    app = riverrun.App("shop")
+    payments = app.topic("payments", Payment)
+    app.table("houses", riverrun.postgres("houses", columns="id text, since date"), key="id")
+    app.table("prices", riverrun.postgres("prices", columns="day date, area text"), key=("day", "area"))
+    app.source(payments, riverrun.postgres("bank.payments"))
+    return app
+
+
+def known(app: riverrun.App) -> dict[str, Known]:
+    text = {
+        "houses": "id text, since date",
+        "prices": "day date, area text",
+        "payments": "id bigint, amount numeric, fee numeric",
+    }
+    return {each.name: Known(columns_of(text[each.name], each.table), ("id",)) for each in followed_by(app)}
+
+
+def test_one_connector_per_database_and_one_for_keys_of_several_columns(tmp_path: Path) -> None:
+    app = shop()
+    plain, composite = grouped("shop", followed_by(app), resolve(app, SETTINGS, Project(tmp_path)))
+    assert [each.table for each in plain.tables] == ["public.houses", "bank.payments"]
+    assert (plain.connector, plain.slot) == ("shop.postgres", "riverrun_shop_postgres")
+    assert (composite.connector, composite.slot) == ("shop.postgres.composite", "riverrun_shop_postgres_composite")
+    config = connector_config(plain, database_of(SETTINGS, "", tmp_path), SETTINGS, known(app))
+    assert config["table.include.list"] == r"public\.houses,bank\.payments"
+    assert config["key.converter"] == "org.apache.kafka.connect.storage.StringConverter"
+    assert config["database.password"] == Secret("hush")
+    assert "hush" not in str(config)
+    transforms = [config[f"transforms.{each}.type"] for each in str(config["transforms"]).split(",")]
+    assert [str(each).rpartition(".")[2] for each in transforms] == [
+        "ExtractNewRecordState",  # rows
+        "ExtractNewRecordState",  # changes
+        "ReplaceField$Value",
+        "TimestampConverter$Value",
+        "ExtractField$Key",  # houses
+        "TimestampConverter$Value",
+        "TimestampConverter$Value",
+        "ExtractField$Key",  # payments
+        "Cast$Value",
+        "RegexRouter",
+        "RegexRouter",
+    ]
+    assert config["transforms.t8.spec"] == "amount:float64,fee:int64"
+    assert (config["transforms.t9.replacement"], config["transforms.t10.replacement"]) == ("shop.houses", "payments")
+    both = connector_config(composite, database_of(SETTINGS, "", tmp_path), SETTINGS, known(app))
+    assert both["key.converter.schemas.enable"] == "false"
+    assert both["message.key.columns"] == r"public\.prices:day,area"
+
+
+def test_names_fit_postgres_and_differ() -> None:
+    assert database_name("Shop.postgres") != database_name("shop.postgres")
+    assert database_name("a-b.postgres") != database_name("a_b.postgres")
+    assert len(database_name("x" * 200)) <= 63
+
+
+def test_columns_are_remembered_and_asked_for_only_when_they_are_not(tmp_path: Path) -> None:
+    app = riverrun.App("meters")
+    app.table("houses", riverrun.postgres("houses"))
+    project = Project(tmp_path)
+    with pytest.raises(DatabaseUnreachableError) as caught:
+        resolve(app, SETTINGS, project)
+    assert "The columns of public.houses are not known" in str(caught.value)
+    assert "columns=" in str(caught.value)
+    found = Known((PgColumn("house_id", "text"), PgColumn("place", "point")), ("house_id",))
+    Memory(project).add({place_of(followed_by(app)[0]): found})
+    assert resolve(app, SETTINGS, project) == {"houses": ("house_id",)}
+    topic = app.tables["houses"].source
+    assert isinstance(topic, Topic)
+    assert topic.event is not None
+    assert topic.event.__struct_fields__ == ("house_id",)
+    told: list[str] = []
+    resolve(app, SETTINGS, project, fresh=True, notice=told.append)
+    assert "taken to be as they were" in told[0]
+    (project.home / "postgres.json").write_text("{]")
+    assert Memory(project).read() == {}
+
+
+def test_a_table_is_followed_once(tmp_path: Path) -> None:
+    app = shop()
+    app.table("again", riverrun.postgres("public.houses", columns="id text"), key="id")
+    with pytest.raises(DatabaseNotReadyError, match=r"public\.houses is followed already"):
+        followings_of(app, SETTINGS, Project(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "said"),
+    [
+        (PostgresSettings(), "", "postgres.url is not set"),
+        (PostgresSettings(url="postgresql:///shop"), "", "names no host"),
+        (PostgresSettings(url=URL), "crm", "has no crm"),
+        (PostgresSettings(databases={"crm": "env:CRM"}), "crm", "the variable CRM, which is not set"),
+        (PostgresSettings(databases={"crm": "file:no.txt"}), "crm", "which cannot be read"),
+    ],
+)
+def test_a_database_that_the_settings_do_not_have(
+    settings: PostgresSettings, name: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        database_of(settings, name, tmp_path, {})
+
+
+def test_a_named_database_brings_its_password(tmp_path: Path) -> None:
+    url = "postgresql://crm:se%40cret@db.example/crm?sslmode=require"
+    found = database_of(PostgresSettings(databases={"crm": "env:CRM"}), "crm", tmp_path, {"CRM": url})
+    assert (found.host, found.port, found.user, found.password.reveal()) == ("db.example", 5432, "crm", "se@cret")
+    assert found.tls == {"sslmode": "require"}
+    assert "se@cret" not in repr(found)
