@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from riverrun.cli.connect_check import check
 from riverrun.cli.context import confirm, loaded
 from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
@@ -38,6 +39,9 @@ def connect(ctx: click.Context, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is None:
         _list(as_json)
+
+
+connect.add_command(check)
 
 
 def _open() -> "tuple[Loaded, ConnectClient]":

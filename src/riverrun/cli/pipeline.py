@@ -178,7 +178,7 @@ def _compiled(
     help="Where results are kept as tables. [default: store.kind]",
 )
 @click.option("--alerts/--no-alerts", "alerts_wanted", default=True, help="Whether people are told. Never at batch.")
-def run(
+def run(  # noqa: PLR0915  -- what it starts, in order
     *,
     file: str | None,
     speed: Any,
@@ -195,13 +195,14 @@ def run(
     """Run all streams of a pipeline file until Ctrl-C; at the speed batch, until they are done.
 
     Starts Kafka if the project has none, and stops it at the end if it was started here; the store too, so that results can
-    be asked for with `riverrun query`, and what sends the app's alerts. Makes the topics, runs the streams, shows a live
-    table, and starts a stream again when something around it failed.
+    be asked for with `riverrun query`, what sends the app's alerts, and Kafka Connect where a connector needs it. Makes the
+    topics, runs the streams, shows a live table, and starts a stream again when something around it failed.
     """
     from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
     from riverrun.cli.alerting import alerts_beside, check_channels
+    from riverrun.cli.connect_beside import connect_beside, needs_connect, sink_configs_of, source_configs_of
     from riverrun.cli.connecting import connectors_beside
     from riverrun.cli.storing import store_beside
     from riverrun.config.stream_state import StreamState
@@ -210,6 +211,7 @@ def run(
 
     settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
     app = _app(settings, file)
+    configs = source_configs_of(settings, app)
     found = checked_graph(app)
     with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
     if with_alerts:
@@ -219,7 +221,7 @@ def run(
         spark: Any = None
         outdated = False
         try:
-            with _working("Starting Spark and Kafka"), kafka_of(settings) as connection:
+            with _working("Starting Spark and Kafka"), kafka_of(settings, connect=needs_connect(app)) as connection:
                 spark = starting.result()
                 with _board() as board, stop_on_signals() as stop:
                     pipeline = Pipeline(
@@ -236,14 +238,16 @@ def run(
                         notice=board.notice,
                     )
                     _tell_plan(pipeline.plan, board.notice)
+                    configs |= sink_configs_of(settings, pipeline.done, board.notice)
                     pipeline.prepare()
                     with (
                         store_beside(settings, app.file, connection.bootstrap_servers, board.notice) as store,
                         alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
+                        connect_beside(settings, app, configs, board.notice) as connect,
                         connectors_beside(settings, app, connection, board.notice) as connectors,
                         ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
                     ):
-                        beside = [each for each in (store, alerts, connectors) if each is not None]
+                        beside = [each for each in (store, alerts, connect, connectors) if each is not None]
                         pipeline.progress.address = server.start()
                         pipeline.progress.pid = os.getpid()
                         board.notice(f"metrics at {pipeline.progress.address}/metrics")

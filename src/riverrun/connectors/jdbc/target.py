@@ -1,0 +1,143 @@
+"""The table that a sink writes: created where it is not there, else compared with what is to be written."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from riverrun.connectors.postgres import catalog
+from riverrun.connectors.postgres.address import Database
+from riverrun.connectors.postgres.checks import quoted
+from riverrun.model.connectors.jdbc import jdbc
+from riverrun.model.connectors.postgres_types import base_of
+from riverrun.model.table import Column, TableSpec
+
+if TYPE_CHECKING:
+    import psycopg
+
+# A column's type in Postgres, and what an existing column may be besides.
+_TYPES = {
+    "text": "text",
+    "boolean": "boolean",
+    "bigint": "bigint",
+    "double": "double precision",
+    "timestamp": "timestamp with time zone",
+    "date": "date",
+}
+_ALSO = {
+    "text": {"text", "character varying", "character", "citext", "uuid", "json", "jsonb", "inet", "bytea"},
+    "bigint": {"bigint", "integer", "smallint", "numeric"},
+    "double": {"double precision", "real", "numeric"},
+    "timestamp": {"timestamp with time zone", "timestamp without time zone"},
+    "decimal": {"numeric", "double precision"},
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One sink: what it writes, where."""
+
+    name: str
+    line: str
+    sink: jdbc
+    table: TableSpec
+    # Whether a decimal is text in the records, as an event's is, or a number, as a stream's is.
+    decimals_are_text: bool
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.sink.key) or self.table.key
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What is written: not lists, maps and the like, and not the time that only Kafka knows."""
+        return tuple(each for each in self.table.columns if each.path and each.type != "json")
+
+    @property
+    def deletes(self) -> bool:
+        """Whether a record without a value deletes its row: its key must be that of the table, and in one piece."""
+        return len(self.key) == 1 and self.key == self.table.key
+
+
+def type_of(column: Column) -> str:
+    if column.decimal is not None:
+        return f"numeric({column.decimal[0]},{column.decimal[1]})"
+    return _TYPES[column.type]
+
+
+def create_sql(target: Target) -> str:
+    columns = [f"{quoted(each.name)} {type_of(each)}" for each in target.columns]
+    key = ", ".join(quoted(each) for each in target.key)
+    return f"CREATE TABLE {target.sink.table} ({', '.join(columns)}, PRIMARY KEY ({key}));"
+
+
+def own_problems(target: Target) -> list[str]:
+    """What is wrong whatever the database says."""
+    names = [each.name for each in target.columns]
+    if not target.key:
+        return [
+            f"{target.line}: the rows of {target.table.name} have no key to be replaced by: say riverrun.jdbc(…, key=…)"
+        ]
+    if absent := [each for each in target.key if each not in names]:
+        return [f"{target.line}: {target.table.name} has no column {absent[0]}; it has {', '.join(names)}"]
+    return []
+
+
+def make_or_check(target: Target, database: Database) -> tuple[list[str], str]:
+    """Problems, each with the SQL that mends it, and what was done, if anything."""
+    if problems := own_problems(target):
+        return problems, ""
+    with database.connect() as connection:
+        facts = catalog.table(connection, target.sink.table)
+        if facts is None:
+            return _create(target, database, connection)
+    return _differences(target, facts, database), ""
+
+
+def _create(target: Target, database: Database, connection: "psycopg.Connection[Any]") -> tuple[list[str], str]:
+    import psycopg
+
+    sql = create_sql(target)
+    if not target.sink.create:
+        return [f"{target.line}: there is no table {target.sink.table} in {database}. → {sql}"], ""
+    try:
+        connection.execute(sql)
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidSchemaName) as error:
+        reason = str(error).splitlines()[0]
+        return [f"{target.line}: {target.sink.table} cannot be created by {database.user} ({reason}). → {sql}"], ""
+    return [], f"made the table {target.sink.table} in {database}"
+
+
+def _differences(target: Target, facts: catalog.TableFacts, database: Database) -> list[str]:
+    table, problems = target.sink.table, []
+    if not facts.writable:
+        grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {quoted(database.user)};"
+        problems.append(f"{target.line}: {database.user} may not write {table}. → {grant}")
+    for each in target.columns:
+        column = facts.column(each.name)
+        if column is None:
+            add = f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {type_of(each)};"
+            problems.append(f"{target.line}: {table} has no column {each.name}. → {add}")
+        elif not _fits(each, column.type):
+            change = f"ALTER TABLE {table} ALTER COLUMN {quoted(each.name)} TYPE {type_of(each)};"
+            problems.append(
+                f"{target.line}: {table}.{each.name} is {column.type}, and {type_of(each)} is written. → {change}"
+            )
+    if set(facts.primary_key) != set(target.key):
+        key = ", ".join(quoted(each) for each in target.key)
+        change = f"ALTER TABLE {table} ADD PRIMARY KEY ({key});"
+        said = f"keyed by {', '.join(facts.primary_key)}" if facts.primary_key else "without a primary key"
+        problems.append(
+            f"{target.line}: {table} is {said}, and rows are replaced by {', '.join(target.key)}. → {change}"
+        )
+    written = {each.name for each in target.columns}
+    problems += [
+        f"{target.line}: {table}.{name} must not be null, and nothing is written to it. → "
+        f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} DROP NOT NULL;"
+        for name in sorted(facts.required - written - facts.defaulted)
+    ]
+    return problems
+
+
+def _fits(column: Column, theirs: str) -> bool:
+    kind = "decimal" if column.decimal is not None else column.type
+    allowed = _ALSO.get(kind, {_TYPES.get(kind, "")})
+    return base_of(theirs) in allowed and not theirs.endswith("[]")
