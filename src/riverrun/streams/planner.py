@@ -4,11 +4,12 @@ Real-time mode holds a task slot for every partition it reads and every part of 
 every operator. A stream that cannot have it runs near real time, as fast as it goes, and the plan says why.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from riverrun.config import Settings
 from riverrun.model.pipeline import Speed, every_ms
+from riverrun.model.topic import Topic
 from riverrun.streams.compiler import Compilation, Compiled
 from riverrun.streams.graph import Graph
 from riverrun.streams.session import cores, shuffle_partitions
@@ -16,6 +17,8 @@ from riverrun.streams.session import cores, shuffle_partitions
 DEFAULT_SPEED: Speed = "near-real-time"
 # A real-time batch: progress, offsets and the event-time clock move at its end, and a crash sends it again.
 REAL_TIME_BATCH_MS = 30_000
+# The least that real-time mode takes. A table whose rows change is read anew for each batch, and counts from the next on.
+MOVING_TABLE_BATCH_MS = 5_000
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,23 @@ def plan_streams(
         asked = asked_speed(compiled.stream.speed, settings, speed)
         wait = every_ms(every or compiled.stream.every or settings.streams.every, f"every of {name}")
         slots_wanted = _slots(done, compiled, settings, partitions or {})
-        plan = _plan(compiled, asked, wait, slots_wanted, slots - held)
+        plan = _plan(compiled, asked, wait, slots_wanted, slots - held, moving=moving_tables(done, name))
         held += plan.slots
         plans.append(plan)
     return Plan(tuple(plans), slots, held)
 
 
-def _plan(compiled: Compiled, asked: Speed, wait_ms: int, slots: int, free: int) -> StreamPlan:
+def moving_tables(done: Compilation, name: str) -> list[str]:
+    """The tables that a stream's query joins and whose rows change: those that are made of topics."""
+    inputs = done.graph.inputs[name]
+    inner = [table for each in done.streams[name].fused if each in inputs for table in moving_tables(done, each)]
+    tables = done.graph.app.tables
+    return [each for each in inputs if each in tables and isinstance(tables[each].source, Topic)] + inner
+
+
+def _plan(
+    compiled: Compiled, asked: Speed, wait_ms: int, slots: int, free: int, *, moving: Sequence[str]
+) -> StreamPlan:
     stream = compiled.stream
     if asked == "batch":
         return StreamPlan(stream.name, asked, "batch", "", "append", 0, 0, compiled.notes)
@@ -111,6 +124,12 @@ def _plan(compiled: Compiled, asked: Speed, wait_ms: int, slots: int, free: int)
         because = f"it would hold {slots} task slots for good, and of Spark's only {max(0, free)} are free"
     if because:
         return StreamPlan(stream.name, asked, "near-real-time", because, compiled.mode, 0, 0, compiled.notes)
+    if moving:
+        seconds = f"{MOVING_TABLE_BATCH_MS / 1000:g} s"
+        note = f"a change of {' or '.join(moving)} counts after at most {seconds}: the batches are that short"
+        return StreamPlan(
+            stream.name, asked, asked, "", "update", MOVING_TABLE_BATCH_MS, slots, (*compiled.notes, note)
+        )
     return StreamPlan(stream.name, asked, asked, "", "update", REAL_TIME_BATCH_MS, slots, compiled.notes)
 
 
