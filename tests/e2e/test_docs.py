@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/guide.md")
+PAGES = ("README.md", "docs/guide.md", "docs/postgres.md")
 BLOCK = re.compile(r"^```(python|console|toml)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
