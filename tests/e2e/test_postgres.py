@@ -48,7 +48,7 @@ app.sink(named, rr.jdbc("public.named_orders"))
 app.dashboard(rr.number("Orders", "select count(*) from named_orders"))
 """
 # From the commit in the database to a row of the store that shows it. On a crowded machine, whose batches take seconds.
-SHOWN_SECONDS = 30.0
+SHOWN_SECONDS = 60.0
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

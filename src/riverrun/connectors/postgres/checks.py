@@ -26,7 +26,7 @@ from riverrun.model.connectors.postgres_types import PgColumn
 if TYPE_CHECKING:
     import psycopg
 
-OLDEST = 120000
+OLDEST = 130000
 # From here on, what a slot holds is worth a word.
 MUCH_WAL = 1 << 30
 State = Literal["ok", "warn", "fail"]
@@ -111,7 +111,7 @@ def _check_database(
 
 def _check_server(checks: Checks, server: catalog.Server, database: Database) -> None:
     if server.version < OLDEST:
-        checks.fail("version", f"Postgres {server.words} is too old: 12 is the oldest that can be followed")
+        checks.fail("version", f"Postgres {server.words} is too old: 13 is the oldest that can be followed")
     if server.standby:
         checks.fail("server", "It is a standby, which cannot be followed: name the primary")
     if server.wal_level != "logical":
