@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Sink, Source
+    from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -82,6 +83,7 @@ _PLACES = {
     "key": "riverrun.model.event",
     "leaderboard": "riverrun.model.dashboard",
     "line": "riverrun.model.dashboard",
+    "mqtt": "riverrun.model.connectors.mqtt",
     "number": "riverrun.model.dashboard",
     "parquet": "riverrun.model.pipeline",
     "quiet": "riverrun.model.alert",
@@ -132,6 +134,7 @@ __all__ = [
     "key",
     "leaderboard",
     "line",
+    "mqtt",
     "number",
     "parquet",
     "quiet",
