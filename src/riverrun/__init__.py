@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
-    from riverrun.model.connector import Sink, Source
+    from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.dashboard import (
         Dashboard,
@@ -55,8 +55,11 @@ _PLACES = {
     "Delivery": "riverrun.kafka.producer.delivery",
     "Event": "riverrun.model.event",
     "FileSource": "riverrun.model.pipeline",
+    "Item": "riverrun.model.connector",
+    "Items": "riverrun.model.connector",
     "Place": "riverrun.model.state",
     "Producer": "riverrun.kafka.producer.producer",
+    "Reader": "riverrun.model.connector",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
@@ -68,6 +71,7 @@ _PLACES = {
     "Tile": "riverrun.model.dashboard",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
+    "Undone": "riverrun.model.connector",
     "area": "riverrun.model.dashboard",
     "bar": "riverrun.model.dashboard",
     "candle": "riverrun.model.dashboard",
@@ -85,6 +89,7 @@ _PLACES = {
     "line": "riverrun.model.dashboard",
     "mqtt": "riverrun.model.connectors.mqtt",
     "number": "riverrun.model.dashboard",
+    "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
@@ -105,8 +110,11 @@ __all__ = [
     "Delivery",
     "Event",
     "FileSource",
+    "Item",
+    "Items",
     "Place",
     "Producer",
+    "Reader",
     "Receipt",
     "Record",
     "Retry",
@@ -118,6 +126,7 @@ __all__ = [
     "Tile",
     "Topic",
     "Undelivered",
+    "Undone",
     "__version__",
     "area",
     "bar",
@@ -136,6 +145,7 @@ __all__ = [
     "line",
     "mqtt",
     "number",
+    "option",
     "parquet",
     "quiet",
     "rows",

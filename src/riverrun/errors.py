@@ -43,6 +43,11 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── QueryRefusedError        QUERY_REFUSED          one that does more than read its tables   (exit code 2)
     │   ├── QueryTimeoutError        QUERY_TIMEOUT          it took longer than it may
     │   └── QueryCancelledError      QUERY_CANCELLED
+    ├── ConnectorError
+    │   ├── ConnectorFailedError     CONNECTOR_FAILED       retryable; a source or sink failed, and may work later
+    │   ├── RetryLaterError          CONNECTOR_LATER        retryable; a sink's target is away, or wants us to wait
+    │   ├── ConnectorRefusedError    CONNECTOR_REFUSED      trying again cannot help
+    │   └── PositionUnknownError     POSITION_UNKNOWN       the place a source is to go on from is not there
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
         ├── AuthenticationError      KAFKA_AUTHENTICATION
@@ -386,6 +391,42 @@ class QueryCancelledError(StoreError):
     """A question that somebody ended."""
 
     code = "QUERY_CANCELLED"
+
+
+class ConnectorError(RiverrunError):
+    """Something is wrong with a source or a sink."""
+
+    code = "CONNECTOR"
+
+
+class ConnectorFailedError(ConnectorError):
+    """A source or a sink failed, and may work later: it is tried again."""
+
+    code = "CONNECTOR_FAILED"
+    retryable = True
+
+
+class RetryLaterError(ConnectorError):
+    """The target of a sink is away, or wants us to wait `after_seconds`. They are tried again without a limit."""
+
+    code = "CONNECTOR_LATER"
+    retryable = True
+
+    def __init__(self, what: str, *, after_seconds: float = 0.0, **parts: Any) -> None:
+        super().__init__(what, **parts)
+        self.after_seconds = after_seconds
+
+
+class ConnectorRefusedError(ConnectorError):
+    """Trying again cannot help: a record that a target never takes, or a source that cannot be read as declared."""
+
+    code = "CONNECTOR_REFUSED"
+
+
+class PositionUnknownError(ConnectorRefusedError):
+    """The place a source is to go on from is not there any more. It does not guess another one."""
+
+    code = "POSITION_UNKNOWN"
 
 
 class KafkaError(RiverrunError):

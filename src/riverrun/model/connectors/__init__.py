@@ -1,1 +1,1 @@
-"""The declarations of the connectors that come with riverrun, one file per system. What runs them is in `riverrun.connectors`."""
+"""The connectors that come with riverrun, as they are declared: one file per system. `riverrun.connectors` runs them."""

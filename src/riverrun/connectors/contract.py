@@ -1,0 +1,141 @@
+"""The contract between connectors and the process that runs them.
+
+A source is read in parts. Of each part the runtime opens a `Reader` behind the last committed position, calls `read` again
+and again, and commits what it gave together with the position after it in one Kafka transaction; then it calls
+`acknowledged`. Whoever opens a part takes over its transactional id first, so a process that was thought dead can commit
+nothing more, and only then reads the position: so that is the truth.
+
+A source that is pushed to (MQTT) is a reader all the same: what comes in goes through an `Inbox`, whose `put` waits while it
+is full. One that answers its callers by itself (HTTP) is a `Service`.
+
+A built-in connector is declared in `riverrun.model.connectors`, and names what runs it by `made_by = "module:name"`. That is
+called with the declaration and its `Around`, and gives a `Source` or `Sink` that keeps the contract. For a service it is
+called once for all sources of its class: with the list of `Fed` and the `Around`.
+"""
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from riverrun.config.secret import Secret
+from riverrun.errors import ConfigError, DeclarationError
+from riverrun.model.connector import Drained, Fed, Item, Items, Position, Reader, Sink, Source, Undone
+
+if TYPE_CHECKING:
+    from riverrun.app import App
+    from riverrun.connectors.standing import Standing
+    from riverrun.kafka.connection import Connection
+
+__all__ = [
+    "Around",
+    "Drained",
+    "Fed",
+    "Item",
+    "Items",
+    "Position",
+    "Reader",
+    "Service",
+    "Sink",
+    "Source",
+    "Undone",
+    "secret_of",
+    "service_of",
+    "sink_of",
+    "source_of",
+]
+
+
+def _quiet(_text: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a built-in connector can use of the process it runs in. `folder` is the pipeline file's: relative paths begin
+    there; `root` is the project's, where those of secrets do. `notice` takes a sentence for people."""
+
+    app: "App"
+    connection: "Connection"
+    folder: Path
+    root: Path
+    notice: Callable[[str], None] = _quiet
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    # The process is to end. A reader or sink that waits by itself looks at it.
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def secret(self, reference: str, what: str) -> Secret:
+        """The secret that an option refers to; `what` names the option for people. ConfigError when it is not there."""
+        return secret_of(reference, what, self.root, self.environ)
+
+
+class Service(Protocol):
+    """A source that is called instead of read, and puts records into topics by itself. It must not answer "taken" before
+    all in-sync replicas have a record."""
+
+    def run(self, stop: threading.Event, standings: "Mapping[str, Standing]") -> None:
+        """Serve until `stop`, then let what was begun end. Fills in the standing of each of its sources, by their names.
+        What it raises ends it; it is made and run again after a pause."""
+
+
+def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
+    """The secret behind "env:NAME" or "file:PATH" (from `root`). Nothing for an empty reference."""
+    if not reference:
+        return Secret()
+    kind, _, where = reference.partition(":")
+    if kind == "env" and where:
+        found = (os.environ if environ is None else environ).get(where)
+        if found is None:
+            raise ConfigError([f"{what} asks for the variable {where}, which is not set"])
+        return Secret(found.strip())
+    if kind == "file" and where:
+        path = root / Path(where).expanduser()
+        try:
+            return Secret(path.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError([f"{what} asks for the file {path}, which cannot be read: {reason}"]) from error
+    raise ConfigError(
+        [f'{what} is a secret, which does not belong in the pipeline file: write "env:NAME" or "file:PATH"']
+    )
+
+
+def source_of(fed: Fed, around: Around) -> Source:
+    """What reads a declared source: itself, or what its `made_by` makes."""
+    source = fed.source
+    made: Source = _made(source.made_by)(source, around) if source.made_by else source
+    if type(made).open is Source.open and type(made).open_with is Source.open_with:
+        raise DeclarationError(
+            f"{fed.line}: the source {type(made).__name__} of {fed.name} cannot be opened",
+            expected="a method open(part, position) that gives a riverrun.Reader",
+            hint="docs/own-connector.md shows one",
+        )
+    return made
+
+
+def sink_of(drained: Drained, around: Around) -> Sink:
+    """What writes to a declared sink."""
+    sink = drained.sink
+    made: Sink = _made(sink.made_by)(sink, around) if sink.made_by else sink
+    if type(made).write is Sink.write:
+        raise DeclarationError(
+            f"{drained.line}: the sink {type(made).__name__} of {drained.name} cannot be written to",
+            expected="a method write(records)",
+            hint="docs/own-connector.md shows one",
+        )
+    return made
+
+
+def service_of(feds: Sequence[Fed], around: Around) -> Service:
+    """What serves these sources, all of one class."""
+    made: Service = _made(feds[0].source.made_by)(feds, around)
+    return made
+
+
+def _made(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    made: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return made

@@ -1,0 +1,113 @@
+"""A reader for what is pushed to us: a queue with an end, and confirmations that go out after the commit."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from riverrun.errors import UsageError
+from riverrun.model.connector import Item, Items, Position, Reader
+
+MOST_ITEMS = 10_000
+MOST_BYTES = 16 << 20
+# How many items one `read` gives at most.
+BITE = 2000
+
+
+class Inbox(Reader):
+    """Threads of a client library `put` items, the runtime reads them, and `confirm` is called with their tokens once they
+    are in Kafka. Back pressure is the point of it: while it is full, `put` waits, and so does whoever sends to us.
+
+    What was put and not confirmed is lost to us when the process dies: the sender must send it again, and does if it waits
+    for the confirmation. Positions are numbers of this inbox alone; its source has `remembers = False`.
+    """
+
+    def __init__(
+        self,
+        confirm: Callable[[list[Any]], None] = lambda _tokens: None,
+        *,
+        most_items: int = MOST_ITEMS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        if most_items < 1 or most_bytes < 1:
+            raise UsageError("An inbox needs room", expected="at least 1 item and 1 byte")
+        self._confirm = confirm
+        self._most_items = most_items
+        self._most_bytes = most_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[Item, Any, int]] = deque()
+        self._bytes = 0
+        # Given out, and not confirmed yet: the number of each, and its token.
+        self._out: deque[tuple[int, Any]] = deque()
+        self._count = 0
+        self._closed = False
+        self._problem: Exception | None = None
+
+    def put(self, item: Item, token: Any = None, *, size: int = 0, timeout: float | None = None) -> bool:
+        """Take an item, as soon as there is room. False: it was not taken, because the inbox was closed, or stayed full for
+        `timeout` seconds. `token` is what `confirm` gets for it; `size` its bytes, where the value does not tell them."""
+        size = size or (len(item.value) if isinstance(item.value, bytes | str) else 200)
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self._closed and self._full(size):
+                left = None if end is None else end - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+            if self._closed:
+                return False
+            self._waiting.append((item, token, size))
+            self._bytes += size
+            self._changed.notify_all()
+        return True
+
+    def _full(self, size: int) -> bool:
+        count = len(self._waiting)
+        return count >= self._most_items or (count > 0 and self._bytes + size > self._most_bytes)
+
+    def fail(self, problem: Exception) -> None:
+        """Let the next `read` raise this: the part is then opened anew."""
+        with self._changed:
+            self._problem = problem
+            self._changed.notify_all()
+
+    def read(self) -> Items | None:
+        with self._changed:
+            if self._problem is not None:
+                problem, self._problem = self._problem, None
+                raise problem
+            if not self._waiting:
+                return None
+            given: list[Item] = []
+            while self._waiting and len(given) < BITE:
+                item, token, size = self._waiting.popleft()
+                self._bytes -= size
+                self._count += 1
+                self._out.append((self._count, token))
+                given.append(item)
+            self._changed.notify_all()
+            return Items(given, self._count)
+
+    def wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self._waiting) or self._closed or self._problem is not None, seconds)
+
+    def acknowledged(self, position: Position) -> None:
+        done: list[Any] = []
+        with self._changed:
+            while self._out and self._out[0][0] <= position:
+                done.append(self._out.popleft()[1])
+        if done:
+            self._confirm(done)
+
+    def lag(self) -> int | None:
+        return len(self._waiting)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._out.clear()
+            self._bytes = 0
+            self._changed.notify_all()

@@ -1,0 +1,138 @@
+"""Items become records: checked against the topic's event class, or a dead letter with the reason."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from riverrun.errors import EventInvalidError, RecordTooLargeError, RecordUnreadableError, RiverrunError
+from riverrun.kafka.consumer.dead_letter import PREFIX, Copy, headers_for
+from riverrun.kafka.producer.outgoing import Route, milliseconds_of
+from riverrun.model.connector import Item
+from riverrun.model.event import Event
+from riverrun.model.quantity import size_text
+from riverrun.model.topic import Topic
+
+# What of a value that is too large for any topic is kept with its dead letter.
+KEPT_BYTES = 65_536
+# A record is a little more than its key, value and headers.
+_OVERHEAD = 128
+
+_dump = msgspec.json.Encoder().encode
+Headers = list[tuple[str, str | bytes | None]]
+
+
+class Shaped(NamedTuple):
+    """A record to send. `time` is Kafka's timestamp in milliseconds; None is now."""
+
+    topic: str
+    data: bytes | None
+    key: bytes | str | None
+    headers: Headers | None
+    time: int | None
+
+    @property
+    def size(self) -> int:
+        return len(self.data or b"") + len(self.key or b"") + _OVERHEAD
+
+
+class Shaper:
+    """Makes records of one topic. `limit` is how large one may be; `group` is who writes its dead letters."""
+
+    def __init__(self, topic: Topic[Any], dead_topic: str, *, group: str, limit: int) -> None:
+        self._topic = topic
+        self._dead_topic = dead_topic
+        self._group = group
+        self._limit = limit
+        self._schema = topic.schema
+        self._route = Route(topic) if self._schema is None else None
+        # The list the client library takes, made once: most items have no headers of their own.
+        self._fixed: Headers | None = [self._schema.header] if self._schema is not None else None
+
+    def shape(self, item: Any) -> tuple[Shaped, bool]:
+        """The record of an item, and whether it is a dead letter."""
+        if type(item) is not Item:
+            item = Item(item)
+        try:
+            if item.problem:
+                raise RecordUnreadableError(item.problem)
+            shaped = self._shaped(item)
+            if shaped.size > self._limit:
+                raise RecordTooLargeError(
+                    f"A record for {self._topic.name} is too large",
+                    expected=f"at most {size_text(self._limit)}",
+                    found=size_text(shaped.size),
+                    hint="Raise max.message.bytes of the topic",
+                )
+        except RiverrunError as error:
+            return self._dead(item, error), True
+        return shaped, False
+
+    def _shaped(self, item: Item) -> Shaped:
+        data, key = self._content(item)
+        headers = self._fixed
+        if item.headers:
+            headers = [*(headers or ()), *item.headers.items()]
+        when = None if item.time is None else milliseconds_of(item.time)
+        return Shaped(self._topic.name, data, key, headers, when)
+
+    def _content(self, item: Item) -> tuple[bytes | None, bytes | str | None]:
+        value, schema = item.value, self._schema
+        if schema is None or value is None:
+            data, key, _ = (self._route or Route(self._topic)).record(value, item.key, None)
+            return data, key
+        if isinstance(value, schema.event):
+            event, data = value, schema.encode(value)
+        elif isinstance(value, Event):
+            raise EventInvalidError(
+                f"A {type(value).__name__} does not belong in {self._topic.name}", expected=schema.name
+            )
+        elif item.loose and isinstance(value, Mapping):
+            event = _converted(value, schema.event, schema.name)
+            data = schema.encode(event)
+        else:
+            data = _bytes_of(value)
+            event = schema.decode(data)
+        return data, schema.key_of(event) if item.key is None else item.key
+
+    def _dead(self, item: Item, error: RiverrunError) -> Shaped:
+        try:
+            raw = None if item.value is None else _bytes_of(item.value)
+        except RiverrunError:
+            raw = repr(item.value).encode(errors="replace")
+        headers: Any = [(name, _as_bytes(value)) for name, value in (item.headers or {}).items()]
+        told = [(f"{PREFIX}source", item.place.encode(errors="replace"))] if item.place else []
+        if raw is not None and len(raw) > self._limit:
+            told.append((f"{PREFIX}cut", str(len(raw)).encode()))
+            raw = raw[:KEPT_BYTES]
+        key = _as_bytes(item.key) if isinstance(item.key, str | bytes) else None
+        copy = Copy(self._topic.name, -1, -1, None, key, raw, headers)
+        return Shaped(
+            self._dead_topic, raw, key, headers_for(copy, error, 1, self._group, datetime.now(UTC)) + told, None
+        )
+
+
+def _converted(value: Mapping[str, Any], event: type[Any], name: str) -> Any:
+    """An event of texts. An empty one stands for nothing, where the field is not text itself."""
+    try:
+        return msgspec.convert(dict(value), event, strict=False)
+    except msgspec.ValidationError:
+        present = {each: text for each, text in value.items() if text != ""}
+        try:
+            return msgspec.convert(present, event, strict=False)
+        except msgspec.ValidationError as problem:
+            raise RecordUnreadableError(f"A record is not a {name}", found=str(problem)) from problem
+
+
+def _bytes_of(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return value.encode() if isinstance(value, str) else _dump(value)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EventInvalidError("This value cannot be carried as JSON", found=str(error)) from error
+
+
+def _as_bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode(errors="replace") if isinstance(value, str) else value

@@ -1,0 +1,201 @@
+"""The connector process on a real broker: each item once, its position with it, bad ones beside, one process at a time."""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import riverrun as rr
+from riverrun.connectors.ledger import read_ledger
+from riverrun.errors import ConnectorRefusedError, FencedError, RetryLaterError
+from riverrun.testing import KafkaUnderTest
+from support.connecting import (
+    Numbers,
+    NumbersReader,
+    Reading,
+    header_of,
+    records_in,
+    running,
+    values_in,
+    wait_until,
+)
+
+Topics = Callable[..., str]
+
+
+def app_of(topic: str, name: str = "") -> tuple[rr.App, rr.Topic[Reading]]:
+    app = rr.App(name or f"app-{topic}")
+    return app, app.topic(topic, Reading)
+
+
+def test_each_item_is_there_once_and_the_source_is_told(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path
+) -> None:
+    app, topic = app_of(kafka_topic())
+    source = Numbers(1000, parts=("a", "b"), bite=70)
+    app.source(topic, source)
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: [each.state for each in process.standings] == ["finished"] * 2)
+    found = [each["house_id"] for each in values_in(kafka.connection, topic.name)]
+    assert sorted(found) == sorted(f"{part}-{n}" for part in "ab" for n in range(1000))
+    assert source.acknowledged.count(1000) == 2
+    assert {each.key() for each in records_in(kafka.connection, topic.name)} == {each.encode() for each in found}
+    assert {part: kept.position for (_, part), kept in read_ledger(kafka.connection, app.name).positions.items()} == {
+        "a": 1000,
+        "b": 1000,
+    }
+
+
+def test_it_goes_on_where_it_was(kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path) -> None:
+    app, topic = app_of(kafka_topic())
+    source = Numbers(100, last=False)
+    app.source(topic, source)
+    with running(app, kafka.connection, tmp_path):
+        wait_until(lambda: 100 in source.acknowledged)
+    source.count = 150
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: 150 in source.acknowledged)
+        assert wait_until(lambda: process.standings[0].state == "waiting" and process.standings[0]).records == 150
+    assert source.opened == [None, 100]
+    assert [each["load_kw"] for each in values_in(kafka.connection, topic.name)] == list(map(float, range(150)))
+
+
+class Odd(Numbers):
+    """Some of its items are wrong."""
+
+    def open(self, part: str, position: Any) -> rr.Reader:
+        return OddReader(self, part, position or 0)
+
+
+class OddReader(NumbersReader):
+    def read(self) -> rr.Items | None:
+        given = super().read()
+        if given is None:
+            return None
+        extra = [
+            {"house_id": "bad", "load_kw": -1},
+            b"no json",
+            rr.Item(b"x", problem="line 3 has 4 columns, not 5", place="a.csv@17"),
+            rr.Item({"house_id": "h", "load_kw": "2.5"}, loose=True),
+            rr.Item({"house_id": "large", "load_kw": 1, "note": "x" * 2_000_000}),
+        ]
+        return rr.Items([*given.items, *extra], given.position, last=given.last)
+
+
+def test_what_does_not_fit_goes_to_the_dead_letters_with_its_reason(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path
+) -> None:
+    app, topic = app_of(kafka_topic())
+    app.source(topic, Odd(10))
+    with running(app, kafka.connection, tmp_path) as process:
+        standing = wait_until(
+            lambda: process.standings and process.standings[0].state == "finished" and process.standings[0]
+        )
+    assert (standing.records, standing.dead) == (15, 4)
+    assert len(records_in(kafka.connection, topic.name)) == 11
+    letters = records_in(kafka.connection, f"{topic.name}.dead")
+    reasons = [header_of(each, "riverrun.dead.message") for each in letters]
+    assert len(letters) == 4
+    assert "load_kw" in reasons[0]
+    assert "malformed" in reasons[1] or "invalid" in reasons[1].lower()
+    assert reasons[2] == "line 3 has 4 columns, not 5."
+    assert header_of(letters[2], "riverrun.dead.source") == "a.csv@17"
+    assert "too large" in reasons[3]
+    assert len(letters[3].value() or b"") == 65_536
+
+
+def test_a_second_process_takes_over_and_the_first_ends(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path
+) -> None:
+    app, topic = app_of(kafka_topic())
+    source = Numbers(100_000_000, last=False, bite=5)
+    app.source(topic, source)
+    ended = threading.Event()
+
+    def first() -> None:
+        with (
+            pytest.raises(FencedError, match="Another process runs the connectors"),
+            running(app, kafka.connection, tmp_path),
+        ):
+            ended.wait(120)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    wait_until(lambda: source.acknowledged)
+    with running(app, kafka.connection, tmp_path):
+        opened = wait_until(lambda: len(source.opened) > 1 and source.opened[-1])
+        wait_until(lambda: source.acknowledged[-1] > opened + 50)
+        ended.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    numbers = [int(each["load_kw"]) for each in values_in(kafka.connection, topic.name)]
+    assert numbers == list(range(len(numbers)))
+
+
+class Failing(Numbers):
+    """One part cannot be read, another only at the second attempt."""
+
+    def open(self, part: str, position: Any) -> rr.Reader:
+        if part == "never":
+            raise ConnectorRefusedError("There is no such device", hint="Plug it in")
+        if part == "later" and "later" not in self.opened:
+            self.opened.append("later")
+            raise OSError("the line is busy")
+        return super().open(part, position)
+
+
+def test_a_part_that_fails_for_good_is_said_and_the_others_go_on(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path
+) -> None:
+    app, topic = app_of(kafka_topic())
+    app.source(topic, Failing(50, parts=("never", "later", "fine")))
+    notices: list[str] = []
+    with running(app, kafka.connection, tmp_path, notices=notices) as process:
+        wait_until(lambda: {each.state for each in process.standings} == {"failed", "finished"})
+        states = {each.part: (each.state, each.error) for each in process.standings}
+    assert states["never"] == ("failed", "There is no such device. Plug it in.")
+    assert states["later"] == states["fine"] == ("finished", "")
+    assert any("OSError: the line is busy" in each for each in notices)
+    assert len(values_in(kafka.connection, topic.name)) == 100
+    told = read_ledger(kafka.connection, app.name).standings
+    assert told["source", topic.name, "never"].error == "There is no such device. Plug it in."
+
+
+class Collected(rr.Sink):
+    """Keeps what it is given; refuses 3, is away for a while at 5, stumbles over 7."""
+
+    batch = 4
+
+    def __init__(self) -> None:
+        self.got: list[float] = []
+        self.away = 2
+
+    def write(self, records: Sequence[Any]) -> None:
+        loads = [each.value.load_kw for each in records]
+        if 3.0 in loads:
+            raise ConnectorRefusedError("Threes are not taken")
+        if 5.0 in loads and self.away:
+            self.away -= 1
+            raise RetryLaterError("Come back later", after_seconds=0.05)
+        if 7.0 in loads:
+            raise KeyError("seven")
+        self.got += loads
+
+
+def test_a_sink_gets_everything_it_takes(kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path) -> None:
+    app, topic = app_of(kafka_topic())
+    app.source(topic, Numbers(20))
+    sink = Collected()
+    Collected.retries = 1
+    app.sink(topic, sink)
+    with running(app, kafka.connection, tmp_path):
+        wait_until(lambda: len(sink.got) >= 18)
+        wait_until(lambda: len(records_in(kafka.connection, f"{topic.name}.dead")) == 2)
+    assert sink.got == [float(n) for n in range(20) if n not in (3, 7)]
+    letters = records_in(kafka.connection, f"{topic.name}.dead")
+    assert {header_of(each, "riverrun.dead.message") for each in letters} == {"Threes are not taken.", "'seven'"}
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: all(each.lag == 0 for each in process.standings if each.kind == "sink"))
+    assert len(sink.got) == 18
