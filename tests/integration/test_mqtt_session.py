@@ -113,7 +113,7 @@ def test_a_broker_that_went_back_to_its_last_save_sends_again_and_that_is_marked
         wait_for(lambda: not bridged.session.up, "lost")
         broker.start()
         bridged.up()
-        again = []
+        again: list[Message] = []
         while len(again) < 60:
             came = bridged.take(1)
             again += came

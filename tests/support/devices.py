@@ -76,11 +76,14 @@ class Device:
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+        self._client.on_publish = None
+        # The library leaves these two to the garbage collector.
+        self._client._reset_sockets(sockpair_only=True)
 
 
 @contextlib.contextmanager
-def device(port: int, name: str = "device") -> Iterator[Device]:
-    found = Device(port, name)
+def device(port: int, name: str = "device", *, in_flight: int = 10) -> Iterator[Device]:
+    found = Device(port, name, in_flight=in_flight)
     try:
         yield found
     finally:

@@ -25,7 +25,7 @@ FREE: Topic[Any] = Topic("anything")
 
 
 def message(payload: bytes, topic: str = "meters/h1/load", **more: Any) -> Message:
-    values = {
+    values: dict[str, Any] = {
         "qos": 1,
         "retain": False,
         "repeat": "no",

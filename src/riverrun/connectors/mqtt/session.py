@@ -35,6 +35,7 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 _ANSWER_SECONDS = 15.0
 _CLOSING_SECONDS = 5.0
+_LEAVING_SECONDS = 1.0
 _LASTING_SECONDS = 5.0
 # Without news for so long, and with nothing unacknowledged, the broker has sent all that it had.
 _QUIET_SECONDS = 1.0
@@ -58,6 +59,8 @@ class Wanted:
     expiry_seconds: int
     in_flight: int
     keepalive_seconds: int
+    # Filters of an earlier life: the session still has them until we say otherwise.
+    dropped: Sequence[str] = ()
 
 
 @dataclass
@@ -165,6 +168,14 @@ class Session(threading.Thread):
             raise _LostError(f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}") from error
         except (OSError, ValueError) as error:
             raise _LostError(getattr(error, "strerror", "") or str(error) or type(error).__name__) from error
+        try:
+            self._serve(client)
+        finally:
+            with contextlib.suppress(OSError):
+                if (wire := client.socket()) is not None:
+                    wire.close()
+
+    def _serve(self, client: Client) -> None:
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not self._over.is_set():
             if not self._subscribed and time.monotonic() > deadline:
@@ -173,8 +184,10 @@ class Session(threading.Thread):
         with contextlib.suppress(_LostError, OSError, ValueError):
             self._tell(client)
             client.disconnect()
-            while client.want_write() and client.loop_write() == MQTTErrorCode.MQTT_ERR_SUCCESS:
-                pass
+            until = time.monotonic() + _LEAVING_SECONDS
+            while client.want_write() and time.monotonic() < until:
+                select.select([], [client.socket()], [], _LEAVING_SECONDS)
+                _check(client.loop_write())
         self._subscribed = False
 
     def _turn(self, client: Client) -> None:
@@ -252,8 +265,8 @@ class Session(threading.Thread):
         client.on_message = self._on_message
         return client
 
-    def _properties(self) -> Properties:
-        found = Properties(PacketTypes.CONNECT)
+    def _properties(self) -> Any:
+        found: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         found.SessionExpiryInterval = self.wanted.expiry_seconds
         found.ReceiveMaximum = self.wanted.in_flight
         return found
@@ -271,6 +284,9 @@ class Session(threading.Thread):
                     self.wanted.client_id,
                 )
         self._last_message = time.monotonic()
+        if self.wanted.dropped:
+            code, _ = client.unsubscribe(list(self.wanted.dropped))
+            _check(code)
         options = SubscribeOptions(qos=self.wanted.qos, retainHandling=_RETAINED[self.wanted.retained])
         code, _ = client.subscribe([(each, options) for each in self.wanted.filters])
         _check(code)

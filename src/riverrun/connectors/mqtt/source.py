@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from riverrun.config import Project, load
 from riverrun.connectors.contract import Around
@@ -20,6 +22,8 @@ from riverrun.model.quantity import milliseconds
 PATIENCE_SECONDS = 15.0
 _BITE = 2000
 _BITE_BYTES = 4 << 20
+# The mark that says which filters the session at the broker may have.
+FILTERS = "filters"
 # MQTT's word for a session that never ends.
 _NEVER = 0xFFFFFFFF
 
@@ -49,40 +53,71 @@ class MqttSource(Source):
         self._to_item = to_item
         self._seen = Seen()
 
-    def open(self, part: str, position: Position) -> "MqttReader":  # noqa: ARG002
+    def open_with(self, part: str, position: Position, marks: Mapping[str, Any]) -> "MqttReader":  # noqa: ARG002
+        before = marks.get(FILTERS) or []
+        wanted = replace(self._wanted, dropped=tuple(each for each in before if each not in self._wanted.filters))
         # Messages of QoS 1 alone never fill it: while it is full, the connection is not read, and its end not noticed.
         inbox = Inbox(2 * self._wanted.in_flight)
-        session = Session(self._address, self._wanted, inbox, self._seen)
-        session.start()
-        return MqttReader(session, inbox, self._to_item)
+        return MqttReader(Session(self._address, wanted, inbox, self._seen), inbox, self._to_item, before)
 
 
 class MqttReader(Reader):
-    """Positions count the messages that this reader gave out."""
+    """Positions count the messages that this reader gave out.
 
-    def __init__(self, session: Session, inbox: Inbox, to_item: Callable[[Message], Item]) -> None:
+    The broker keeps our subscriptions with the session, so one that is gone from the pipeline file must be ended there. What
+    was ever subscribed to is kept as a mark, which is written before the first connection is made.
+    """
+
+    def __init__(
+        self, session: Session, inbox: Inbox, to_item: Callable[[Message], Item], before: Sequence[str] = ()
+    ) -> None:
         self.session = session
         self._inbox = inbox
         self._to_item = to_item
         self._given = 0
         # Given out, and not in Kafka yet, by the position after them.
         self._waiting: deque[tuple[int, list[Message]]] = deque()
+        self._known = sorted(before)
+        self._begun = False
+        self._marking = False
 
     def read(self) -> Items | None:
+        marked = self._mark()
+        if marked is not None:
+            return marked
         messages = self._inbox.take(_BITE, _BITE_BYTES)
         if not messages:
+            if not self._marking:
+                self._begin()
             self._check()
             return None
         self._given += len(messages)
         self._waiting.append((self._given, messages))
         return Items([self._to_item(each) for each in messages], self._given)
 
+    def _mark(self) -> Items | None:
+        """What the broker may know of our subscriptions, when that is not what is written down."""
+        now = sorted(self.session.wanted.filters)
+        true = now if self.session.up else sorted({*now, *self._known})
+        if true != self._known:
+            self._known, self._marking = true, True
+            return Items([], self._given, marks={FILTERS: true})
+        return None
+
     def wait(self, seconds: float) -> None:
         self._inbox.wait(seconds)
 
     def acknowledged(self, position: Position) -> None:
+        self._marking = False
+        self._begin()
         while self._waiting and self._waiting[0][0] <= position:
             self.session.acknowledge(self._waiting.popleft()[1])
+
+    def _begin(self) -> None:
+        """Connect, as soon as the mark is written."""
+        if not self._begun:
+            self._begun = True
+            self.session.start()
 
     def lag(self) -> int | None:
         return len(self._inbox)

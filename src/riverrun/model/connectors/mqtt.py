@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from riverrun.errors import DeclarationError
 from riverrun.model.connector import Source, option
@@ -97,7 +97,7 @@ class mqtt(Source):  # noqa: N801  -- pipeline files write riverrun.mqtt(…)
         """The fields that are levels."""
         return self.fields or {}
 
-    def _check_level(self, what: str, level: int) -> None:
+    def _check_level(self, what: str, level: Any) -> None:
         if isinstance(level, bool) or not isinstance(level, int) or level < 0:
             raise _wrong(
                 f"cannot take {what} from level {level!r}", "a number from 0: in meters/h1/load, h1 is level 1"
@@ -117,7 +117,7 @@ def plain_filter(text: str) -> str:
 
 def check_filter(text: str) -> None:
     """Raise DeclarationError for what is no topic filter of MQTT."""
-    if not isinstance(text, str) or not text:
+    if not text:
         raise _wrong(f"has the topic filter {text!r}", "text such as meters/+/load")
     if text.startswith(SHARED):
         parts = text.split("/", 2)
@@ -133,5 +133,5 @@ def check_filter(text: str) -> None:
         raise _wrong(f"has the topic filter {text[:80]!r}", f"text without NUL, at most {_MOST} bytes of it")
 
 
-def _wrong(what: str, expected: str, **fields: object) -> DeclarationError:
+def _wrong(what: str, expected: str, **fields: Any) -> DeclarationError:
     return DeclarationError(f"riverrun.mqtt {what}", expected=expected, **fields)
