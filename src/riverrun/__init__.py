@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
+    from riverrun.model.connectors.files import folder, tail
     from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.dashboard import (
         Dashboard,
@@ -82,6 +83,7 @@ _PLACES = {
     "escalate": "riverrun.model.alert",
     "event_time": "riverrun.model.event",
     "field": "riverrun.model.event",
+    "folder": "riverrun.model.connectors.files",
     "heat_map": "riverrun.model.dashboard",
     "json": "riverrun.model.pipeline",
     "key": "riverrun.model.event",
@@ -94,6 +96,7 @@ _PLACES = {
     "quiet": "riverrun.model.alert",
     "rows": "riverrun.model.dashboard",
     "status": "riverrun.model.dashboard",
+    "tail": "riverrun.model.connectors.files",
     "text": "riverrun.model.dashboard",
 }
 
@@ -138,6 +141,7 @@ __all__ = [
     "escalate",
     "event_time",
     "field",
+    "folder",
     "heat_map",
     "json",
     "key",
@@ -150,6 +154,7 @@ __all__ = [
     "quiet",
     "rows",
     "status",
+    "tail",
     "text",
 ]
 

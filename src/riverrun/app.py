@@ -117,7 +117,7 @@ class App:
         """Say where records of a topic come from: `riverrun.http()`, `riverrun.mqtt(…)`, … or a `Source` of your own. A
         topic may have several. The `name` is what the connector remembers its place by; without one it is the topic's."""
         line = _caller()
-        if self.topics.get(getattr(topic, "name", "")) is not topic:
+        if not any(topic is each for each in self.topics.values()):
             raise DeclarationError(
                 f"app.source cannot fill {topic!r}", expected="a topic of this app, as app.topic() gives it", line=line
             )

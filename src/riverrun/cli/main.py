@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "query": ("riverrun.cli.query", "query", "Ask the store in SQL."),
     "tables": ("riverrun.cli.tables", "tables", "List, show, remove tables of the store."),
     "alerts": ("riverrun.cli.alerts", "alerts", "See and steer alerts."),
+    "connectors": ("riverrun.cli.connectors", "connectors", "Run and see an app's own sources and sinks."),
     "phone": ("riverrun.cli.phone", "phone", "Show SMS on phones of this machine."),
     "topics": ("riverrun.cli.topics", "topics", "List, describe, create, alter, delete topics."),
     "produce": ("riverrun.cli.produce", "produce", "Send records from stdin or a file to a topic."),

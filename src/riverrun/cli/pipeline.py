@@ -202,6 +202,7 @@ def run(
 
     require_pyspark()
     from riverrun.cli.alerting import alerts_beside, check_channels
+    from riverrun.cli.connecting import connectors_beside
     from riverrun.cli.storing import store_beside
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
@@ -239,9 +240,10 @@ def run(
                     with (
                         store_beside(settings, app.file, connection.bootstrap_servers, board.notice) as store,
                         alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
+                        connectors_beside(settings, app, connection, board.notice) as connectors,
                         ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
                     ):
-                        beside = [each for each in (store, alerts) if each is not None]
+                        beside = [each for each in (store, alerts, connectors) if each is not None]
                         pipeline.progress.address = server.start()
                         pipeline.progress.pid = os.getpid()
                         board.notice(f"metrics at {pipeline.progress.address}/metrics")
@@ -252,6 +254,8 @@ def run(
                             for each in beside:
                                 each.look()
 
+                        if connectors is not None and until_caught_up:
+                            connectors.feed(stop)
                         pipeline.run(stop, changed, until_caught_up=until_caught_up)
                         outdated = pipeline.outdated
                         if not stop.is_set() and not outdated:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from riverrun.config.secret import Secret
+from riverrun.config.spec import Settings
 from riverrun.errors import ConfigError, DeclarationError
 from riverrun.model.connector import Drained, Fed, Item, Items, Position, Reader, Sink, Source, Undone
 
@@ -66,6 +67,7 @@ class Around:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     # The process is to end. A reader or sink that waits by itself looks at it.
     stop: threading.Event = field(default_factory=threading.Event)
+    settings: Settings = field(default_factory=Settings)
 
     def secret(self, reference: str, what: str) -> Secret:
         """The secret that an option refers to; `what` names the option for people. ConfigError when it is not there."""

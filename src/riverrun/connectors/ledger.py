@@ -8,7 +8,7 @@ cluster gives it up.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.reader import Reader, Span
 from riverrun.kafka.ledger import make_compacted
+from riverrun.kafka.producer.producer import Producer
 from riverrun.model.record import RawRecord
 
 # The cluster gives an open transaction up after its timeout, and looks every 10 s by default.
@@ -113,6 +114,17 @@ def life_change(life: Life) -> Change:
 
 def holder_change(life: Life) -> Change:
     return _encode(["holder"]), _encode(life.id)
+
+
+def forget(connection: Connection, app: str, places: Iterable[tuple[str, str]], known: Ledger) -> None:
+    """Forget the positions and the marks of these parts. For when no process runs them."""
+    changes: list[Change] = []
+    for name, part in places:
+        changes.append(position_change(name, part, None))
+        changes += [mark_change(name, part, mark, None) for mark in known.marks.get((name, part), {})]
+    with Producer(connection) as producer:
+        for key, value in changes:
+            producer.send(ledger_of(app), value, key=key)
 
 
 def make_ledger(connection: Connection, app: str) -> None:

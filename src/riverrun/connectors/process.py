@@ -4,6 +4,7 @@ One process at a time: who starts takes over the transactional ids, and the proc
 fails is tried again or told, and the others go on. How each one stands is in the ledger, for `riverrun connectors`.
 """
 
+import contextlib
 import logging
 import os
 import secrets
@@ -28,7 +29,9 @@ from riverrun.connectors.part import Feed, PartRunner
 from riverrun.connectors.sinking import Drain, SinkRunner
 from riverrun.connectors.standing import Standing, now_ms
 from riverrun.connectors.trying import Pauses, is_final
-from riverrun.errors import FencedError, KafkaError, RiverrunError
+from riverrun.errors import FencedError, KafkaError, RiverrunError, TopicExistsError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.admin.topics import create_topic
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.connector import Fed
 
@@ -75,6 +78,11 @@ class ConnectorProcess:
         self._life = Life(secrets.token_hex(8), os.getpid(), socket.gethostname(), begun, begun)
         # Set as soon as everything was begun.
         self.ready = threading.Event()
+
+    @property
+    def names(self) -> list[str]:
+        """Its connectors, sources first."""
+        return [*names_of(self._app, "source"), *names_of(self._app, "sink")]
 
     @property
     def standings(self) -> list[Standing]:
@@ -197,11 +205,25 @@ def services_of(app: "App") -> list[list[Fed]]:
     return list(found.values())
 
 
+def names_of(app: "App", kind: str) -> list[str]:
+    """The connectors of a kind that this process runs."""
+    if kind == "source":
+        return [each.name for each in app.sources.values() if each.source.runs_as != "connect"]
+    return [each.name for each in app.sinks.values() if each.sink.runs_as != "connect"]
+
+
+def make_topics(around: Around) -> None:
+    """Make the topics that sources fill, where they are not there: this process may be the first of the app to run."""
+    admin = Admin(around.connection)
+    wanted = {around.app.sources[name].topic for name in names_of(around.app, "source")}
+    for name in sorted(wanted - set(admin.topics(wanted, config=False))):
+        with contextlib.suppress(TopicExistsError):
+            create_topic(admin, around.app.topics[name])
+
+
 def has_connectors(app: "App") -> bool:
     """Whether there is anything for this process to do."""
-    return any(each.source.runs_as != "connect" for each in app.sources.values()) or any(
-        each.sink.runs_as != "connect" for each in app.sinks.values()
-    )
+    return bool(names_of(app, "source") or names_of(app, "sink"))
 
 
 class _ServiceRunner(threading.Thread):

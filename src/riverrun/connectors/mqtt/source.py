@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from riverrun.config import Project, load
 from riverrun.connectors.contract import Around
 from riverrun.connectors.mqtt.address import Address, address_of
 from riverrun.connectors.mqtt.inbox import Inbox, Message
@@ -36,8 +35,7 @@ def make(declared: mqtt, around: Around) -> "MqttSource":
             "One riverrun.mqtt(…) is the source of several topics", hint="Write a riverrun.mqtt(…) for each of them"
         )
     fed = feds[0]
-    settings = load(Project(around.root), environ=around.environ).settings.mqtt
-    address = address_of(declared, settings, around.root, around.secret, fed.name)
+    address = address_of(declared, around.settings.mqtt, around.root, around.secret, fed.name)
     return MqttSource(address, wanted_of(declared, fed, around.app.name), maker(declared, around.app.topics[fed.topic]))
 
 
