@@ -16,7 +16,7 @@ class Device:
     """One client, with a thread of its own. It comes back by itself when its broker does, and sends again what was not
     acknowledged."""
 
-    def __init__(self, port: int, name: str, *, in_flight: int = 10) -> None:
+    def __init__(self, port: int, name: str, *, in_flight: int = 10, login: tuple[str, str] | None = None) -> None:
         self.name = name
         self._room = threading.Semaphore(in_flight)
         self._lock = threading.Lock()
@@ -27,6 +27,8 @@ class Device:
         self._client = Client(
             CallbackAPIVersion.VERSION2, name, clean_session=False, protocol=MQTTProtocolVersion.MQTTv311
         )
+        if login is not None:
+            self._client.username_pw_set(*login)
         self._client.reconnect_delay_set(1, 2)
         self._client.max_inflight_messages_set(in_flight)
         self._client.on_publish = self._on_publish
@@ -82,8 +84,10 @@ class Device:
 
 
 @contextlib.contextmanager
-def device(port: int, name: str = "device", *, in_flight: int = 10) -> Iterator[Device]:
-    found = Device(port, name, in_flight=in_flight)
+def device(
+    port: int, name: str = "device", *, in_flight: int = 10, login: tuple[str, str] | None = None
+) -> Iterator[Device]:
+    found = Device(port, name, in_flight=in_flight, login=login)
     try:
         yield found
     finally:

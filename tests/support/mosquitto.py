@@ -91,6 +91,7 @@ class Mosquitto:
             "log_type error",
             "log_type warning",
             "log_type notice",
+            "log_type subscribe",
         ]
         if self.login:
             lines.append(f"password_file {self.folder}/passwords")

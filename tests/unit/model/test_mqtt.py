@@ -71,3 +71,21 @@ def test_it_is_a_source_of_a_topic() -> None:
     app = rr.App("meters")
     fed = app.source(app.topic("readings"), rr.mqtt("meters/+/load"))
     assert (fed.name, fed.topic) == ("readings", "readings")
+
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    load_kw: float
+
+
+def test_options_that_do_not_fit_the_events_are_refused_where_they_are_declared() -> None:
+    app = rr.App("meters")
+    readings = app.topic("readings", Reading)
+    with pytest.raises(DeclarationError, match="hous_id, which Reading does not have") as caught:
+        app.source(readings, rr.mqtt("meters/+", fields={"hous_id": 1}))
+    assert "Did you mean 'house_id'?" in str(caught.value)
+    with pytest.raises(DeclarationError, match="fills the field load"):
+        app.source(readings, rr.mqtt("meters/+", value="load"))
+    with pytest.raises(DeclarationError, match="bring their own"):
+        app.source(readings, rr.mqtt("meters/+", key=1))
+    assert app.sources == {}

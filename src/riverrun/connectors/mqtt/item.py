@@ -7,10 +7,8 @@ from typing import Any
 import msgspec
 
 from riverrun.connectors.mqtt.inbox import Message
-from riverrun.errors import DeclarationError
 from riverrun.model.connector import Item
 from riverrun.model.connectors.mqtt import mqtt
-from riverrun.model.near import nearest
 from riverrun.model.topic import Topic
 
 TOPIC_HEADER = "mqtt.topic"
@@ -27,7 +25,7 @@ class _ProblemError(Exception):
 
 
 def maker(declared: mqtt, topic: Topic[Any]) -> Callable[[Message], Item]:
-    """How messages become items of this topic. DeclarationError where the options and the topic's events do not fit."""
+    """How messages become items of this topic."""
     kinds = _kinds(declared, topic)
     schema = topic.schema
     key_field = schema.key_field if schema else declared.key if isinstance(declared.key, str) else None
@@ -102,24 +100,7 @@ def _key(value: Mapping[str, Any], name: str) -> str:
 
 
 def _kinds(declared: mqtt, topic: Topic[Any]) -> dict[str, Any]:
-    """The types that levels become. Fields that the events do not have are refused."""
+    """The types that levels become."""
     if topic.event is None:
         return {}
-    if declared.key is not None:
-        raise DeclarationError(
-            f"riverrun.mqtt has a key= and {topic.name} has events that bring their own",
-            hint="Leave key= out; fields= fills the event's key field from a level",
-            topic=topic.name,
-        )
-    known = {each.name: each.type for each in msgspec.structs.fields(topic.event)}
-    wanted = [*declared.levels, *(each for each in (declared.value, declared.arrived) if each)]
-    for name in wanted:
-        if name not in known:
-            near = nearest(name, known)
-            raise DeclarationError(
-                f"riverrun.mqtt fills the field {name}, which {topic.event.__name__} does not have",
-                expected=", ".join(known),
-                hint=f"Did you mean {near!r}?" if near else "",
-                topic=topic.name,
-            )
-    return {name: known[name] for name in declared.levels}
+    return {each.name: each.type for each in msgspec.structs.fields(topic.event) if each.name in declared.levels}

@@ -186,7 +186,8 @@ class Session(threading.Thread):
             client.disconnect()
             until = time.monotonic() + _LEAVING_SECONDS
             while client.want_write() and time.monotonic() < until:
-                select.select([], [client.socket()], [], _LEAVING_SECONDS)
+                wire: Any = client.socket()
+                select.select([], [wire], [], _LEAVING_SECONDS)
                 _check(client.loop_write())
         self._subscribed = False
 

@@ -2,11 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import msgspec
 
 from riverrun.errors import DeclarationError
 from riverrun.model.connector import Source, option
+from riverrun.model.near import nearest
 from riverrun.model.quantity import milliseconds
+
+if TYPE_CHECKING:
+    from riverrun.model.topic import Topic
 
 SHARED = "$share/"
 # MQTT's own limits: a receive maximum and a keep-alive are two bytes, the length of a topic as well.
@@ -14,7 +20,7 @@ _MOST = 65_535
 
 
 @dataclass(frozen=True)
-class mqtt(Source):  # noqa: N801  -- pipeline files write riverrun.mqtt(…)
+class mqtt(Source):
     """Messages that devices publish at an MQTT broker. A message is acknowledged there (PUBACK) only after Kafka has it.
 
     The levels of an MQTT topic are counted from 0: in `meters/h1/load`, `h1` is level 1. With an event class the payload is
@@ -86,6 +92,27 @@ class mqtt(Source):  # noqa: N801  -- pipeline files write riverrun.mqtt(…)
             if not 1 <= amount <= _MOST:
                 raise _wrong(f"cannot have {name}={amount}", f"1 to {_MOST}")
         milliseconds(self.session, what="session of riverrun.mqtt")
+
+    def check(self, topic: "Topic[Any]") -> None:
+        """Fields that the topic's events do not have are refused, and a key beside their own."""
+        if topic.event is None:
+            return
+        if self.key is not None:
+            raise DeclarationError(
+                f"riverrun.mqtt has a key= and {topic.name} has events that bring their own",
+                hint="Leave key= out; fields= fills the event's key field from a level",
+                topic=topic.name,
+            )
+        known = [each.name for each in msgspec.structs.fields(topic.event)]
+        for name in (*self.levels, self.value, self.arrived):
+            if name and name not in known:
+                near = nearest(name, known)
+                raise DeclarationError(
+                    f"riverrun.mqtt fills the field {name}, which {topic.event.__name__} does not have",
+                    expected=", ".join(known),
+                    hint=f"Did you mean {near!r}?" if near else "",
+                    topic=topic.name,
+                )
 
     @property
     def topics(self) -> tuple[str, ...]:
