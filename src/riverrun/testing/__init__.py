@@ -6,9 +6,10 @@ if TYPE_CHECKING:
     from riverrun.testing.alerts import Told
     from riverrun.testing.crash import Crash, CrashRun, crashes
     from riverrun.testing.pytest_plugin import KafkaUnderTest
+    from riverrun.testing.sources import SourceSuite
     from riverrun.testing.streams import DeadRow, StreamTest
 
-__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "StreamTest", "Told", "crashes"]
+__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "SourceSuite", "StreamTest", "Told", "crashes"]
 
 _PLACES = {
     "Crash": "riverrun.testing.crash",
@@ -16,6 +17,7 @@ _PLACES = {
     "crashes": "riverrun.testing.crash",
     "DeadRow": "riverrun.testing.streams",
     "KafkaUnderTest": "riverrun.testing.pytest_plugin",
+    "SourceSuite": "riverrun.testing.sources",
     "StreamTest": "riverrun.testing.streams",
     "Told": "riverrun.testing.alerts",
 }

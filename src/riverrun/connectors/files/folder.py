@@ -43,7 +43,7 @@ class Done(msgspec.Struct, frozen=True):
     rows: int = 0
 
 
-class At(msgspec.Struct, frozen=True):
+class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inside a file. Between two files there is no `name`."""
 
     name: str = ""

@@ -32,14 +32,23 @@ from riverrun.model.connectors.files import tail
 LOOK_SECONDS = 0.25
 
 
+class Before(msgspec.Struct, frozen=True):
+    """The file before the one that is read: whole, with its size."""
+
+    size: int
+    print: Print
+
+
 class At(msgspec.Struct, frozen=True):
-    """A position. `long`: inside a line that is too long. `name` is for people."""
+    """A position. `long`: inside a line that is too long. `name` is for people. `before` is for a file that was empty when
+    it was begun: nothing else would tell it from one that was filled, copied and truncated since."""
 
     inode: int
     offset: int
     print: Print
     name: str = ""
     long: bool = False
+    before: Before | None = None
 
 
 class TailSource(Source):
@@ -84,6 +93,7 @@ class TailReader(Reader):
         self._offset = 0
         self._long = False
         self._print = Print("", 0, "", 0)
+        self._before: Before | None = None
         self._look_at = 0.0
         self._begun = position is not None
         if position is not None:
@@ -103,6 +113,8 @@ class TailReader(Reader):
             # After it was read: if it is still the file that it was, then so it was before.
             if not fits(self._fd, self._offset, self._print):
                 self._replaced()
+                return None
+            if self._is_blank and self._skipped_one():
                 return None
             return self._given(chunk)
         now = time.monotonic()
@@ -161,7 +173,7 @@ class TailReader(Reader):
 
     def _position(self) -> Position:
         self._print = print_of(self._fd, self._offset)
-        at = At(os.fstat(self._fd).st_ino, self._offset, self._print, self._name, self._long)
+        at = At(os.fstat(self._fd).st_ino, self._offset, self._print, self._name, self._long, self._before)
         return msgspec.to_builtins(at)
 
     # --- files --------------------------------------------------------------------------------------------------------
@@ -175,14 +187,14 @@ class TailReader(Reader):
         fd = _open(self._path)
         if fd is None:
             return False
-        self._take(fd, self._path, 0)
+        self._take(fd, self._path, 0, before=self._newest_rotated())
         if self._declared.begin == "end" and not self._begun:
             self._offset = _end_of_lines(fd)
         return True
 
-    def _take(self, fd: int, path: Path, offset: int, *, long: bool = False) -> None:
+    def _take(self, fd: int, path: Path, offset: int, *, long: bool = False, before: Before | None = None) -> None:
         self.close()
-        self._fd, self._name, self._offset, self._long = fd, path.name, offset, long
+        self._fd, self._name, self._offset, self._long, self._before = fd, path.name, offset, long, before
         self._print = print_of(fd, offset)
         self._parse = None
 
@@ -195,12 +207,15 @@ class TailReader(Reader):
                     continue
                 known = os.fstat(fd).st_ino == at.inode if same_inode else at.print.head_bytes > 0
                 if known and fits(fd, at.offset, at.print):
-                    self._take(fd, path, at.offset, long=at.long)
+                    self._take(fd, path, at.offset, long=at.long, before=at.before)
+                    # Not as it is now: a file that was empty may have been filled, copied and truncated since.
+                    self._print = at.print
                     return
                 os.close(fd)
         # Nothing of it may be left to read: a copy that has less than was read of it already.
         if (after := self._behind_copy(at.offset, at.print)) is not None:
-            self._take(*after, 0)
+            fd, path, before = after
+            self._take(fd, path, 0, before=before)
             return
         if self._declared.lost == "stop":
             raise PositionUnknownError(
@@ -217,7 +232,7 @@ class TailReader(Reader):
         if oldest is not None and (fd := _open(oldest)) is not None:
             self._take(fd, oldest, 0)
 
-    def _behind_copy(self, offset: int, known: Print) -> tuple[int, Path] | None:
+    def _behind_copy(self, offset: int, known: Print) -> tuple[int, Path, Before] | None:
         """The file after a copy of which everything was read before it was made."""
         chain = chain_of(self._path)
         for copy, after in itertools.pairwise(chain):
@@ -226,10 +241,44 @@ class TailReader(Reader):
                 continue
             size = os.fstat(fd).st_size
             whole = known.head_bytes and size <= offset and size >= known.head_bytes and begins_as(fd, known)
+            before = Before(size, print_of(fd, size))
             os.close(fd)
             if whole and (next_fd := _open(after)) is not None:
-                return next_fd, after
+                return next_fd, after, before
         return None
+
+    @property
+    def _is_blank(self) -> bool:
+        """Whether the file was empty when it was begun, and nothing was read of it."""
+        return self._offset == 0 and self._print.head_bytes == 0
+
+    def _newest_rotated(self) -> Before | None:
+        for path in reversed(chain_of(self._path)[:-1]):
+            if (fd := _open(path)) is not None:
+                size = os.fstat(fd).st_size
+                found = Before(size, print_of(fd, size))
+                os.close(fd)
+                return found
+        return None
+
+    def _skipped_one(self) -> bool:
+        """Whether there is a file between the one before and this one: it was this one, and has been copied. Begin that."""
+        chain = [(path, fd) for path in chain_of(self._path) if (fd := _open(path)) is not None]
+        places = [0] if self._before is None else [
+            number + 1 for number, (_, fd) in enumerate(chain)
+            if os.fstat(fd).st_size == self._before.size and fits(fd, self._before.size, self._before.print)
+        ]  # fmt: skip
+        here = os.fstat(self._fd).st_ino
+        keep = chain[places[-1]] if places and places[-1] < len(chain) else None
+        if keep is not None and os.fstat(keep[1]).st_ino == here:
+            keep = None
+        for each in chain:
+            if each is not keep:
+                os.close(each[1])
+        if keep is None:
+            return False
+        self._take(keep[1], keep[0], 0, before=self._before)
+        return True
 
     def _replaced(self) -> None:
         """The same inode with other content: it was truncated, maybe after it was copied."""
@@ -238,17 +287,18 @@ class TailReader(Reader):
             if fd is None:
                 continue
             if self._print.head_bytes and fits(fd, self._offset, self._print):
-                self._take(fd, path, self._offset, long=self._long)
+                self._take(fd, path, self._offset, long=self._long, before=self._before)
                 return
             os.close(fd)
         after = self._behind_copy(self._offset, self._print)
-        if after is None:
-            self._notice(f"{self._name} was truncated at offset {self._offset}; reading it from its beginning")
-            fd = _open(self._path)
-            if fd is None:
-                raise ConnectorFailedError(f"{self._path} was truncated and is gone")
-            after = fd, self._path
-        self._take(*after, 0)
+        if after is not None:
+            self._take(after[0], after[1], 0, before=after[2])
+            return
+        self._notice(f"{self._name} was truncated at offset {self._offset}; reading it from its beginning")
+        found = _open(self._path)
+        if found is None:
+            raise ConnectorFailedError(f"{self._path} was truncated and is gone")
+        self._take(found, self._path, 0, before=self._newest_rotated())
 
     def _is_over(self) -> bool:
         """Whether nothing more comes of this file: another one has the name, and it was left alone for long enough."""
@@ -280,7 +330,7 @@ class TailReader(Reader):
                 os.close(each[1])
         if keep is None:
             return None
-        self._take(keep[1], keep[0], 0)
+        self._take(keep[1], keep[0], 0, before=Before(here.st_size, print_of(self._fd, here.st_size)))
         return Items((), self._position())
 
 

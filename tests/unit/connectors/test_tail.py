@@ -1,0 +1,255 @@
+"""Following a log: rotation by rename and by copy, restarts at any moment, half lines, long lines, lost files."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import riverrun as rr
+from riverrun.connectors.files.tail import TailReader
+from riverrun.errors import PositionUnknownError
+
+
+class Follower:
+    """Reads a log as the runtime does; `crash` forgets everything but the last position."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path = path
+        self.options = {"settle_seconds": 0.0} | options
+        self.position: Any = None
+        self.lines: list[Any] = []
+        self.items: list[rr.Item] = []
+        self.notices: list[str] = []
+        self.reader = self._open()
+
+    def _open(self) -> TailReader:
+        declared = rr.tail(str(self.path), **self.options)
+        return TailReader(declared, self.path, self.position, notice=self.notices.append)
+
+    def read(self, *, most: int = 1000) -> list[Any]:
+        """All there is; what is new."""
+        before, quiet = len(self.lines), 0
+        while quiet < 3 and most:
+            self.reader._look_at = 0.0
+            items = self.reader.read()
+            if items is None:
+                quiet += 1
+                continue
+            most -= 1
+            quiet = 0
+            self.position = items.position
+            self.items += items.items
+            self.lines += [each.value["line"] if not each.problem else each for each in items.items]
+        return self.lines[before:]
+
+    def crash(self) -> None:
+        self.reader.close()
+        self.reader = self._open()
+
+
+def write(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "app.log"
+
+
+def test_a_half_line_waits_for_its_newline(log: Path) -> None:
+    log.write_text("one\ntw")
+    follower = Follower(log)
+    assert follower.read() == ["one"]
+    follower.crash()
+    assert follower.read() == []
+    write(log, "o")
+    assert follower.read() == ["two"]
+
+
+def test_a_file_that_is_not_there_yet_is_waited_for(log: Path) -> None:
+    follower = Follower(log)
+    assert follower.read() == []
+    write(log, "one")
+    assert follower.read() == ["one"]
+
+
+def test_the_end_of_a_log_can_be_the_beginning(log: Path) -> None:
+    log.write_text("old\nhalf")
+    follower = Follower(log, begin="end")
+    assert follower.read() == []
+    write(log, " line", "new")
+    assert follower.read() == ["half line", "new"]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("kind", ["rename", "copytruncate"])
+def test_a_rotated_file_is_finished_before_the_new_one(log: Path, kind: str, crash: bool) -> None:
+    write(log, "a1", "a2")
+    follower = Follower(log)
+    assert follower.read() == ["a1", "a2"]
+    write(log, "a3")
+    if kind == "rename":
+        log.rename(f"{log}.1")
+    else:
+        shutil.copy(log, f"{log}.1")
+        os.truncate(log, 0)
+    write(log, "b1", "b2")
+    if crash:
+        follower.crash()
+    assert follower.read() == ["a3", "b1", "b2"]
+    assert follower.notices == []
+
+
+def test_several_rotations_while_nobody_looked(log: Path) -> None:
+    write(log, "a1")
+    follower = Follower(log)
+    assert follower.read() == ["a1"]
+    write(log, "a2")
+    for name in ("b", "c", "d"):
+        for number in (3, 2, 1):
+            if (rotated := Path(f"{log}.{number}")).exists():
+                rotated.rename(f"{log}.{number + 1}")
+        log.rename(f"{log}.1")
+        write(log, f"{name}1", f"{name}2")
+    follower.crash()
+    assert follower.read() == ["a2", "b1", "b2", "c1", "c2", "d1", "d2"]
+
+
+def test_dated_rotations_are_in_order(log: Path) -> None:
+    write(log, "a1")
+    follower = Follower(log)
+    follower.read()
+    log.rename(f"{log}-20261116")
+    write(log, "b1")
+    log.rename(f"{log}-20261117")
+    write(log, "c1")
+    follower.crash()
+    assert follower.read() == ["b1", "c1"]
+
+
+def test_a_writer_that_has_not_noticed_the_rotation_is_waited_for(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(log, "a1")
+    follower = Follower(log, settle_seconds=1000.0)
+    assert follower.read() == ["a1"]
+    rotated = log.rename(f"{log}.1")
+    write(log, "b1")
+    write(rotated, "a2")
+    assert follower.read() == ["a2"]
+    os.utime(rotated, (1, 1))
+    assert follower.read() == ["b1"]
+
+
+def test_the_last_line_of_a_rotated_file_needs_no_newline(log: Path) -> None:
+    log.write_text("a1\na2 without end")
+    follower = Follower(log)
+    assert follower.read() == ["a1"]
+    log.rename(f"{log}.1")
+    write(log, "b1")
+    assert follower.read() == ["a2 without end", "b1"]
+
+
+def test_a_truncated_file_that_was_read_is_begun_again(log: Path) -> None:
+    write(log, "a1", "a2")
+    follower = Follower(log)
+    follower.read()
+    log.write_text("b1\n")
+    assert follower.read() == ["b1"]
+    assert "was truncated" in follower.notices[0]
+
+
+def test_a_new_file_with_the_old_inode_is_not_mistaken(log: Path) -> None:
+    """Truncated and grown beyond where we were, before anybody looked."""
+    write(log, "a1", "a2")
+    follower = Follower(log)
+    follower.read()
+    shutil.copy(log, f"{log}.1")
+    os.truncate(log, 0)
+    write(log, *(f"b{n}" for n in range(100)))
+    follower.crash()
+    assert follower.read() == [f"b{n}" for n in range(100)]
+
+
+def test_a_lost_file_stops_it_unless_told_otherwise(log: Path) -> None:
+    write(log, "a1")
+    follower = Follower(log)
+    follower.read()
+    log.unlink()
+    write(log, "b1")
+    with pytest.raises(PositionUnknownError, match="may not have been read"):
+        follower.crash()
+    follower.options["lost"] = "continue"
+    follower.crash()
+    assert follower.read() == ["b1"]
+    assert "lines from offset 3 on may be missing" in follower.notices[0]
+
+
+def test_a_line_that_is_too_long_goes_to_the_dead_letters_in_pieces(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverrun.connectors.files.chunk.CHUNK", 16)
+    write(log, "short", "x" * 100, "short again")
+    follower = Follower(log, most_line_bytes=30)
+    for _ in range(20):
+        follower.read(most=1)
+        follower.crash()
+    whole = [each for each in follower.lines if isinstance(each, str)]
+    pieces = [each for each in follower.lines if not isinstance(each, str)]
+    assert whole == ["short", "short again"]
+    assert b"".join(each.value for each in pieces) == b"x" * 100
+    assert {each.problem for each in pieces} == {"A line is longer than 30 bytes; this is a piece of it"}
+
+
+def test_csv_has_its_columns_in_the_first_line_of_each_file(log: Path) -> None:
+    log.write_text("id,kw\n1,2.5\n")
+    declared = rr.tail(str(log), format="csv", settle_seconds=0)
+    reader = TailReader(declared, log, None)
+    values = []
+    for _ in range(10):
+        reader._look_at = 0
+        if (items := reader.read()) is not None:
+            position = items.position
+            values += [each.value for each in items.items]
+            reader = TailReader(declared, log, position)
+    log.rename(f"{log}.1")
+    log.write_text("kw,id\n3.5,2\n4\n")
+    for _ in range(10):
+        reader._look_at = 0
+        if (items := reader.read()) is not None:
+            values += [each.value if not each.problem else each.problem for each in items.items]
+    assert values == [{"id": "1", "kw": "2.5"}, {"kw": "3.5", "id": "2"}, "The row has 1 columns, not 2"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_line_is_missing_and_none_twice_whatever_happens_in_which_order(log: Path, seed: int) -> None:
+    """Lines, rotations of one kind, crashes and reads at random."""
+    chance = random.Random(seed)
+    kind = chance.choice(["rename", "copytruncate"])
+    follower = Follower(log, format="text")
+    written = 0
+    write(log, "the first line of this log")
+    follower.read()
+    for _ in range(150):
+        match chance.choice(["write", "write", "write", "read", "crash", "rotate"]):
+            case "write":
+                count = chance.randrange(1, 30)
+                write(log, *(f"{n} {'z' * chance.randrange(40)}" for n in range(written, written + count)))
+                written += count
+            case "read":
+                follower.read(most=chance.randrange(1, 4))
+            case "crash":
+                follower.crash()
+            case "rotate" if log.stat().st_size > 100:
+                for number in range(30, 0, -1):
+                    if (rotated := Path(f"{log}.{number}")).exists():
+                        rotated.rename(f"{log}.{number + 1}")
+                if kind == "rename":
+                    log.rename(f"{log}.1")
+                    write(log)
+                else:
+                    shutil.copy(log, f"{log}.1")
+                    os.truncate(log, 0)
+    follower.read()
+    assert [int(each.split()[0]) for each in follower.lines[1:]] == list(range(written))
+    assert follower.notices == []
