@@ -54,7 +54,7 @@ class MqttSource(Source):
     def open_with(self, part: str, position: Position, marks: Mapping[str, Any]) -> "MqttReader":  # noqa: ARG002
         before = marks.get(FILTERS) or []
         wanted = replace(self._wanted, dropped=tuple(each for each in before if each not in self._wanted.filters))
-        # Messages of QoS 1 alone never fill it: while it is full, the connection is not read, and its end not noticed.
+        # While it is full, the connection is not read and its end not noticed, so the receive maximum comes first.
         inbox = Inbox(2 * self._wanted.in_flight)
         return MqttReader(Session(self._address, wanted, inbox, self._seen), inbox, self._to_item, before)
 
