@@ -10,7 +10,7 @@ from riverrun._version import __version__
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.errors import RiverrunError
+    from riverrun.errors import ConnectorRefusedError, PositionUnknownError, RetryLaterError, RiverrunError
     from riverrun.kafka.connection import Connection, connect
     from riverrun.kafka.consumer.aio import AsyncConsumer
     from riverrun.kafka.consumer.consumer import Consumer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
     from riverrun.model.connectors.mqtt import mqtt
+    from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
         Dashboard,
         Tile,
@@ -50,6 +51,7 @@ _PLACES = {
     "AsyncProducer": "riverrun.kafka.producer.aio",
     "Batch": "riverrun.kafka.consumer.record",
     "Connection": "riverrun.kafka.connection",
+    "ConnectorRefusedError": "riverrun.errors",
     "Consumer": "riverrun.kafka.consumer.consumer",
     "Dashboard": "riverrun.model.dashboard",
     "DeadLetter": "riverrun.kafka.consumer.dead_letter",
@@ -59,11 +61,13 @@ _PLACES = {
     "Item": "riverrun.model.connector",
     "Items": "riverrun.model.connector",
     "Place": "riverrun.model.state",
+    "PositionUnknownError": "riverrun.errors",
     "Producer": "riverrun.kafka.producer.producer",
     "Reader": "riverrun.model.connector",
     "Receipt": "riverrun.kafka.producer.delivery",
     "Record": "riverrun.kafka.consumer.record",
     "Retry": "riverrun.kafka.consumer.retry",
+    "RetryLaterError": "riverrun.errors",
     "RiverrunError": "riverrun.errors",
     "Sink": "riverrun.model.connector",
     "Source": "riverrun.model.connector",
@@ -98,6 +102,7 @@ _PLACES = {
     "status": "riverrun.model.dashboard",
     "tail": "riverrun.model.connectors.files",
     "text": "riverrun.model.dashboard",
+    "webhook": "riverrun.model.connectors.webhook",
 }
 
 __all__ = [
@@ -107,6 +112,7 @@ __all__ = [
     "AsyncProducer",
     "Batch",
     "Connection",
+    "ConnectorRefusedError",
     "Consumer",
     "Dashboard",
     "DeadLetter",
@@ -116,11 +122,13 @@ __all__ = [
     "Item",
     "Items",
     "Place",
+    "PositionUnknownError",
     "Producer",
     "Reader",
     "Receipt",
     "Record",
     "Retry",
+    "RetryLaterError",
     "RiverrunError",
     "Sink",
     "Source",
@@ -156,6 +164,7 @@ __all__ = [
     "status",
     "tail",
     "text",
+    "webhook",
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from riverrun.app import App
 from riverrun.errors import not_installed
+from riverrun.model.connector import Sink, Source
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
@@ -162,7 +163,7 @@ def text_of(graph: Graph) -> str:
     def show(name: str, depth: int) -> None:
         stream = graph.app.streams.get(name)
         extra = f" → topic {stream.target}" if stream is not None and stream.target != name else ""
-        lines.append(f"{'  ' * depth}{graph.kind(name)} {name}{extra}")
+        lines.append(f"{'  ' * depth}{graph.kind(name)} {name}{extra}{_connected(graph.app, name)}")
         for reader in graph.readers(name):
             show(reader, depth + 1)
 
@@ -177,7 +178,23 @@ def mermaid_of(graph: Graph) -> str:
     lines = ["flowchart LR"]
     lines += [f"  {_id(name)}{shapes[graph.kind(name)].format(name)}" for name in _all(graph)]
     lines += [f"  {_id(name)} --> {_id(stream)}" for stream in graph.order for name in graph.inputs[stream]]
+    app = graph.app
+    lines += [f'  {_id(f"from {each.name}")}>"{_word(each.source)} {each.name}"] --> {_id(each.topic)}'
+              for each in app.sources.values()]  # fmt: skip
+    lines += [f'  {_id(each.of)} --> {_id(f"to {each.name}")}["{_word(each.sink)} {each.name}"]'
+              for each in app.sinks.values()]  # fmt: skip
     return "\n".join(lines)
+
+
+def _word(connector: Source | Sink) -> str:
+    return type(connector).__name__.lower()
+
+
+def _connected(app: App, name: str) -> str:
+    """What fills a topic, and where rows go besides."""
+    fed = [_word(each.source) for each in app.sources.values() if each.topic == name]
+    drained = [_word(each.sink) for each in app.sinks.values() if each.of == name]
+    return (f" ← {', '.join(fed)}" if fed else "") + (f" → {', '.join(drained)}" if drained else "")
 
 
 def _all(graph: Graph) -> list[str]:

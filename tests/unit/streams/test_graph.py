@@ -108,3 +108,17 @@ def test_wrong_options_are_named(options: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         made().sql("bad", "select * from readings", **options)
     assert said in str(caught.value)
+
+
+def test_connectors_are_part_of_the_lineage() -> None:
+    app = rr.App("web")
+    lines: rr.Topic[rr.Event] = app.topic("lines")
+    app.source(lines, rr.tail("app.log"), name="log")
+    errors = app.sql("errors", "select * from lines where line like '%error%'")
+    app.sink(errors, rr.webhook("https://example.org/"), name="hook")
+    graph = graph_of(app)
+    assert text_of(graph) == "topic lines ← tail\n  stream errors → webhook"
+    assert mermaid_of(graph).splitlines()[-2:] == [
+        '  n_from_log>"tail log"] --> n_lines',
+        '  n_errors --> n_to_hook["webhook hook"]',
+    ]

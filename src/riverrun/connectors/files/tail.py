@@ -124,6 +124,8 @@ class TailReader(Reader):
         if not fits(self._fd, self._offset, self._print):
             self._replaced()
             return None
+        if self._is_blank and self._skipped_one():
+            return None
         return self._next_file() if self._is_over() else None
 
     def lag(self) -> int | None:

@@ -84,6 +84,11 @@ class _Drawing:
     def _sources(self) -> None:
         """Who writes the topics that no stream of the app writes."""
         written = {end for start, end in self._edges if start.startswith("stream:")}
+        for fed in self._app.sources.values():
+            word = type(fed.source).__name__.lower()
+            made = self._add(Node("source", fed.name, title=word, about=str(fed.line), of=fed.topic))
+            self._join(made, self._topic(fed.topic))
+            written.add(self._topic(fed.topic))
         for node in [each for each in self._nodes.values() if each.kind == "topic" and each.id not in written]:
             self._join(self._add(Node("source", node.name, title="Producers", of=node.name)), node.id)
 

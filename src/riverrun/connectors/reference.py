@@ -1,0 +1,102 @@
+"""docs/reference/connectors.md, from the options as they are declared: `python -m riverrun.connectors.reference`."""
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import riverrun.model.connectors as declared
+from riverrun.model.connector import Sink, Source
+
+_RUN_BY = {
+    "reader": "Run by the app's connector process (`riverrun run`, `riverrun connectors run`).",
+    "service": "Run by the app's connector process (`riverrun run`, `riverrun connectors run`), as a server.",
+    "writer": "Run by the app's connector process (`riverrun run`, `riverrun connectors run`).",
+    "connect": "Run by Kafka Connect (`riverrun up --connect`).",
+}
+
+
+def connectors() -> list[type[Source] | type[Sink]]:
+    """Every connector that comes with riverrun, by name."""
+    found: dict[str, type[Source | Sink]] = {}
+    for module in pkgutil.iter_modules(declared.__path__, f"{declared.__name__}."):
+        for each in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(each) and issubclass(each, Source | Sink) and each.__module__ == module.name:
+                found[each.__name__] = each
+    return [found[name] for name in sorted(found, key=str.lower)]
+
+
+def name_of(connector: type[Source] | type[Sink]) -> str:
+    """What users type: `riverrun.<name>(…)`."""
+    return connector.__name__.lower()
+
+
+def page_of(connector: type[Source] | type[Sink], docs: Path) -> str:
+    """The page about a connector: named after its module, or the first that uses it. Empty where there is none."""
+    own = docs / f"{connector.__module__.rpartition('.')[2]}.md"
+    if own.exists():
+        return own.name
+    used = (f"rr.{name_of(connector)}(", f"riverrun.{name_of(connector)}(")
+    pages = sorted(docs.glob("*.md"))
+    return next((each.name for each in pages if any(word in each.read_text(encoding="utf-8") for word in used)), "")
+
+
+def page(docs: Path) -> str:
+    """The whole page."""
+    parts = [
+        "# Connectors",
+        "Made from the options as they are declared, by `script/docs`. A source is given to `app.source(topic, …)`, a sink "
+        "to `app.sink(stream_or_topic, …)`. A secret is a reference: `env:NAME`, or `file:PATH` from the project's folder. "
+        "Your own: [own-connector.md](../own-connector.md).",
+    ]
+    for each in connectors():
+        parts += _section(each, docs)
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(connector: type[Source] | type[Sink], docs: Path) -> Iterator[str]:
+    kind = "source" if issubclass(connector, Source) else "sink"
+    yield f"## riverrun.{name_of(connector)}"
+    link = page_of(connector, docs)
+    said = " ".join(inspect.getdoc(connector).split()) if connector.__doc__ else ""  # type: ignore[union-attr]
+    more = f" More: [{link}](../{link})." if link else ""
+    yield f"A {kind}. {said} {_RUN_BY[connector.runs_as]}{more}"
+    rows = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+    rows += [_row(each) for each in fields(connector) if "help" in each.metadata]  # type: ignore[arg-type]
+    yield "\n".join(rows)
+
+
+def _row(field: Field[Any]) -> str:
+    default = "must be given" if field.default is MISSING and field.default_factory is MISSING else _default(field)
+    told = field.metadata
+    said = told["help"]
+    if told.get("secret"):
+        said += " Secret."
+    if told.get("example"):
+        said += f" Example: `{told['example']}`."
+    cells = [f"`{field.name}`", _type_name(field.type), default, said]
+    return "| " + " | ".join(each.replace("|", "\\|").replace("\n", " ") for each in cells) + " |"
+
+
+def _default(field: Field[Any]) -> str:
+    make: Any = field.default_factory
+    value: Any = make() if field.default is MISSING else field.default
+    if value in ("", (), None) or value == {}:
+        return "none"
+    return f"`{value!r}`" if isinstance(value, str) else f"`{value}`"
+
+
+def _type_name(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{each!r}`" for each in get_args(kind))
+    if inspect.isclass(kind) and get_origin(kind) is None:
+        return kind.__name__
+    return str(kind).replace("collections.abc.", "").replace("typing.", "")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(Path(sys.argv[1] if len(sys.argv) > 1 else "docs")))

@@ -1,0 +1,1 @@
+"""Rows to an HTTP address."""
