@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
+    from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
         Dashboard,
@@ -93,6 +94,7 @@ _PLACES = {
     "key": "riverrun.model.event",
     "leaderboard": "riverrun.model.dashboard",
     "line": "riverrun.model.dashboard",
+    "mqtt": "riverrun.model.connectors.mqtt",
     "number": "riverrun.model.dashboard",
     "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
@@ -155,6 +157,7 @@ __all__ = [
     "key",
     "leaderboard",
     "line",
+    "mqtt",
     "number",
     "option",
     "parquet",
