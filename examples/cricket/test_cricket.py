@@ -10,7 +10,10 @@ from source import events
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.timeout(600)
+# How long one look at a stream may take: on a busy machine Spark does.
+SECONDS = 600
+
+pytestmark = pytest.mark.timeout(1200)
 
 
 def played(number=1400, seed=5):
@@ -23,7 +26,7 @@ def played(number=1400, seed=5):
 @pytest.fixture
 def match(stream_test):
     records, good, expected = played()
-    t = stream_test(HERE / "app.py")
+    t = stream_test(HERE / "app.py", seconds=SECONDS)
     # In two batches: what is corrected was said in an earlier one.
     for begin in range(0, len(records), 700):
         t.send("deliveries", *records[begin : begin + 700])
@@ -83,7 +86,7 @@ def ball(number, version=1, **what):
 
 
 def test_a_correction_counts_whenever_the_first_word_comes(stream_test):
-    t = stream_test(HERE / "app.py")
+    t = stream_test(HERE / "app.py", seconds=SECONDS)
     t.send("deliveries", ball(1, runs=4), ball(2, version=2, runs=6))
     [row] = t.rows("scoreboard")
     assert (row["runs"], row["balls"]) == (10, 2)
@@ -96,7 +99,7 @@ def test_a_correction_counts_whenever_the_first_word_comes(stream_test):
 
 
 def test_a_wicket_is_told_and_taken_back(stream_test):
-    t = stream_test(HERE / "app.py")
+    t = stream_test(HERE / "app.py", seconds=SECONDS)
     t.send("deliveries", ball(1, wicket="lbw", dismissed="Ada"))
     [told] = t.alerts("wicket")
     assert told.text == "Ada is out, lbw, bowling Bo: A against B, over 1."
@@ -106,7 +109,7 @@ def test_a_wicket_is_told_and_taken_back(stream_test):
 
 def test_history_tells_how_often_a_chase_is_won(stream_test):
     records, _, expected = played(12_000)
-    t = stream_test(HERE / "history.py")
+    t = stream_test(HERE / "history.py", seconds=SECONDS)
     t.send("deliveries", *records)
     rows = {row["needed_an_over"]: (row["chases"], row["won"]) for row in t.batch("chases")}
     same(rows, expected.chases())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
     from riverrun.model.connectors.jdbc import jdbc
+    from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.connectors.postgres import postgres
     from riverrun.model.connectors.webhook import webhook
     from riverrun.model.dashboard import (
@@ -96,6 +97,7 @@ _PLACES = {
     "key": "riverrun.model.event",
     "leaderboard": "riverrun.model.dashboard",
     "line": "riverrun.model.dashboard",
+    "mqtt": "riverrun.model.connectors.mqtt",
     "number": "riverrun.model.dashboard",
     "option": "riverrun.model.connector",
     "parquet": "riverrun.model.pipeline",
@@ -160,6 +162,7 @@ __all__ = [
     "key",
     "leaderboard",
     "line",
+    "mqtt",
     "number",
     "option",
     "parquet",

@@ -157,6 +157,7 @@ class App:
                 expected="a source such as riverrun.mqtt(…) or riverrun.http()",
                 line=line,
             )
+        source.check(topic)
         fed = Fed(check_topic_name(name or topic.name), topic.name, source, line)
         self._check_connector(fed.name, self.sources)
         self.sources[fed.name] = fed

@@ -14,6 +14,8 @@ from riverrun.model.pipeline import Speed
 from riverrun.streams.planner import plan_streams
 from riverrun.testing import StreamTest
 
+pytestmark = pytest.mark.timeout(600)
+
 BEGIN = datetime(2026, 1, 15, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 

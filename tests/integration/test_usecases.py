@@ -32,6 +32,8 @@ from support.usecases import EXAMPLES, modules_of
 EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "20000"))
 # From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
 FIRST_BITE = 100_000
+# Of a run, on a crowded machine.
+MOST_SECONDS = 800.0
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -83,11 +85,18 @@ def rows(played: Played, check: Check) -> list[dict[str, Any]]:
     return [row for row in found if not played.case.closed(row)]
 
 
+def rounded(value: Any) -> Any:
+    """A number with the digits that do not depend on the order in which others were added up."""
+    return round(value, 6) if isinstance(value, float) else value
+
+
 @pytest.mark.parametrize("speed", ["batch", "near-real-time", "real-time"])
 def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSession, speed: Speed) -> None:
     names = [check.stream for check in played.case.checks]
     file = played.root / "app.py"
-    streams = run_streams(spark, file, played.connection, played.root, speed=speed, only=names, fresh=names)
+    streams = run_streams(
+        spark, file, played.connection, played.root, speed=speed, only=names, fresh=names, seconds=MOST_SECONDS
+    )
     for check in played.case.checks:
         account = streams[check.stream].account
         assert (account.read, account.dead) == (EVENTS + 1, played.broken), check.stream
@@ -96,7 +105,7 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
         found, expected = check.rows(rows(played, check)), played.expected[check.stream]
         assert found.keys() == expected.keys(), f"{check.stream}, {speed}"
         for key, figures in expected.items():
-            assert found[key] == pytest.approx(figures), f"{check.stream} {key}, {speed}"
+            assert [*map(rounded, found[key])] == [*map(rounded, figures)], f"{check.stream} {key}, {speed}"
     assert all(played.expected.values())
 
 

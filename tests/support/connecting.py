@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import riverrun as rr
+from riverrun.config import Project, load
 from riverrun.connectors.contract import Around
 from riverrun.connectors.process import ConnectorProcess
 from riverrun.kafka.admin.admin import Admin
@@ -67,7 +68,9 @@ def running(
 ) -> Iterator[ConnectorProcess]:
     """The connector process of an app, in a thread, until the block ends. What it raises is raised here."""
     said = notices if notices is not None else []
-    process = ConnectorProcess(Around(app, connection, folder, folder, said.append))
+    process = ConnectorProcess(
+        Around(app, connection, folder, folder, said.append, settings=load(Project(folder)).settings)
+    )
     stop = threading.Event()
     problems: list[BaseException] = []
 

@@ -1,4 +1,10 @@
-"""A value that does not print itself."""
+"""A value that does not print itself, and where to look for one."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from riverrun.errors import ConfigError
 
 STARS = "******"
 
@@ -28,3 +34,24 @@ class Secret:
 
     def __repr__(self) -> str:
         return f"Secret({str(self)!r})"
+
+
+def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
+    """The secret behind "env:NAME" or "file:PATH" (from `root`); `what` names the setting for people. Nothing for an empty
+    reference; ConfigError when it is not there, or when this is no reference."""
+    if not reference:
+        return Secret()
+    kind, _, where = reference.partition(":")
+    if kind == "env" and where:
+        found = (os.environ if environ is None else environ).get(where)
+        if found is None:
+            raise ConfigError([f"{what} asks for the variable {where}, which is not set"])
+        return Secret(found.strip())
+    if kind == "file" and where:
+        path = root / Path(where).expanduser()
+        try:
+            return Secret(path.read_text(encoding="utf-8").strip())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise ConfigError([f"{what} asks for the file {path}, which cannot be read: {reason}"]) from error
+    raise ConfigError([f'{what} may hold a secret, which does not belong here: write "env:NAME" or "file:PATH"'])

@@ -423,6 +423,19 @@ class PostgresSettings:
 
 
 @dataclass(frozen=True)
+class MqttSettings:
+    """The MQTT broker that devices publish at, for connectors that do not name another."""
+
+    url: str = setting("", "The broker: mqtt://HOST:PORT, or mqtts:// with TLS.", example="mqtts://mqtt.example:8883")
+    username: str = setting("", "User there.")
+    password: Secret = setting(Secret(), "Password of that user.")
+    ssl_ca_file: str = setting("", "Certificates that sign the broker's (PEM). Empty: the system's.", advanced=True)
+    ssl_certificate_file: str = setting("", "Our own certificate (PEM), where the broker asks for one.", advanced=True)
+    ssl_key_file: str = setting("", "The key of our certificate (PEM).", advanced=True)
+    ssl_key_password: Secret = setting(Secret(), "Password of the key.", advanced=True)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of a project, checked."""
 
@@ -439,6 +452,7 @@ class Settings:
     alerts: AlertSettings = AlertSettings()
     postgres: PostgresSettings = PostgresSettings()
     ingest: IngestSettings = IngestSettings()
+    mqtt: MqttSettings = MqttSettings()
 
 
 @dataclass(frozen=True)
@@ -487,6 +501,7 @@ SECTIONS: Mapping[str, type] = {
     "alerts": AlertSettings,
     "postgres": PostgresSettings,
     "ingest": IngestSettings,
+    "mqtt": MqttSettings,
 }
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from riverrun.config.secret import Secret
+from riverrun.config.secret import Secret, secret_of
 from riverrun.config.spec import Settings
-from riverrun.errors import ConfigError, DeclarationError
+from riverrun.errors import DeclarationError
 from riverrun.model.connector import Drained, Fed, Item, Items, Position, Reader, Sink, Source, Undone
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ __all__ = [
     "Sink",
     "Source",
     "Undone",
-    "secret_of",
     "service_of",
     "sink_of",
     "source_of",
@@ -81,28 +80,6 @@ class Service(Protocol):
     def run(self, stop: threading.Event, standings: "Mapping[str, Standing]") -> None:
         """Serve until `stop`, then let what was begun end. Fills in the standing of each of its sources, by their names.
         What it raises ends it; it is made and run again after a pause."""
-
-
-def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
-    """The secret behind "env:NAME" or "file:PATH" (from `root`). Nothing for an empty reference."""
-    if not reference:
-        return Secret()
-    kind, _, where = reference.partition(":")
-    if kind == "env" and where:
-        found = (os.environ if environ is None else environ).get(where)
-        if found is None:
-            raise ConfigError([f"{what} asks for the variable {where}, which is not set"])
-        return Secret(found.strip())
-    if kind == "file" and where:
-        path = root / Path(where).expanduser()
-        try:
-            return Secret(path.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError([f"{what} asks for the file {path}, which cannot be read: {reason}"]) from error
-    raise ConfigError(
-        [f'{what} is a secret, which does not belong in the pipeline file: write "env:NAME" or "file:PATH"']
-    )
 
 
 def source_of(fed: Fed, around: Around) -> Source:

@@ -39,7 +39,7 @@ LINGER_SECONDS = 0.02
 MOST_SECONDS = 0.2
 IDLE_SECONDS = 0.05
 LAG_SECONDS = 0.5
-MOST_POSITION_TEXT = 200
+MOST_POSITION_TEXT = 2000
 _NO_LIMIT = 1_048_588
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

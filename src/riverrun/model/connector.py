@@ -11,11 +11,14 @@ import time as clock
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from riverrun.model.pipeline import Line
+
+if TYPE_CHECKING:
+    from riverrun.model.topic import Topic
 
 # Where a source stands: anything that JSON can carry. What it means is the source's own business.
 Position = Any
@@ -109,6 +112,9 @@ class Source:
     # Whether positions are kept. A source that is pushed to and cannot go back (MQTT) has none: it acknowledges instead.
     remembers: ClassVar[bool] = True
     lag_unit: ClassVar[str] = "records"
+
+    def check(self, topic: "Topic[Any]") -> None:
+        """Raise DeclarationError when it cannot fill this topic. Asked when it is declared, so that nothing has to run."""
 
     def parts(self) -> Sequence[str]:
         """Names of what can be read side by side, such as partitions or files. Asked again every few seconds: a new part is

@@ -8,7 +8,8 @@ import pytest
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.connectors.contract import Around, secret_of, sink_of, source_of
+from riverrun.config.secret import secret_of
+from riverrun.connectors.contract import Around, sink_of, source_of
 from riverrun.connectors.webhook.sink import WebhookSink, retry_after
 from riverrun.errors import ConfigError, DeclarationError
 from riverrun.kafka.connection import Connection

@@ -10,7 +10,7 @@ from riverrun.alerts.channels.apprise import AppriseChannel
 from riverrun.alerts.channels.contract import Channel
 from riverrun.alerts.channels.limits import Budget, Limits, Rate
 from riverrun.alerts.channels.sms import SmsChannel, SmsConfig
-from riverrun.config.secret import Secret
+from riverrun.config.secret import Secret, secret_of
 from riverrun.config.spec import AlertSettings
 from riverrun.errors import ConfigError
 
@@ -56,7 +56,7 @@ def open_channels(
             problems.append("alerts.channels.sms: this name is the SMS channel's own")
             continue
         try:
-            channels[name] = AppriseChannel(name, _secret(name, reference, root, environ))
+            channels[name] = AppriseChannel(name, secret_of(reference, f"alerts.channels.{name}", root, environ))
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -96,23 +96,3 @@ def limits_of(settings: AlertSettings, *, phones: bool = False) -> dict[str, Lim
         budget=Budget(0 if phones else settings.sms_daily_parts, settings.sms_budget_zone),
     )
     return {SMS: sms}
-
-
-def _secret(name: str, reference: str, root: Path, environ: Mapping[str, str]) -> Secret:
-    kind, _, where = reference.partition(":")
-    if kind == "env" and where:
-        if where not in environ:
-            raise ConfigError([f"alerts.channels.{name} asks for the variable {where}, which is not set"])
-        return Secret(environ[where].strip())
-    if kind == "file" and where:
-        path = root / Path(where).expanduser()
-        try:
-            return Secret(path.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            raise ConfigError(
-                [f"alerts.channels.{name} asks for the file {path}, which cannot be read: {reason}"]
-            ) from error
-    raise ConfigError(
-        [f'alerts.channels.{name} may hold a secret, which does not belong here: write "env:NAME" or "file:PATH"']
-    )

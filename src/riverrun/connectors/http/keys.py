@@ -13,9 +13,8 @@ from pathlib import Path
 from starlette.datastructures import Headers
 
 from riverrun.config.held import write_mine
-from riverrun.config.secret import Secret
+from riverrun.config.secret import Secret, secret_of
 from riverrun.config.spec import IngestSettings, listed
-from riverrun.connectors.contract import secret_of
 from riverrun.connectors.http.answers import Refused
 from riverrun.errors import ConfigError
 from riverrun.model.near import nearest

@@ -5,7 +5,6 @@ through its config provider. A secret that changed gets another name, so that th
 A Connect that runs elsewhere reads files of its own: there the setting connect.references says what stands for a secret.
 """
 
-import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
@@ -16,11 +15,11 @@ from riverrun.cluster.connect.plan import PROVIDER, secrets_folder
 from riverrun.config import Loaded, Secret
 from riverrun.config.held import write_mine
 from riverrun.config.load import looks_secret
+from riverrun.config.secret import secret_of
 from riverrun.errors import ConfigError, DataDirectoryError
 
-_ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 # Not an address such as file:///tmp.
-_FILE = re.compile(r"file:(?!//)(.+)")
+_REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!//).+")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -105,21 +104,14 @@ def with_secrets(
 ) -> dict[str, str | Secret]:
     """A configuration as a user writes it, its secrets taken out: "env:NAME" and "file:PATH" (from `root`) are looked up,
     and what is written under a name such as `…password` is a secret as well. ConfigError names all that are not there."""
-    environ = os.environ if environ is None else environ
     found: dict[str, str | Secret] = {}
     problems: list[str] = []
     for name, value in config.items():
-        if variable := _ENV.fullmatch(value):
-            if variable[1] not in environ:
-                problems.append(f"{name} asks for the variable {variable[1]}, which is not set")
-            found[name] = Secret(environ.get(variable[1], "").strip())
-        elif file := _FILE.fullmatch(value):
-            path = root / Path(file[1]).expanduser()
+        if _REFERENCE.fullmatch(value):
             try:
-                found[name] = Secret(path.read_text(encoding="utf-8").strip())
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-                problems.append(f"{name} asks for the file {path}, which cannot be read: {reason}")
+                found[name] = secret_of(value, name, root, environ)
+            except ConfigError as error:
+                problems += error.problems
         elif looks_secret(name) and value and not value.startswith("${"):
             found[name] = Secret(value)
         else:

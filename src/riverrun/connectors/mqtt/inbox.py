@@ -1,0 +1,87 @@
+"""Messages between the connection's thread and the one that puts them into Kafka: a queue with an end."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Literal
+
+MOST_BYTES = 32 << 20
+
+# no: sent for the first time. redelivered: the broker says that it sent it before (DUP). seen: it does not say so, and the
+# same message was in Kafka before the connection was lost.
+Repeat = Literal["no", "redelivered", "seen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it came. `connection` and `mid` say what to acknowledge, and are good for that connection alone."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    retain: bool
+    repeat: Repeat
+    connection: int
+    mid: int
+    at_ms: int
+    digest: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.connection, self.mid
+
+
+class Inbox:
+    """Safe to share. It takes all that it is given: it has an end because the connection is not read while it is `full`."""
+
+    def __init__(self, most: int, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._messages: deque[Message] = deque()
+        self._bytes = 0
+        self._news = threading.Condition()
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @property
+    def full(self) -> bool:
+        return len(self._messages) >= self._most or self._bytes >= self._most_bytes
+
+    def put(self, message: Message) -> None:
+        with self._news:
+            self._messages.append(message)
+            self._bytes += len(message.payload)
+            if len(self._messages) == 1:
+                self._news.notify_all()
+
+    def take(self, most: int, most_bytes: int) -> list[Message]:
+        """The oldest messages; none when there are none, and one however large it is."""
+        taken: list[Message] = []
+        size = 0
+        with self._news:
+            while self._messages and len(taken) < most and size < most_bytes:
+                taken.append(self._messages.popleft())
+                size += len(taken[-1].payload)
+            self._bytes -= size
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a message, at most so long."""
+        with self._news:
+            if not self._messages:
+                self._news.wait(seconds)
+
+    def wake(self) -> None:
+        """Whoever waits looks around."""
+        with self._news:
+            self._news.notify_all()
+
+    def forget(self, connection: int) -> int:
+        """Drop what a lost connection brought and nobody took: the broker sends it again. QoS 0 stays: that it does not."""
+        with self._news:
+            kept = [each for each in self._messages if each.connection != connection or each.qos == 0]
+            dropped = len(self._messages) - len(kept)
+            self._messages = deque(kept)
+            self._bytes = sum(len(each.payload) for each in kept)
+            return dropped

@@ -1,0 +1,106 @@
+"""What a message becomes: the value, key and headers of a record, or the reason why it is none."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from riverrun.connectors.mqtt.inbox import Message
+from riverrun.model.connector import Item
+from riverrun.model.connectors.mqtt import mqtt
+from riverrun.model.topic import Topic
+
+TOPIC_HEADER = "mqtt.topic"
+QOS_HEADER = "mqtt.qos"
+RETAIN_HEADER = "mqtt.retain"
+REPEAT_HEADER = "mqtt.repeat"
+
+_load = msgspec.json.decode
+_SHOWN = 80
+
+
+class _ProblemError(Exception):
+    """Why a message cannot become a record."""
+
+
+def maker(declared: mqtt, topic: Topic[Any]) -> Callable[[Message], Item]:
+    """How messages become items of this topic."""
+    kinds = _kinds(declared, topic)
+    schema = topic.schema
+    key_field = schema.key_field if schema else declared.key if isinstance(declared.key, str) else None
+    key_level = declared.key if isinstance(declared.key, int) else declared.levels.get(key_field or "")
+    # Payloads that nothing is taken from or put into are not even looked at here: the topic's events are checked later.
+    plain = not (declared.levels or declared.value or declared.arrived or isinstance(declared.key, str))
+
+    def make(message: Message) -> Item:
+        levels = message.topic.split("/")
+        headers = {
+            TOPIC_HEADER: message.topic,
+            QOS_HEADER: str(message.qos),
+            RETAIN_HEADER: "true" if message.retain else "false",
+            REPEAT_HEADER: message.repeat,
+        }
+        value: Any = message.payload
+        key: str | bytes | None = None
+        try:
+            if isinstance(key_level, int):
+                key = _level(levels, key_level, "the key")
+            if not message.payload:
+                if not (topic.compact and key is not None):
+                    raise _ProblemError("the payload is empty")
+                return Item(None, key, headers, place=message.topic)
+            if not plain:
+                value = filled(declared, kinds, levels, message)
+                if schema is None and key_field is not None:
+                    key = _key(value, key_field)
+        except _ProblemError as problem:
+            return Item(message.payload, key, headers, problem=str(problem), place=message.topic)
+        # An event brings its key along.
+        return Item(value, None if schema else key, headers, place=message.topic)
+
+    return make
+
+
+def filled(declared: mqtt, kinds: Mapping[str, Any], levels: list[str], message: Message) -> dict[str, Any]:
+    """The payload as an object, with what the topic, the options and the clock put in."""
+    try:
+        value = _load(message.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _ProblemError(f"the payload is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        if not declared.value:
+            shown = message.payload[:_SHOWN].decode(errors="replace")
+            raise _ProblemError(f"the payload is no JSON object, and no value= names a field for it: {shown}")
+        value = {declared.value: value}
+    for name, level in declared.levels.items():
+        text = _level(levels, level, f"the field {name}")
+        try:
+            value[name] = msgspec.convert(text, kinds[name], strict=False) if name in kinds else text
+        except msgspec.ValidationError as error:
+            raise _ProblemError(f"level {level} of {message.topic} cannot be {name}: {error}") from error
+    if declared.arrived and value.get(declared.arrived) is None:
+        value[declared.arrived] = datetime.fromtimestamp(message.at_ms / 1000, UTC)
+    return value
+
+
+def _level(levels: list[str], level: int, what: str) -> str:
+    if level >= len(levels) or not levels[level]:
+        raise _ProblemError(f"{'/'.join(levels)} has no level {level}, which is {what}")
+    return levels[level]
+
+
+def _key(value: Mapping[str, Any], name: str) -> str:
+    found = value.get(name)
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise _ProblemError(
+            f"the payload's field {name}, which is the key, is {found!r}: text or a whole number is needed"
+        )
+    return str(found)
+
+
+def _kinds(declared: mqtt, topic: Topic[Any]) -> dict[str, Any]:
+    """The types that levels become."""
+    if topic.event is None:
+        return {}
+    return {each.name: each.type for each in msgspec.structs.fields(topic.event) if each.name in declared.levels}

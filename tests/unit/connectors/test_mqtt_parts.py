@@ -1,0 +1,160 @@
+"""The queue, the memory and the address of an MQTT session."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import riverrun as rr
+from riverrun.config import MqttSettings, Secret
+from riverrun.connectors.mqtt.address import Address, address_of, parse_url
+from riverrun.connectors.mqtt.inbox import Inbox, Message
+from riverrun.connectors.mqtt.seen import LONGEST_SECONDS, Seen, digest_of
+from riverrun.errors import ConfigError
+
+
+def message(number: int, *, connection: int = 1, qos: int = 1, size: int = 1) -> Message:
+    return Message("a", b"x" * size, qos, False, "no", connection, number, 0, number)
+
+
+def test_an_inbox_gives_in_order_and_in_bites() -> None:
+    inbox = Inbox(10)
+    for number in range(5):
+        inbox.put(message(number))
+    assert [each.mid for each in inbox.take(3, 100)] == [0, 1, 2]
+    assert [each.mid for each in inbox.take(3, 1)] == [3]
+    assert [each.mid for each in inbox.take(3, 100)] == [4]
+    assert inbox.take(3, 100) == []
+
+
+def test_an_inbox_is_full_by_number_or_by_size() -> None:
+    inbox = Inbox(2, most_bytes=100)
+    full = [inbox.full]
+    for size in (99, 1):
+        inbox.put(message(1, size=size))
+        full.append(inbox.full)
+    inbox.take(1, 1)
+    full.append(inbox.full)
+    inbox.put(message(3, size=200))
+    assert [*full, inbox.full] == [False, False, True, False, True]
+
+
+def test_a_lost_connections_messages_are_dropped_but_not_qos_0() -> None:
+    inbox = Inbox(10, most_bytes=3)
+    inbox.put(message(1))
+    inbox.put(message(2, qos=0))
+    inbox.put(message(3, connection=2))
+    assert inbox.forget(1) == 1
+    assert not inbox.full
+    assert [each.mid for each in inbox.take(9, 100)] == [2, 3]
+
+
+def test_whoever_waits_is_woken() -> None:
+    inbox = Inbox(10)
+    waiting = threading.Thread(target=inbox.wait, args=(60,))
+    waiting.start()
+    while waiting.is_alive():
+        inbox.wake()
+        waiting.join(0.01)
+    inbox.put(message(1))
+    inbox.wait(60)
+
+
+def test_what_was_seen_is_found_once_and_only_after_a_reconnect() -> None:
+    seen = Seen()
+    seen.add(1)
+    seen.add(1)
+    seen.add(2)
+    assert not seen.again(1)
+    seen.reconnected()
+    assert [seen.again(each) for each in (1, 1, 1, 2, 2, 3)] == [True, True, False, True, False, False]
+
+
+def test_it_is_over_when_the_broker_has_caught_up_or_too_much_time_is_gone() -> None:
+    now = 100.0
+    seen = Seen(clock=lambda: now)
+    seen.add(1)
+    seen.add(2)
+    seen.reconnected()
+    seen.caught_up()
+    assert not seen.again(1)
+    seen.reconnected()
+    assert seen.again(1)
+    now += LONGEST_SECONDS
+    assert not seen.again(2)
+
+
+def test_the_memory_has_an_end() -> None:
+    seen = Seen(kept=10)
+    for number in range(100):
+        seen.add(number)
+    seen.reconnected()
+    assert len(seen) == 10
+    assert [number for number in range(100) if seen.again(number)] == list(range(90, 100))
+
+
+def test_digests_tell_topics_and_payloads_apart() -> None:
+    assert len({digest_of("a", b"b"), digest_of("ab", b""), digest_of("a", b""), digest_of("", b"ab")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("mqtt://broker", ("broker", 1883, False)),
+        ("mqtts://broker.example/", ("broker.example", 8883, True)),
+        ("mqtt://127.0.0.1:1884", ("127.0.0.1", 1884, False)),
+        ("mqtts://[::1]:9", ("::1", 9, True)),
+    ],
+)
+def test_addresses(url: str, found: tuple[str, int, bool]) -> None:
+    assert parse_url(url, where="mqtt.url") == found
+
+
+@pytest.mark.parametrize(
+    "url", ["broker:1883", "http://broker", "mqtt://", "mqtt://b:port", "mqtt://b/x", "mqtt://u:pw@b"]
+)
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_url(url, where="mqtt.url")
+    assert "mqtt.url" in str(caught.value)
+    assert "pw" not in str(caught.value)
+
+
+def found(declared: Any, settings: MqttSettings) -> Address:
+    secrets = {"env:HERS": Secret("hers"), "": Secret()}
+    return address_of(declared, settings, Path("/project"), lambda reference, _what: secrets[reference], "readings")
+
+
+SETTINGS = MqttSettings(
+    url="mqtts://main:8883", username="bo", password=Secret("his"), ssl_ca_file="ca.pem", ssl_certificate_file="/c.pem"
+)
+
+
+def test_the_broker_of_the_settings() -> None:
+    address = found(rr.mqtt("a"), SETTINGS)
+    assert (str(address), address.username, address.password.reveal()) == ("mqtts://main:8883", "bo", "his")
+    assert (address.ca_file, address.certificate_file) == ("/project/ca.pem", "/c.pem")
+    assert "his" not in repr(address)
+
+
+def test_a_broker_of_its_own_does_not_get_the_others_password() -> None:
+    address = found(rr.mqtt("a", url="mqtts://other"), SETTINGS)
+    assert (address.host, address.username, address.password.reveal()) == ("other", "", "")
+    address = found(rr.mqtt("a", url="mqtts://other", username="ada", password="env:HERS"), SETTINGS)
+    assert (address.username, address.password.reveal()) == ("ada", "hers")
+    same = found(rr.mqtt("a", url="mqtts://main"), SETTINGS)
+    assert same.password.reveal() == "his"
+
+
+@pytest.mark.parametrize(
+    ("declared", "settings", "says"),
+    [
+        (rr.mqtt("a"), MqttSettings(), "mqtt.url is not set"),
+        (rr.mqtt("a"), MqttSettings(url="mqtt://b", password=Secret("x")), "no username"),
+        (rr.mqtt("a"), MqttSettings(url="mqtt://b", ssl_certificate_file="c.pem"), "mqtts://"),
+    ],
+)
+def test_what_does_not_go_together(declared: Any, settings: MqttSettings, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        found(declared, settings)
