@@ -8,13 +8,9 @@ The same seed gives the same season. A scorer errs in one ball of forty and send
 some overs later; one record in a hundred comes late, one in two hundred twice, and one in two thousand is broken.
 """
 
-import argparse
 import heapq
 import json
 import random
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,7 +19,7 @@ from itertools import count
 import msgspec
 from app import Delivery, deliveries
 
-import riverrun as rr
+from riverrun.demo.playing import play
 
 START = datetime(2026, 4, 1, 14, 0, tzinfo=UTC)
 AT_ONCE = 4
@@ -171,41 +167,5 @@ def events(seed: int = 1) -> Iterator[Delivery | bytes]:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--speed-up", type=float, default=60, help="time of the matches against ours (default: %(default)s)"
-    )
-    parser.add_argument("--rate", type=float, default=0, help="records a second, instead of the times they have")
-    parser.add_argument(
-        "--seed", type=int, default=1, help="the same seed gives the same season (default: %(default)s)"
-    )
-    parser.add_argument("--events", type=int, default=0, help="stop after so many records (default: go on)")
-    options = parser.parse_args()
-
-    stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
-    sent, broken, due, newest = 0, 0, time.monotonic(), START
-    with rr.Producer() as producer:
-        for event in events(options.seed):
-            if options.rate > 0:
-                due += 1 / options.rate
-            elif isinstance(event, Delivery) and event.at > newest:
-                # A night passes in a moment.
-                due += min((event.at - newest).total_seconds() / options.speed_up, 2.0)
-                newest = event.at
-            if (wait := due - time.monotonic()) > 0 and stop.wait(wait):
-                break
-            # What is no delivery goes by the topic's name: it would be refused here.
-            producer.send_soon(deliveries if isinstance(event, Delivery) else deliveries.name, event)
-            sent += 1
-            broken += isinstance(event, bytes)
-            if sent == options.events or stop.is_set():
-                break
-    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
-    print(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}))
-
-
 if __name__ == "__main__":
-    main()
+    play(__doc__ or "", deliveries, events, speed_up=60, what="matches")

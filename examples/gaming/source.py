@@ -9,13 +9,9 @@ two hundred has help that no player should have. One hit in a hundred comes late
 two thousand is broken.
 """
 
-import argparse
 import heapq
 import json
 import random
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -23,7 +19,7 @@ from itertools import count
 import msgspec
 from app import Hit, hits
 
-import riverrun as rr
+from riverrun.demo.playing import play
 
 START = datetime(2026, 9, 5, 18, 0, tzinfo=UTC)
 LATE, TWICE, BROKEN, CHEATS = 1 / 100, 1 / 100, 1 / 2000, 1 / 200
@@ -112,39 +108,5 @@ def _broken(hit: Hit, chance: random.Random) -> bytes:
     ])  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--speed-up", type=float, default=10, help="time of the cups against ours (default: %(default)s)"
-    )
-    parser.add_argument("--rate", type=float, default=0, help="records a second, instead of the times they have")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same cups (default: %(default)s)")
-    parser.add_argument("--events", type=int, default=0, help="stop after so many records (default: go on)")
-    options = parser.parse_args()
-
-    stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
-    sent, broken, due, newest = 0, 0, time.monotonic(), START
-    with rr.Producer() as producer:
-        for event in events(options.seed):
-            if options.rate > 0:
-                due += 1 / options.rate
-            elif isinstance(event, Hit) and event.at > newest:
-                # Between two cups a moment passes.
-                due += min((event.at - newest).total_seconds() / options.speed_up, 5.0)
-                newest = event.at
-            if (wait := due - time.monotonic()) > 0 and stop.wait(wait):
-                break
-            # What is no hit goes by the topic's name: it would be refused here.
-            producer.send_soon(hits if isinstance(event, Hit) else hits.name, event)
-            sent += 1
-            broken += isinstance(event, bytes)
-            if sent == options.events or stop.is_set():
-                break
-    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
-    print(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}))
-
-
 if __name__ == "__main__":
-    main()
+    play(__doc__ or "", hits, events, speed_up=10, what="cups")

@@ -9,14 +9,10 @@ bursts, as after a goal; machines post the same hashtag forty times a minute. On
 hundred twice, one in two thousand is broken.
 """
 
-import argparse
 import heapq
 import json
 import math
 import random
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +21,7 @@ from itertools import accumulate, count
 import msgspec
 from app import Post, posts
 
-import riverrun as rr
+from riverrun.demo.playing import play
 
 START = datetime(2026, 6, 1, 17, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -154,38 +150,5 @@ def _broken(post: Post, chance: random.Random) -> bytes:
     ])  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--speed-up", type=float, default=10, help="time of the posts against ours (default: %(default)s)"
-    )
-    parser.add_argument("--rate", type=float, default=0, help="records a second, instead of the times they have")
-    parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same posts (default: %(default)s)")
-    parser.add_argument("--events", type=int, default=0, help="stop after so many records (default: go on)")
-    options = parser.parse_args()
-
-    stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
-    sent, broken, due, newest = 0, 0, time.monotonic(), START
-    with rr.Producer() as producer:
-        for event in events(options.seed):
-            if options.rate > 0:
-                due += 1 / options.rate
-            elif isinstance(event, Post) and event.at > newest:
-                due += (event.at - newest).total_seconds() / options.speed_up
-                newest = event.at
-            if (wait := due - time.monotonic()) > 0 and stop.wait(wait):
-                break
-            # What is no post goes by the topic's name: it would be refused here.
-            producer.send_soon(posts if isinstance(event, Post) else posts.name, event)
-            sent += 1
-            broken += isinstance(event, bytes)
-            if sent == options.events or stop.is_set():
-                break
-    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
-    print(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}))
-
-
 if __name__ == "__main__":
-    main()
+    play(__doc__ or "", posts, events, speed_up=10, what="posts")

@@ -1,0 +1,77 @@
+"""The program around a source application that is made up: its options, its pace, and a clean end."""
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from riverrun.kafka.producer.producer import Producer
+from riverrun.model.topic import Topic
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+NIGHT_SECONDS = 5.0
+
+
+def play(
+    about: str, topic: Topic[Any], events: Callable[[int], Iterator[Any]], *, speed_up: float, what: str = "events"
+) -> None:
+    """Send what `events(seed)` gives to a topic, at the pace of their own times or at `--rate`, until SIGTERM, Ctrl-C or
+    `--events`. Bytes among them are broken records, and are sent as they are. Ends with an account in one line of JSON."""
+    options = _options(about, speed_up, what)
+    stop = threading.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: stop.set())
+    sent, broken, pace = 0, 0, _Pace(topic, options)
+    with Producer() as producer:
+        for event in events(options.seed):
+            if stop.wait(pace.pause(event)):
+                break
+            # What is broken goes by the topic's name: it would be refused here.
+            is_broken = isinstance(event, bytes)
+            producer.send_soon(topic.name if is_broken else topic, event)
+            sent += 1
+            broken += is_broken
+            if sent == options.events:
+                break
+    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
+    sys.stdout.write(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}) + "\n")
+
+
+class _Pace:
+    """When each event is due."""
+
+    def __init__(self, topic: Topic[Any], options: argparse.Namespace) -> None:
+        self._time = topic.schema.time_field if topic.schema is not None else None
+        self._rate, self._speed_up = options.rate, options.speed_up
+        self._newest: datetime | None = None
+        self._due = time.monotonic()
+
+    def pause(self, event: Any) -> float:
+        """Seconds until it is to be sent."""
+        if self._rate > 0:
+            self._due += 1 / self._rate
+        elif self._time is not None and (at := getattr(event, self._time, None)) is not None:
+            # One that comes late is due at once; a night passes in a moment.
+            if self._newest is not None and at > self._newest:
+                self._due += min((at - self._newest).total_seconds() / self._speed_up, NIGHT_SECONDS)
+            self._newest = max(at, self._newest or at)
+        return max(0.0, self._due - time.monotonic())
+
+
+def _options(about: str, speed_up: float, what: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--speed-up", type=float, default=speed_up, help=f"time of the {what} against ours (default: %(default)s)"
+    )
+    parser.add_argument("--rate", type=float, default=0, help="records a second, instead of the times they have")
+    parser.add_argument(
+        "--seed", type=int, default=1, help=f"the same seed gives the same {what} (default: %(default)s)"
+    )
+    parser.add_argument("--events", type=int, default=0, help="stop after so many records (default: go on)")
+    return parser.parse_args()
