@@ -59,6 +59,10 @@ class AlertsBeside:
             self._told = True
             self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")
 
+    def ask_to_stop(self) -> None:
+        # Not the phones: a message that is on its way is to arrive.
+        self._alerts.ask_to_stop()
+
     def catch_up(self, stop: threading.Event) -> None:
         """Wait until all that was written is judged, and what came of it is sent, or `stop`; a sentence when it is not."""
         from riverrun.alerts.unfinished import NOT_STARTED, unfinished

@@ -75,8 +75,11 @@ class ConnectBeside:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         self._stop.set()
+
+    def stop(self) -> None:
+        self.ask_to_stop()
         self._thread.join(STOP_SECONDS)
         self.look()
         self._client.close()

@@ -40,6 +40,9 @@ class ConnectorsBeside:
         for line in self._companion.new_lines():
             self._notice(f"{line[:1].lower()}{line[1:]}".rstrip("."))
 
+    def ask_to_stop(self) -> None:
+        self._companion.ask_to_stop()
+
     def feed(self, stop: threading.Event) -> None:
         """Wait until sources have brought what there is, before streams are run to its end."""
         self._wait(stop, "source", "sources are not done")

@@ -262,7 +262,11 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                             connectors.feed(stop)
                         pipeline.run(stop, changed, until_caught_up=until_caught_up)
                         outdated = pipeline.outdated
-                        if not stop.is_set() and not outdated:
+                        if stop.is_set():
+                            # All at once: the end takes as long as the slowest of them.
+                            for each in beside:
+                                each.ask_to_stop()
+                        elif not outdated:
                             # It is over because all is read: the tables are to have it, too, and people to be told.
                             for each in beside:
                                 each.catch_up(stop)

@@ -46,6 +46,10 @@ class StoreBeside:
     def serving(self) -> Serving | None:
         return find_serving(self._settings.project)
 
+    def ask_to_stop(self) -> None:
+        if self._companion is not None:
+            self._companion.ask_to_stop()
+
     def catch_up(self, stop: threading.Event) -> None:
         """Wait until the tables have all that is in their topics, or `stop`; a sentence when they do not."""
         from riverrun.store.client import StoreClient

@@ -99,6 +99,11 @@ class Companion:
         self._read = max(self._read, self._process.output_start) + len(whole)
         return [line for each in whole.decode(errors="replace").splitlines() if (line := each.strip())]
 
+    def ask_to_stop(self) -> None:
+        """Ask only: whoever stops several asks all of them first. `stop` must follow."""
+        if self._process is not None:
+            self._process.ask_to_stop()
+
     def stop(self, seconds: float) -> None:
         """Ask, wait, then kill. May be called at any time, and twice."""
         if self._process is not None and not self._process.stop(Deadline(seconds)):

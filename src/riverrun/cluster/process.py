@@ -41,6 +41,7 @@ class GuardedProcess:
     _guard: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
     _begun: float = field(default=0.0, init=False, repr=False)
     _ended: float = field(default=0.0, init=False, repr=False)
+    _asked: bool = field(default=False, init=False, repr=False)
 
     def start(self) -> None:
         reader, writer = os.pipe()
@@ -51,6 +52,7 @@ class GuardedProcess:
             with self.output.open("ab") as output:
                 self.output_start = output.tell()
                 self._begun = time.monotonic()
+                self._asked = False
                 self._guard = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(GUARD), *arguments, *self.command],
                     stdin=subprocess.DEVNULL,
@@ -101,7 +103,10 @@ class GuardedProcess:
         return self.exit_code is not None
 
     def ask_to_stop(self) -> None:
-        self._signal(signal.SIGTERM)
+        """Once: a second signal would cut an end short that is under way."""
+        if not self._asked:
+            self._asked = True
+            self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the child with -9 and wait until it is gone."""

@@ -84,3 +84,27 @@ def test_what_it_says_is_given_line_by_line_once(tmp_path: Path) -> None:
     assert lines == ["one", "two"]
     assert made.new_lines() == []
     made.stop(5)
+
+
+def test_asked_first_and_stopped_later_it_gets_one_signal(tmp_path: Path) -> None:
+    counts = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
+    lines: list[str] = []
+    made = Companion("the store", [sys.executable, "-c", counts], tmp_path / "store.log")
+    made.start()
+
+    def heard(word: str) -> bool:
+        lines.extend(made.new_lines())
+        return word in lines
+
+    until(lambda: heard("ready"), made)
+    made.ask_to_stop()
+    until(lambda: heard("asked"), made)
+    log = tmp_path / "store.log"
+    made.stop(0.5)
+    assert log.read_text(encoding="utf-8").split() == ["ready", "asked"], "a second signal would cut the end short"
+    assert not made.alive
