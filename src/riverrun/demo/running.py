@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 5.0
 # After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
-PATIENCE_SECONDS = 2.5
+PATIENCE_SECONDS = 1.5
 # A part that fails is told at once; what only takes long, on a small or busy machine, is waited for.
 READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
 
