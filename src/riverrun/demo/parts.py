@@ -35,6 +35,7 @@ class Part:
         self._log = folder / STATE_FOLDER / "logs" / f"demo-{name}.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._counts: dict[str, int] | None = None
+        self._asked = False
         with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", TIED, sys.executable, *arguments],
@@ -53,8 +54,10 @@ class Part:
             raise SystemExit(f"{self.name} ended by itself with exit code {self._process.returncode}:\n{said}")
 
     def ask_to_stop(self) -> None:
-        """Without waiting for it: several end at once."""
-        if self._process.poll() is None:
+        """Without waiting for it: several end at once. Asked once only: a second signal means «at once, without order», and
+        `riverrun run` may hang in the middle of a call to Spark then."""
+        if not self._asked and self._process.poll() is None:
+            self._asked = True
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self, seconds: float = 90) -> dict[str, int]:
