@@ -11,6 +11,7 @@ from riverrun.errors import StoreError
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.catalog import Catalog, catalog_topic, publish
 from riverrun.testing.pytest_plugin import KafkaUnderTest
+from support.connecting import wait_until
 
 LOAD = TableSpec("load", "load", (Column("kw", "double", ("kw",)), Column("recorded_at", "timestamp", ())))
 HIGH = replace(LOAD, name="high", topic="high", key=("kw",), upserts=True)
@@ -56,3 +57,22 @@ def test_what_has_not_changed_is_not_published_again(kafka: KafkaUnderTest) -> N
     end = Admin(kafka.connection).offsets([place], "latest")[place]
     publish(kafka.connection, app, [LOAD])
     assert Admin(kafka.connection).offsets([place], "latest")[place] == end
+
+
+def test_what_stands_behind_an_open_transaction_comes_with_a_later_read(kafka: KafkaUnderTest) -> None:
+    app = f"catalog{secrets.token_hex(4)}"
+    publish(kafka.connection, app, [LOAD])
+    topic = catalog_topic(app)
+    with (
+        Catalog(kafka.connection, app) as catalog,
+        rr.Producer(kafka.connection, transactional_id=topic) as writer,
+        rr.Producer(kafka.connection) as other,
+    ):
+        assert catalog.refresh() == {"load": LOAD}
+        with writer.transaction() as tx:
+            tx.send(topic, json.dumps(HIGH.as_dict()).encode(), key="high")
+            wider = replace(LOAD, retention_ms=7)
+            other.send(topic, json.dumps(wider.as_dict()).encode(), key="load")
+            assert catalog.refresh() == {"load": LOAD}, "behind it, nothing is stable yet"
+        # The broker marks its end a moment after it has acknowledged it.
+        wait_until(lambda: catalog.refresh() == {"load": wider, "high": HIGH}, "both are read", seconds=20)

@@ -45,12 +45,13 @@ class Tail:
                 continue
             error = message.error()
             if error is not None and error.code() == ClientError._PARTITION_EOF:
-                self._next = end
-            elif error is not None:
+                # Not to `end`: what stands behind a transaction that is still open comes with a later read.
+                self._next = max(self._next, message.offset() or 0)
+                break
+            if error is not None:
                 raise self._translated(error)
-            else:
-                found.append((message.key() or b"", message.value()))
-                self._next = (message.offset() or 0) + 1
+            found.append((message.key() or b"", message.value()))
+            self._next = (message.offset() or 0) + 1
         return found
 
     def _open(self) -> Consumer:
