@@ -15,6 +15,7 @@ from riverrun.connectors.postgres.following import followed_by, grouped
 from riverrun.connectors.postgres.wanted import followings_of, source_configs
 from riverrun.errors import DatabaseNotReadyError, DatabaseRefusedError, DatabaseUnreachableError
 from support.postgres import TestPostgres
+from support.shell import Shell
 
 HOUSES = "create table houses(house_id text primary key, street text); alter table houses owner to cdc"
 
@@ -238,3 +239,28 @@ def test_domains_and_enums_are_what_they_are_made_of(server: TestPostgres, datab
     event = app.topics["meters.houses"].event
     assert event is not None
     assert event.__struct_fields__ == ("house_id", "m", "ms", "p")
+
+
+def test_from_the_shell(server: TestPostgres, database: str, tmp_path: Path) -> None:
+    url = server.shop(database, "create table houses(house_id text, street text); alter table houses owner to cdc")
+    (tmp_path / "app.py").write_text(
+        'import riverrun as rr\n\napp = rr.App("meters")\napp.table("houses", rr.postgres("houses"), key="house_id")\n'
+    )
+    (tmp_path / "password.txt").write_text("cdc")
+    (tmp_path / "riverrun.toml").write_text(
+        f'[project]\napp = "app.py"\n[postgres]\nurl = "{url}"\npassword = {{ file = "password.txt" }}\n'
+    )
+    shell = Shell(tmp_path, "127.0.0.1:1")
+    refused = shell.riverrun("connect", "check")
+    assert refused.code == 1, refused
+    (line,) = [each for each in refused.lines if each.startswith("fail")]
+    assert "Postgres refuses its updates and deletes" in line
+    said = shell.riverrun("connect", "check", "--json")
+    (problem,) = [each for each in said.json if each["state"] == "fail"]
+    assert f"→ {problem['sql']}" in refused.out
+    server.run(problem["sql"], database=database)
+    mended = shell.fine("connect", "check", "app.py")
+    assert {each.split()[0] for each in mended.lines} == {"ok"}
+    assert not server.run("select 1 from pg_publication", database=database), "a check changes nothing"
+    (tmp_path / "none.py").write_text('import riverrun as rr\n\napp = rr.App("none")\n')
+    assert "none follows no database." in shell.fine("connect", "check", "none.py").err
