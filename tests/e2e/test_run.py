@@ -1,13 +1,14 @@
 """`riverrun run` as a user has it: one command starts Kafka and Spark, and in the end nothing is left behind."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -16,9 +17,6 @@ import riverrun as rr
 from riverrun.config.project import Project
 from riverrun.config.serve_state import find_serving
 from support.cluster import ProjectDriver, wait_for
-
-if TYPE_CHECKING:
-    import subprocess
 
 PIPELINE = """
 from datetime import datetime
@@ -67,7 +65,7 @@ def produce(project: ProjectDriver) -> None:
     assert sent.code == 0, sent.err
 
 
-@contextmanager
+@contextlib.contextmanager
 def started(project: ProjectDriver) -> "Iterator[subprocess.Popen[str]]":
     """`riverrun run`, ended whatever happens."""
     running = project.start("run")
@@ -88,9 +86,9 @@ def read(project: ProjectDriver) -> list[int]:
 
 
 def asked(project: ProjectDriver, sql: str) -> Any:
-    """The rows of a question to the store; None while it does not answer."""
+    """The rows of a question to the store; what it says instead while it does not answer."""
     answer = project.run("query", sql, "--format", "json")
-    return json.loads(answer.out) if answer.code == 0 else None
+    return json.loads(answer.out) if answer.code == 0 else answer.err
 
 
 def pipeline_picture(project: ProjectDriver) -> dict[str, Any]:
@@ -159,9 +157,25 @@ def test_a_killed_run_leaves_no_spark_and_goes_on_where_it_was(project: ProjectD
     counted = json.loads((project.home / "streams/city/high/account.json").read_text())["account"]
     assert (counted["read"], counted["out"]) == (200, 50)
     # Nobody serves the store by now: its tables are as they were left, whole.
-    assert asked(project, "select count(*) as n, sum(load_kw) as kw from high") == [{"n": 50, "kw": 150.0}]
+    left = asked(project, "select count(*) as n, sum(load_kw) as kw from high")
+    assert left == [{"n": 50, "kw": 150.0}], f"{left} after {done.err}"
     groups = {each["group"]: each["lag"] for each in json.loads(project.run("groups", "--json").out)}
     assert groups["city.high"] == groups["city.per_minute"] == 0
+
+
+def test_whoever_asks_again_and_again_gets_an_end_soon(project: ProjectDriver) -> None:
+    """The second signal cuts a call to Spark off in its middle: the end must not wait for its answer."""
+    with started(project) as running:
+        wait_for(lambda: set(streams(project)) == {"high", "per_minute"}, 240, "the streams did not start")
+        below = children(running)
+        for _ in range(3):
+            running.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(0.3)
+        _, err = running.communicate(timeout=75)
+        assert running.returncode != 0
+        assert "Traceback" not in err
+    assert not psutil.wait_procs(below, timeout=30)[1]
 
 
 def test_what_a_file_says_without_a_broker(project: ProjectDriver) -> None:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -14,11 +15,12 @@ import pytest
 
 from riverrun.cluster.druid.local import LocalDruid
 from riverrun.cluster.server import Deadline
-from riverrun.config import DruidSettings
+from riverrun.config import DruidSettings, Secret
 from riverrun.errors import (
     QueryCancelledError,
     QueryError,
     QueryTimeoutError,
+    StoreError,
     StoreTableError,
     StoreUnavailableError,
 )
@@ -30,6 +32,8 @@ from riverrun.store.contract import Limits, Standing
 from riverrun.store.druid import DruidStore
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
+from support.gate import gate
+from support.maven import CERTIFICATE
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -336,6 +340,38 @@ def test_a_druid_that_is_not_there_is_said(kafka: KafkaUnderTest) -> None:
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_druid_behind_a_login_and_tls(
+    druid: LocalDruid, kafka: KafkaUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = table("guarded", AT, HOUSE, LOAD)
+    make_topic(kafka, guarded)
+    send(kafka, guarded.topic, [("a", reading(at)) for at in range(100)])
+    with gate(druid.url, "riverrun", "let me in") as url:
+        settings = DruidSettings(url=url, username="riverrun", password=Secret("let me in"))
+        with (
+            closing(DruidStore("gated", settings, kafka.connection, url=url)) as store,
+            pytest.raises(StoreError, match=r"The certificate of Druid at .* is not trusted") as caught,
+        ):
+            store.open()
+        assert "SSL_CERT_FILE" in caught.value.hint
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        wrong = replace(settings, password=Secret("let me out"))
+        with (
+            closing(DruidStore("gated", wrong, kafka.connection, url=url)) as store,
+            pytest.raises(StoreError, match="does not know the user or the password") as caught,
+        ):
+            store.open()
+        assert "druid.password" in caught.value.hint
+        assert "let me out" not in str(caught.value)
+        with DruidStore("gated", settings, kafka.connection, url=url) as store:
+            store.apply([guarded])
+            settled(store, "guarded", 100)
+            assert rows_of(store, "SELECT count(*) AS n, max(load) AS most FROM guarded") == [
+                {"n": 100, "most": 99 / 8}
+            ]
+            store.remove("guarded")
 
 
 def test_a_question_is_bounded_and_can_be_cancelled(store: DruidStore, kafka: KafkaUnderTest) -> None:

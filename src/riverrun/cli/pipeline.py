@@ -1,5 +1,6 @@
 """`riverrun validate`, `graph`, `plan` and `run`: what a pipeline file says, how it would run, and running it."""
 
+import logging
 import os
 import signal
 import sys
@@ -377,11 +378,15 @@ def loaded_again(settings: "Loaded") -> Any:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set. A second one ends the program at once."""
-    stop = threading.Event()
+    """An event that Ctrl-C and SIGTERM set. A second one ends the program without waiting for what it does; what stops its
+    parts is not interrupted again."""
+    stop, hurry = threading.Event(), threading.Event()
 
     def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.is_set():
+        if stop.is_set() and not hurry.is_set():
+            hurry.set()
+            # PySpark writes the stack of a call that is cut off to the root logger.
+            logging.disable(logging.CRITICAL)
             raise KeyboardInterrupt
         stop.set()
 
@@ -391,6 +396,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        logging.disable(logging.NOTSET)
 
 
 @contextmanager

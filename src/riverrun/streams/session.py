@@ -7,8 +7,10 @@ import contextlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,9 @@ from riverrun.streams.quick_start import archive_options, close_archive, drop_ar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# How long Spark may take to stop its queries and itself, and its JVM to end after that.
+STOP_SECONDS = 30.0
+EXIT_SECONDS = 30.0
 # Settings that are lists, and what is between their items.
 _LISTS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -130,21 +135,34 @@ def is_local(session: "SparkSession") -> bool:
 
 
 def stop_session(session: "SparkSession") -> None:
-    """Stop Spark and its JVM. A JVM that is gone already is no problem."""
+    """Stop Spark and its JVM: ask, wait, then kill. A JVM that is gone already is no problem."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001
-    with contextlib.suppress(Py4JError, OSError):
-        session.stop()
-    if gateway is not None:
+
+    def end() -> None:
         with contextlib.suppress(Py4JError, OSError):
-            gateway.shutdown()
+            session.stop()
+        if gateway is not None:
+            with contextlib.suppress(Py4JError, OSError):
+                gateway.shutdown()
+
+    # A thread has its own connection to the JVM. The caller's is of no use when a signal has cut it off in the middle of a
+    # call: the next one would wait for an answer that never comes.
+    ending = threading.Thread(target=end, name="stop-spark", daemon=True)
+    ending.start()
+    ending.join(STOP_SECONDS)
+    if gateway is not None:
         process = getattr(gateway, "proc", None)
         if process is not None:
             # It ends when nobody holds its input any more.
             process.stdin.close()
-            process.wait(30)
+            try:
+                process.wait(EXIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     close_archive()
 
@@ -207,7 +225,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     found = {
         "spark.app.name": f"riverrun {name}",
         "spark.master": settings.spark.master or f"local[{slots}]",
-        "spark.driver.memory": f"{settings.spark.driver_memory_mb or _memory_mb()}m",
+        "spark.driver.memory": f"{settings.spark.driver_memory_mb or default_memory_mb()}m",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder / 'tmp'}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -242,7 +260,8 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     return found
 
 
-def _memory_mb() -> int:
+def default_memory_mb() -> int:
+    """Spark's heap where nobody says: a quarter of the machine's memory, within reason."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
     except (ValueError, OSError):
