@@ -110,16 +110,16 @@ TODAY = "from zones where day = (select max(day) from zones)"
 ZONES = f"""
     select zone, name, people, capacity, unit, full_percent, stay_minutes, entered, exited {TODAY}
     order by full_percent desc, zone"""
+# The newest minute still fills.
+SINCE_FOUR = "minute >= date_trunc('day', latest - interval '4 hours') + interval '4 hours' and minute < latest"
+BUILDING = f"from zone_minutes where zone = 'building' and {SINCE_FOUR}"
 # From minute to minute: in minus out since the day began.
-PEOPLE = """
+PEOPLE = f"""
     select minute, zone, sum(entered - exited) over (partition by zone order by minute) as people
-    from zone_minutes where minute >= (select max(day) from zones) and zone not in ('building', 'cars')"""
-FLOW = """
-    select minute, sum(case when zone = 'building' then entered else 0 end) as entered,
-        sum(case when zone = 'building' then exited else 0 end) as exited
-    from zone_minutes where minute > latest - interval '4 hours' group by minute"""
-CINEMA = """
-    select minute, exited from zone_minutes where zone = 'cinema' and minute > latest - interval '4 hours'"""
+    from zone_minutes where {SINCE_FOUR} and zone not in ('building', 'cars')"""
+LATELY = "minute > latest - interval '4 hours' and minute < latest"
+FLOW = f"select minute, entered, exited from zone_minutes where zone = 'building' and {LATELY}"
+CINEMA = f"select minute, exited from zone_minutes where zone = 'cinema' and {LATELY}"
 SENSORS = """
     select sensor, restarts, (select max(minutes) from sensors where day = (select max(day) from sensors)) - minutes
         as silent_minutes, at as last_heard
@@ -131,17 +131,17 @@ def one(column: str, zone: str) -> str:
 
 
 app.dashboard(
-    rr.number("In the building", one("people", "building"), unit="people", width=3),
-    rr.number("Visitors today", one("entered", "building"), width=3),
+    rr.number("In the building", f"select sum(entered - exited) {BUILDING}", unit="people", width=3),
+    rr.number("Visitors today", f"select sum(entered) {BUILDING}", width=3),
     rr.number("They stay", one("stay_minutes", "building"), unit="minutes", decimals=0, width=2),
     rr.number("Fullest zone", f"select max(full_percent) {TODAY}", unit="%", decimals=0,
               thresholds={"warn": 85, "bad": 95}, width=2),
     rr.number("Free in the car park", one("capacity - people", "cars"), unit="of 1,150", width=2),
-    rr.status("How full", f"select name, full_percent {TODAY} order by full_percent desc, name", by="name", y="full_percent",
-              unit="%", decimals=0, thresholds={"warn": 85, "bad": 95}, width=4, height=5),
+    rr.leaderboard("How full", f"select name, full_percent {TODAY} order by full_percent desc, name", by="name",
+                   y="full_percent", unit="%", decimals=0, thresholds={"warn": 85, "bad": 95}, width=4, height=5),
     rr.area("People by zone", PEOPLE, x="minute", y="people", by="zone", range="18 hours", width=8, height=5),
-    rr.line("Through the doors, a minute", FLOW, x="minute", y=("entered", "exited"), range="4 hours", width=7),
-    rr.bar("Out of the cinema, a minute: films end", CINEMA, x="minute", y="exited", range="4 hours", width=5),
+    rr.line("Through the doors, a minute", FLOW, x="minute", y=("entered", "exited"), range="4 hours", width=6),
+    rr.bar("Out of the cinema, a minute: films end", CINEMA, x="minute", y="exited", range="4 hours", width=6),
     rr.rows("Zones", ZONES, by="zone", width=8),
     rr.rows("Sensors that began anew today", SENSORS, by="sensor", width=4),
     rr.line("{zone}, minute by minute", "zone_minutes", x="minute", y=("entered", "exited"), range="4 hours", when="zone",

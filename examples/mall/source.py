@@ -33,7 +33,7 @@ START = datetime(2026, 10, 17, 9, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 TWICE, BROKEN = 1 / 100, 1 / 2000
 # For a sensor and a minute: it restarts, or the line to it is cut.
-RESTARTS, CUTS = 1 / 2500, 1 / 700
+RESTARTS, CUTS = 1 / 2000, 1 / 700
 VISITORS_A_MINUTE, STREET = 52.0, "street"
 
 # Where people go from a zone, with weights, and how many minutes they stay there.
@@ -173,7 +173,7 @@ class Sensor:
             return None
         if chance.random() < RESTARTS:
             # Two minutes mostly, and at times until somebody comes.
-            self.dead_until = at + MINUTE * (chance.randint(18, 40) if chance.random() < 0.35 else chance.randint(1, 3))
+            self.dead_until = at + MINUTE * (chance.randint(18, 40) if chance.random() < 0.5 else chance.randint(1, 3))
             self.number = 0
             return None
         self.number += 1
