@@ -1,11 +1,18 @@
-"""The same figures in plain Python, from the same deliveries: what the pipeline and its page are held against."""
+"""The same figures in plain Python, from the same deliveries: what the pipeline and its page are held against.
 
+python figures.py --seed 1 --events 50000        compare with what is in the project's Kafka, after source.py sent the same
+"""
+
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from app import Delivery
+from source import events
+
+from riverrun.demo.comparing import Check, compare
 
 Ball = tuple[str, int, int, int]
 Innings = tuple[str, int]
@@ -137,3 +144,30 @@ def _chase(target: int, row: dict[str, Any]) -> dict[str, Any]:
 
 def _many(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
+
+
+# --- comparing ---
+
+SCORE = ("innings", "batting", "runs", "wickets", "balls", "run_rate", "target", "needed", "balls_left", "required_rate",
+         "result")  # fmt: skip
+SAID = ("version", "striker", "bowler", "runs", "extras", "wicket", "dismissed", "at")
+
+
+def _boards(good: Iterable[Delivery]) -> dict[str, tuple[Any, ...]]:
+    board = Figures().add(good).scoreboard()
+    return {match_id: tuple(row[name] for name in SCORE) for match_id, row in board.items()}
+
+
+def _said(good: Iterable[Delivery]) -> dict[Ball, tuple[Any, ...]]:
+    balls = Figures().add(good).balls
+    return {ball: tuple(getattr(each, name) for name in SAID) for ball, each in balls.items()}
+
+
+CHECKS = (
+    Check("scoreboard", ("match_id",), SCORE, _boards),
+    Check("balls", ("match_id", "innings", "over_no", "ball_no"), SAID, _said),
+)
+
+
+if __name__ == "__main__":
+    sys.exit(compare(__doc__ or "", events, Delivery, CHECKS))

@@ -1,11 +1,18 @@
-"""The same figures in plain Python, from the same hits: what the pipeline and its page are held against."""
+"""The same figures in plain Python, from the same hits: what the pipeline and its page are held against.
 
+python figures.py --seed 1 --events 50000        compare with what is in the project's Kafka, after source.py sent the same
+"""
+
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from statistics import median
 
 from app import Hit
+from source import events
+
+from riverrun.demo.comparing import Check, compare
 
 GAP, HALF = timedelta(minutes=10), timedelta(seconds=150)
 
@@ -78,3 +85,19 @@ class Figures:
                 lead = max(half.values()) - min(half.values())
                 outcomes[lead // 50 * 50].append(max(half, key=half.__getitem__) == max(whole, key=whole.__getitem__))
         return {lead: (len(each), sum(each) / len(each)) for lead, each in outcomes.items()}
+
+
+# --- comparing ---
+
+CHECKS = (
+    Check("standings", ("cup", "player"), ("points", "reached"), lambda good: Figures(good).standings()),
+    Check("duels", ("cup", "round_no", "duel", "player"), ("points",), lambda good: Figures(good).duels()),
+    Check("sessions", ("player", "began"), ("ended", "points", "hits"), lambda good: Figures(good).sessions(),
+          final="ended"),
+    Check("outliers", ("minute.start", "player"), ("points", "usual"), lambda good: Figures(good).outliers(),
+          final="minute.start"),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(compare(__doc__ or "", events, Hit, CHECKS))

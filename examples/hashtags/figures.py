@@ -1,11 +1,18 @@
-"""The same figures in plain Python, from the same posts: what the pipeline is held against."""
+"""The same figures in plain Python, from the same posts: what the pipeline is held against.
 
+python figures.py --seed 1 --events 50000        compare with what is in the project's Kafka, after source.py sent the same
+"""
+
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from app import Post
+from source import events
+
+from riverrun.demo.comparing import Check, compare
 
 MINUTE = timedelta(minutes=1)
 MOST, HALF_LIFE = 5, 5
@@ -66,3 +73,18 @@ class Figures:
             if authors >= 50:
                 found[tag] = (authors, first.author, first.at, minutes[peak], peak)
         return found
+
+
+# --- comparing ---
+
+CHECKS = (
+    Check("author_minutes", ("minute.start", "author"), ("posts", "tags"), lambda good: Figures(good).author_minutes()),
+    Check("tag_minutes", ("minute.start", "tag"), ("authors",), lambda good: Figures(good).tag_minutes(),
+          final="minute.start"),
+    Check("trending", ("span.end", "tag"), ("score", "votes", "now", "usual", "burst"),
+          lambda good: Figures(good).trending(), final="span.end"),
+)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(compare(__doc__ or "", events, Post, CHECKS))

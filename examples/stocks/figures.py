@@ -3,7 +3,6 @@
 python figures.py --seed 1 --events 50000        compare with what is in the project's Kafka, after source.py sent the same
 """
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 from app import BLOCK_SHARES, HALT_PERCENT, Correction, Trade, app
 from source import Sent, feed_of, options_of
 
-import riverrun as rr
+from riverrun.demo.comparing import report, rows_of
 
 MINUTE, FIVE, DAY = timedelta(minutes=1), timedelta(minutes=5), timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,47 +103,20 @@ def keyed(stream: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, Row]:
     return found
 
 
-def differences(expected: Mapping[Key, Row], found: Mapping[Key, Row]) -> list[str]:
-    """What is not as it should be. Sums of prices are compared to a billionth: their order is Spark's own."""
-    told = [f"{_name(key)} is missing" for key in expected.keys() - found.keys()]
-    told += [f"{_name(key)} should not be there" for key in found.keys() - expected.keys()]
-    for key in expected.keys() & found.keys():
-        for column, value in expected[key].items():
-            other = found[key].get(column)
-            same = abs(other - value) <= 1e-9 * abs(value) if isinstance(value, float) and other else other == value
-            if not same:
-                told.append(f"{_name(key)} has {column} {other} instead of {value}")
-    return sorted(told)
-
-
-def _name(key: Key) -> str:
-    return f"{key[1]} at {key[0]:%Y-%m-%d %H:%M:%S}"
-
-
 def main() -> int:
     sent = list(feed_of(options_of(__doc__ or "")))
     # Whether a trade that came too late still counts depends on how far the streams were: what it touches is left out.
     too_late = figures(each for each in sent if each.odd == "too_late")
     expected, wrong = figures(sent), 0
     for stream in (each for each in app.streams if app.streams[each].speed != "batch"):
-        with rr.Consumer(stream, isolation="committed", follow=False) as consumer:
-            rows = keyed(stream, (json.loads(record.raw) for record in consumer if record.raw))
         touched = _near(too_late) if stream == "halts" else too_late[stream].keys()
-        right = {key: row for key, row in expected[stream].items() if key not in touched}
-        told = differences(right, {key: row for key, row in rows.items() if key not in touched})
-        print(f"{stream:12} {len(right):,} rows, {len(told)} differ{_left_out(len(expected[stream]) - len(right))}")
-        for each in told[:5]:
-            print(f"  {each}")
-        wrong += len(told)
+        rows, why = keyed(stream, rows_of(stream)), "a trade of theirs came too late"
+        wrong += report(stream, expected[stream], rows, left_out=touched, why=why)
     return 1 if wrong else 0
 
 
 def _near(too_late: Mapping[str, Mapping[Key, Row]]) -> set[Key]:
     return {(minute - step * MINUTE, symbol) for minute, symbol in too_late["candles"] for step in range(5)}
-
-
-def _left_out(count: int) -> str:
-    return f"; {count:,} not compared, because a trade of theirs came too late" if count else ""
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import figures
 import pytest
 from source import Faults, Sent, events
 
+from riverrun.demo.comparing import differences
 from riverrun.testing import StreamTest
 
 APP = Path(__file__).with_name("app.py")
@@ -33,12 +34,12 @@ def test_every_figure_is_what_plain_python_finds(stream_test: Callable[..., Stre
         t.rows("candles")
     expected = figures.figures(sent)
     for stream in LIVE:
-        assert figures.differences(expected[stream], figures.keyed(stream, t.rows(stream))) == [], stream
+        assert differences(expected[stream], figures.keyed(stream, t.rows(stream))) == [], stream
         assert expected[stream], stream
     batch = figures.keyed("official", t.batch("official"))
-    assert figures.differences(expected["official"], batch) == []
+    assert differences(expected["official"], batch) == []
     # Corrections make a difference, and only history has them all.
-    assert figures.differences(expected["official"], expected["movers"])
+    assert differences(expected["official"], expected["movers"])
 
 
 def test_every_record_is_accounted_for(stream_test: Callable[..., StreamTest], sent: list[Sent]) -> None:

@@ -1,22 +1,19 @@
 """Files under kill -9: a log that is written and rotated, a folder that fills; every line there once, whatever is killed."""
 
-import contextlib
 import json
 import os
 import random
 import secrets
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from riverrun.testing import KafkaUnderTest
 from support.connecting import records_in, wait_until
+from support.connector_child import Child
 
 APP = """
 import riverrun as rr
@@ -27,47 +24,6 @@ app.source(lines, rr.tail("app.log", settle_seconds=0.2))
 rows = app.topic("{name}.rows")
 app.source(rows, rr.folder("drop", "csv", stable_seconds=0))
 """
-
-
-class Child:
-    """`riverrun connectors run`, killed and started again."""
-
-    def __init__(self, folder: Path, bootstrap: str) -> None:
-        self._folder = folder
-        self._bootstrap = bootstrap
-        self.kills = 0
-        self.process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "riverrun",
-            "connectors",
-            "run",
-            "app.py",
-            "--bootstrap-servers",
-            self._bootstrap,
-        ]
-        with (self._folder / "child.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self._folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(self.process.pid).kill()
-        self.process.wait(30)
-        self.kills += 1
-
-    def stop(self) -> None:
-        assert self.process is not None
-        self.process.terminate()
-        try:
-            assert self.process.wait(60) == 0, (self._folder / "child.log").read_text()[-2000:]
-        finally:
-            if self.process.poll() is None:
-                self.process.kill()
 
 
 class Writer(threading.Thread):

@@ -3,7 +3,6 @@
 `RIVERRUN_TEST_EVENTS=1000000 script/test tests/integration/test_stream_stocks.py` does it over a million.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings
+from riverrun.demo.comparing import differences, rows_of
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
 from riverrun.testing.pytest_plugin import local_kafka
@@ -55,18 +55,11 @@ class Market:
                 producer.send_all(topic, (each.value for each in several if each.topic == topic))
 
     def rows(self, stream: str) -> Mapping[Any, Any]:
-        with rr.Consumer(stream, connection=self.connection, isolation="committed", follow=False) as consumer:
-            found: Mapping[Any, Any] = self.modules.figures.keyed(
-                stream, (json.loads(record.raw) for record in consumer if record.raw)
-            )
+        found: Mapping[Any, Any] = self.modules.figures.keyed(stream, rows_of(stream, self.connection))
         return found
 
     def wrong(self, expected: Mapping[str, Any], *streams: str) -> list[str]:
-        return [
-            f"{stream}: {each}"
-            for stream in streams
-            for each in self.modules.figures.differences(expected[stream], self.rows(stream))
-        ]
+        return [f"{stream}: {each}" for stream in streams for each in differences(expected[stream], self.rows(stream))]
 
 
 @pytest.fixture(scope="module")

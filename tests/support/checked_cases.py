@@ -1,46 +1,27 @@
 """Use cases whose streams are held against what plain Python finds, on a real broker: a line of `USE_CASES` for each."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
+from riverrun.demo.comparing import Check
 from support.usecases import Modules
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
-
-Key = tuple[Any, ...]
-Expected = Mapping[Any, Any]
-
-
-@dataclass(frozen=True)
-class Check:
-    """A stream: the columns that tell its rows apart, those that are compared, and the same by plain Python, from an
-    example's `figures` module and the good events. `a.b` is a part of a column."""
-
-    stream: str
-    key: tuple[str, ...]
-    figures: tuple[str, ...]
-    expected: Callable[[Any, list[Any]], Expected]
-
-    def rows(self, found: list[dict[str, Any]]) -> dict[Key, Key]:
-        """The newest row of each key."""
-        return {_columns(row, self.key): _columns(row, self.figures) for row in found}
 
 
 @dataclass(frozen=True)
 class UseCase:
-    """An example: the topic its source feeds, the type of its events, and what is checked. `closing` is an event's fields
-    that are changed for a last one, long after all others, so that windows end; its own rows are left out by `closed`."""
+    """An example: the topic its source feeds and the type of its events. `closing` is an event's fields that are changed
+    for a last one, long after all others, so that windows end; its own rows are left out by `closed`. `by_http`: the source
+    posts its records. What is checked is in its `figures`."""
 
     name: str
     topic: str
     event: str
     closing: Mapping[str, Any]
-    closed: Callable[[dict[str, Any]], bool]
-    checks: tuple[Check, ...]
+    closed: Callable[[Mapping[str, Any]], bool]
+    by_http: bool = False
 
     def records(self, modules: Modules, number: int) -> list[Any]:
         return list(islice(modules.source.events(seed=4), number))
@@ -55,62 +36,25 @@ class UseCase:
         at = max(each.at for each in good) + timedelta(days=2)
         return msgspec.structs.replace(good[-1], at=at, **self.closing)
 
+    def checks(self, modules: Modules) -> tuple[Check, ...]:
+        found: tuple[Check, ...] = modules.figures.CHECKS
+        return found
 
-def _columns(row: dict[str, Any], names: tuple[str, ...]) -> Key:
-    return tuple(_column(row, name) for name in names)
-
-
-def _column(row: dict[str, Any], name: str) -> Any:
-    outer, _, inner = name.partition(".")
-    value = row[outer][inner] if inner else row[outer]
-    return datetime.fromisoformat(value) if isinstance(value, str) and _TIME.match(value) else value
-
-
-def _values(expected: Mapping[Any, Mapping[str, Any]], *names: str) -> Expected:
-    return {(key,): tuple(row[name] for name in names) for key, row in expected.items()}
-
-
-_SCORE = ("innings", "batting", "runs", "wickets", "balls", "run_rate", "target", "needed", "balls_left", "required_rate",
-          "result")  # fmt: skip
-_SAID = ("version", "striker", "bowler", "runs", "extras", "wicket", "dismissed", "at")
 
 CRICKET = UseCase(
-    "cricket", "deliveries", "Delivery", {"match_id": "closing"}, lambda row: row["match_id"] == "closing",
-    (
-        Check("scoreboard", ("match_id",), _SCORE,
-              lambda figures, good: _values(figures.Figures().add(good).scoreboard(), *_SCORE)),
-        Check("balls", ("match_id", "innings", "over_no", "ball_no"), _SAID,
-              lambda figures, good: {key: tuple(getattr(each, name) for name in _SAID)
-                                     for key, each in figures.Figures().add(good).balls.items()}),
-    ),
-)  # fmt: skip
-
+    "cricket", "deliveries", "Delivery", {"match_id": "closing"}, lambda row: row["match_id"] == "closing"
+)
 HASHTAGS = UseCase(
     "hashtags", "posts", "Post", {"author": "closing", "post_id": "closing", "tags": ["closing"]},
     lambda row: row.get("author") == "closing" or row.get("tag") == "closing",
-    (
-        Check("author_minutes", ("minute.start", "author"), ("posts", "tags"),
-              lambda figures, good: figures.Figures(good).author_minutes()),
-        Check("tag_minutes", ("minute.start", "tag"), ("authors",),
-              lambda figures, good: {key: (each,) for key, each in figures.Figures(good).tag_minutes().items()}),
-        Check("trending", ("span.end", "tag"), ("score", "votes", "now", "usual", "burst"),
-              lambda figures, good: figures.Figures(good).trending()),
-    ),
 )  # fmt: skip
-
 GAMING = UseCase(
     "gaming", "hits", "Hit", {"player": "closing", "hit_id": "closing", "cup": "closing"},
     lambda row: row.get("player") == "closing" or row.get("cup") == "closing",
-    (
-        Check("standings", ("cup", "player"), ("points", "reached"),
-              lambda figures, good: figures.Figures(good).standings()),
-        Check("duels", ("cup", "round_no", "duel", "player"), ("points",),
-              lambda figures, good: {key: (each,) for key, each in figures.Figures(good).duels().items()}),
-        Check("sessions", ("player", "began"), ("ended", "points", "hits"),
-              lambda figures, good: figures.Figures(good).sessions()),
-        Check("outliers", ("minute.start", "player"), ("points", "usual"),
-              lambda figures, good: figures.Figures(good).outliers()),
-    ),
 )  # fmt: skip
+# Of a sensor that no door has: it is in no zone.
+MALL = UseCase(
+    "mall", "counts", "Count", {"sensor": "closing"}, lambda row: row.get("sensor") == "closing", by_http=True
+)
 
-USE_CASES = (CRICKET, HASHTAGS, GAMING)
+USE_CASES = (CRICKET, HASHTAGS, GAMING, MALL)

@@ -7,10 +7,10 @@ from riverrun.model.table import TableSpec
 from support.memory_store import MemoryStore, columns
 from support.usecases import Modules
 
-MINUTE = timedelta(minutes=1)
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
-def _table(name: str, key: tuple[str, ...], time: str, **types: str) -> TableSpec:
+def _table(name: str, key: tuple[str, ...], time: str, /, **types: str) -> TableSpec:
     """Updated by its key, or appended where it has none."""
     return TableSpec(name, name, columns(**types), key, upserts=bool(key), time=time)
 
@@ -101,4 +101,32 @@ def gaming_store(modules: Modules, hits: list[Any]) -> MemoryStore:
     return store
 
 
-STORES = {"cricket": cricket_store, "hashtags": hashtags_store, "gaming": gaming_store}
+def mall_store(modules: Modules, counts: list[Any]) -> MemoryStore:
+    day = {"day": "timestamp", "day_end": "timestamp"}
+    names = ("entered", "exited", "people", "stay_minutes", "full_percent", "at")
+    store = MemoryStore(
+        _table("zone_minutes", ("minute", "zone"), "minute", minute="timestamp", minute_end="timestamp", zone="text",
+               entered="bigint", exited="bigint"),
+        _table("zones", ("day", "zone"), "at", **day, zone="text", at="timestamp", entered="bigint", exited="bigint",
+               people="bigint", stay_minutes="double", name="text", unit="text", capacity="bigint", full_percent="double"),
+        _table("sensors", ("day", "sensor"), "day", **day, sensor="text", minutes="bigint", restarts="bigint",
+               at="timestamp"),
+    )  # fmt: skip
+    figures = modules.figures.Figures(counts)
+    store.put("zone_minutes", [
+        {"minute": at, "minute_end": at + MINUTE, "zone": zone, "entered": entered, "exited": exited}
+        for (at, zone), (entered, exited) in figures.zone_minutes().items()
+    ])  # fmt: skip
+    store.put("zones", [
+        {"day": at, "day_end": at + DAY, "zone": zone, **dict(zip(names, row, strict=True)),
+         **{name: figures.areas[zone][name] for name in ("name", "unit")}, "capacity": int(figures.areas[zone]["capacity"])}
+        for (at, zone), row in figures.zones().items()
+    ])  # fmt: skip
+    store.put("sensors", [
+        {"day": began, "day_end": began + DAY, "sensor": name, "minutes": minutes, "restarts": restarts, "at": at}
+        for (began, name), (minutes, restarts, at) in figures.sensors().items()
+    ])  # fmt: skip
+    return store
+
+
+STORES = {"cricket": cricket_store, "hashtags": hashtags_store, "gaming": gaming_store, "mall": mall_store}

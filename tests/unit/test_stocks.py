@@ -119,17 +119,6 @@ def test_a_candle_by_hand(stocks: Modules) -> None:
     assert found["official"][BEGIN.replace(hour=0), "AVON"]["low"] == 50.0
 
 
-def test_differences_are_named(stocks: Modules) -> None:
-    at = BEGIN, "AVON"
-    expected = {at: {"close": 49.0, "vwap": 49.25}, (BEGIN, "ERNE"): {"close": 1.0}}
-    assert stocks.figures.differences(expected, expected) == []
-    assert stocks.figures.differences(expected, {at: {"close": 50.0, "vwap": 49.25 + 1e-12}, (BEGIN, "X"): {}}) == [
-        "AVON at 2026-11-16 08:00:00 has close 50.0 instead of 49.0",
-        "ERNE at 2026-11-16 08:00:00 is missing",
-        "X at 2026-11-16 08:00:00 should not be there",
-    ]
-
-
 # --- the pipeline and its page ---
 
 

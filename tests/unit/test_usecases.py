@@ -15,7 +15,8 @@ from support.usecases import EXAMPLES, Modules, modules_of
 
 EVENTS = 20_000
 # A value to click on, for the tiles that show only then.
-CHOSEN = {"cricket": ("match_id", "match-00002"), "hashtags": ("tag", "rivernow"), "gaming": ("player", "")}
+CHOSEN = {"cricket": ("match_id", "match-00002"), "hashtags": ("tag", "rivernow"), "gaming": ("player", ""),
+          "mall": ("zone", "food")}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=USE_CASES, ids=lambda case: case.name)

@@ -16,7 +16,8 @@ from riverrun.model.near import nearest
 
 APP, SOURCE, FIGURES, OWN_DEMO = "app.py", "source.py", "figures.py", "demo.py"
 # Of a copy: what was made by running it, and what only the demo of the meters in a checkout needs.
-_LEFT_OUT = ("__pycache__", STATE_FOLDER, ".pytest_cache", OWN_DEMO, "page.py", "account.py")
+# Settings are written besides.
+_LEFT_OUT = ("__pycache__", STATE_FOLDER, ".pytest_cache", OWN_DEMO, "page.py", "account.py", CONFIG_FILE)
 # Says that a folder was made for a demo: its data may be deleted.
 _MARK = Path(STATE_FOLDER) / "demo"
 
@@ -33,6 +34,12 @@ class UseCase:
         """The first line of its pipeline file's own words."""
         words = ast.get_docstring(ast.parse((self.folder / APP).read_text(encoding="utf-8"))) or self.name
         return words.splitlines()[0]
+
+    @property
+    def settings(self) -> str:
+        """The riverrun.toml of a copy: its own where it needs some setting, else one with all of them explained."""
+        own = self.folder / CONFIG_FILE
+        return own.read_text(encoding="utf-8") if own.is_file() else sample_file(APP)
 
     def files(self) -> list[Path]:
         """The files of a copy, from the folder."""
@@ -97,7 +104,7 @@ def _write(case: UseCase, folder: Path, files: list[Path]) -> list[Path]:
         for each in files:
             (folder / each).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(case.folder / each, folder / each)
-        (folder / CONFIG_FILE).write_text(sample_file(APP), encoding="utf-8")
+        (folder / CONFIG_FILE).write_text(case.settings, encoding="utf-8")
         (folder / ".gitignore").write_text(f"{STATE_FOLDER}/\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}") from error

@@ -7,7 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
 
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
@@ -18,29 +19,66 @@ if TYPE_CHECKING:
 NIGHT_SECONDS = 5.0
 
 
+class Sender(Protocol):
+    """How events leave. `send` may wait: then the source does, too."""
+
+    def send(self, event: Any) -> None: ...
+
+    def counts(self) -> dict[str, int]:
+        """What became of them, once it is closed; `acknowledged` among it."""
+
+
+class _Produced:
+    """Straight into Kafka."""
+
+    def __init__(self, topic: Topic[Any], producer: Producer) -> None:
+        self._topic = topic
+        self._producer = producer
+        self._sent = self._broken = 0
+
+    def send(self, event: Any) -> None:
+        # What is broken goes by the topic's name: it would be refused here.
+        is_broken = isinstance(event, bytes)
+        self._producer.send_soon(self._topic.name if is_broken else self._topic, event)
+        self._sent += 1
+        self._broken += is_broken
+
+    def counts(self) -> dict[str, int]:
+        return {"acknowledged": self._sent, "broken": self._broken}
+
+
+@contextmanager
+def by_producer(topic: Topic[Any], stop: threading.Event) -> Iterator[Sender]:  # noqa: ARG001
+    """Leaving it waits for Kafka's word on each record, and raises where one was lost."""
+    with Producer() as producer:
+        yield _Produced(topic, producer)
+
+
 def play(
-    about: str, topic: Topic[Any], events: Callable[[int], Iterator[Any]], *, speed_up: float, what: str = "events"
+    about: str,
+    topic: Topic[Any],
+    events: Callable[[int], Iterator[Any]],
+    *,
+    speed_up: float,
+    what: str = "events",
+    sender: Callable[[Topic[Any], threading.Event], AbstractContextManager[Sender]] = by_producer,
 ) -> None:
     """Send what `events(seed)` gives to a topic, at the pace of their own times or at `--rate`, until SIGTERM, Ctrl-C or
     `--events`. Bytes among them are broken records, and are sent as they are. Ends with an account in one line of JSON."""
-    options = _options(about, speed_up, what)
+    options = source_options(about, speed_up, what).parse_args()
     stop = threading.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: stop.set())
-    sent, broken, pace = 0, 0, _Pace(topic, options)
-    with Producer() as producer:
+    sent, pace = 0, _Pace(topic, options)
+    with sender(topic, stop) as out:
         for event in events(options.seed):
             if stop.wait(pace.pause(event)):
                 break
-            # What is broken goes by the topic's name: it would be refused here.
-            is_broken = isinstance(event, bytes)
-            producer.send_soon(topic.name if is_broken else topic, event)
+            out.send(event)
             sent += 1
-            broken += is_broken
             if sent == options.events:
                 break
-    # All of them: leaving the producer waits for Kafka's word on each, and raises where one was lost.
-    sys.stdout.write(json.dumps({"events": sent, "acknowledged": sent, "broken": broken}) + "\n")
+    sys.stdout.write(json.dumps({"events": sent, **out.counts()}) + "\n")
 
 
 class _Pace:
@@ -64,7 +102,8 @@ class _Pace:
         return max(0.0, self._due - time.monotonic())
 
 
-def _options(about: str, speed_up: float, what: str) -> argparse.Namespace:
+def source_options(about: str, speed_up: float = 1.0, what: str = "events") -> argparse.ArgumentParser:
+    """What a source application can be asked for; its figures take the same, to compute the same."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--speed-up", type=float, default=speed_up, help=f"time of the {what} against ours (default: %(default)s)"
@@ -74,4 +113,4 @@ def _options(about: str, speed_up: float, what: str) -> argparse.Namespace:
         "--seed", type=int, default=1, help=f"the same seed gives the same {what} (default: %(default)s)"
     )
     parser.add_argument("--events", type=int, default=0, help="stop after so many records (default: go on)")
-    return parser.parse_args()
+    return parser

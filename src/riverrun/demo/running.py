@@ -33,6 +33,7 @@ from riverrun.demo.parts import Part, Steps, riverrun, stopping
 from riverrun.demo.results import Results
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection, require_cluster
+from riverrun.model.connectors.http import http
 from riverrun.model.progress import PipelineProgress, StreamProgress
 from riverrun.model.shape import shape_from
 
@@ -46,6 +47,8 @@ PLAIN_SECONDS = 5.0
 PATIENCE_SECONDS = 1.5
 # A part that fails is told at once; what only takes long, on a small or busy machine, is waited for.
 READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
+# Kafka writes it within milliseconds.
+MARK_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class Demo:
         # What comes from outside.
         written = {each.target for each in app.streams.values()}
         self._topics = [name for name in app.topics if name not in written]
+        # What comes by HTTP has marks of transactions between its records, and offsets count those too: it is read.
+        self._posted: Results | None = None
 
     # --- what is special ----------------------------------------------------------------------------------------------
 
@@ -143,6 +148,8 @@ class Demo:
             steps.until(self._kafka_runs, 600 if druid else 120, f"{servers} did not start")
             self._admin = Admin(self._connection())
             self.app.apply(self._connection())
+            if posted := [each.topic for each in self.app.sources.values() if isinstance(each.source, http)]:
+                self._posted = self._stack.enter_context(Results(posted))
         fresh = [word for name in self.app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", APP, "--store", options.store, *fresh)
         # What is sent while Spark starts waits in Kafka: the first batch has something to show.
@@ -231,8 +238,16 @@ class Demo:
 
     def _count(self, topic: str) -> int:
         """How many records a topic holds: nothing is deleted in the time of a demo."""
+        if self._posted is not None and topic in (read := self._posted.rows()):
+            return read[topic]
         found = self._admin.topics([topic], config=False).get(topic)
         return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
+
+    def _settled(self) -> bool:
+        """Whether no transaction is open in what comes from outside."""
+        places = [place for each in self._admin.topics(self._topics, config=False).values() for place in each.places]
+        ends = self._admin.offsets(places, "latest")
+        return ends == self._admin.offsets(places, "latest", committed_only=True)
 
     def _letters(self, topic: str) -> int:
         return self._count(f"{topic}.dead")
@@ -294,6 +309,10 @@ class Demo:
         """
         sent = self._source.stop()
         self._parts.remove(self._source)
+        if self._posted is not None:
+            # Of a transaction that was confirmed the mark may still be on its way.
+            steps.until(self._settled, MARK_SECONDS, "a transaction of the source is still open")
+            self._posted.finish()
         needed = self._needed()
         ends = time.monotonic() + (PATIENCE_SECONDS if asked else READING_SECONDS)
         with steps.step("The streams read what is left", "The streams have read what they could"):
@@ -394,6 +413,8 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
 def enter(folder: Path) -> None:
     """For the demo and all it starts, wherever it is called from."""
     os.environ["RIVERRUN_PROJECT"] = str(folder)
+    # How many messages one receiver gets in an hour is by our clock. A demo's hours are minutes, and its phones are ours.
+    os.environ.setdefault("RIVERRUN_ALERTS_SMS_PER_RECEIVER_HOUR", "0")
     os.chdir(folder)
 
 

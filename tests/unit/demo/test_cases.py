@@ -63,6 +63,14 @@ def test_a_copy_is_a_project(name: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert (folder / ".gitignore").read_text(encoding="utf-8") == ".riverrun/\n"
 
 
+def test_a_use_case_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    """The mall's: whoever posts needs a key."""
+    assert run(["new", str(tmp_path / "mine"), "--from", "mall"]) == 0
+    assert load(Project(tmp_path / "mine"), environ={}).settings.ingest.require_key
+    assert Path("riverrun.toml") not in CASES["mall"].files()
+    assert "# require_key" in CASES["stocks"].settings
+
+
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "figures.py").write_text("mine", encoding="utf-8")
     assert run(["new", str(tmp_path), "--from", "stocks"]) == 2
@@ -113,4 +121,5 @@ def test_the_wheel_has_them(tmp_path: Path) -> None:
     assert "riverrun/cli/main.py" in names
     for case in CASES.values():
         assert {f"riverrun/examples/{case.name}/{each}" for each in case.files()} <= names
+    assert "riverrun/examples/mall/riverrun.toml" in names
     assert not [each for each in names if ".riverrun" in each or each.startswith(("src/", "examples/"))]

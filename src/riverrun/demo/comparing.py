@@ -1,0 +1,126 @@
+"""Holding what streams wrote against what plain Python finds in the same events: at the end of a demo, and in tests."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from riverrun.demo.playing import source_options
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.consumer.consumer import Consumer
+
+# The values of a row that tell it apart, and the others by their names.
+Key = tuple[Any, ...]
+Row = Mapping[str, Any]
+
+SHOWN = 5
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A stream: the columns that tell its rows apart, those that are compared, and the same by plain Python from the good
+    events, a value or a tuple for each key. `a.b` is a part of a column.
+
+    `final` is the column that says what time a row is of, where a stream sends each row once, when its time is over.
+    """
+
+    stream: str
+    key: tuple[str, ...]
+    figures: tuple[str, ...]
+    expected: Callable[[Sequence[Any]], Mapping[Any, Any]]
+    final: str = ""
+
+    def rows(self, found: Iterable[Row]) -> dict[Key, Row]:
+        """The newest row of each key, as a consumer gives them."""
+        return {
+            _columns(row, self.key): dict(zip(self.figures, _columns(row, self.figures), strict=True)) for row in found
+        }
+
+    def right(self, good: Sequence[Any]) -> dict[Key, Row]:
+        """What plain Python finds, like those rows."""
+        return {
+            _tuple(key): dict(zip(self.figures, _tuple(figures), strict=True))
+            for key, figures in self.expected(good).items()
+        }
+
+    def not_final(self, right: Mapping[Key, Row], found: Mapping[Key, Row]) -> set[Key]:
+        """Rows that need not be there yet. All rows of a time come together, so up to the newest that came all are there."""
+        if not self.final:
+            return set()
+        times = [self._time(key, row) for key, row in found.items()]
+        return {key for key, row in right.items() if not times or self._time(key, row) > max(times)}
+
+    def _time(self, key: Key, row: Row) -> Any:
+        return row[self.final] if self.final in row else key[self.key.index(self.final)]
+
+
+def _columns(row: Row, names: tuple[str, ...]) -> Key:
+    return tuple(_column(row, name) for name in names)
+
+
+def _column(row: Row, name: str) -> Any:
+    outer, _, inner = name.partition(".")
+    value = row[outer][inner] if inner else row[outer]
+    return datetime.fromisoformat(value) if isinstance(value, str) and _TIME.match(value) else value
+
+
+def _tuple(value: Any) -> Key:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def rows_of(stream: str, connection: Connection | None = None) -> Iterator[Row]:
+    """All that a stream has written, in the order of each partition."""
+    with Consumer(stream, connection=connection, isolation="committed", follow=False) as consumer:
+        for record in consumer:
+            if record.raw:
+                yield json.loads(record.raw)
+
+
+def differences(expected: Mapping[Key, Row], found: Mapping[Key, Row]) -> list[str]:
+    """What is not as it should be. Fractions are compared to a billionth: the order in which Spark adds is its own."""
+    told = [f"{_name(key)} is missing" for key in expected.keys() - found.keys()]
+    told += [f"{_name(key)} should not be there" for key in found.keys() - expected.keys()]
+    for key in expected.keys() & found.keys():
+        for column, value in expected[key].items():
+            other = found[key].get(column)
+            same = abs(other - value) <= 1e-9 * abs(value) if isinstance(value, float) and other else other == value
+            if not same:
+                told.append(f"{_name(key)} has {column} {other} instead of {value}")
+    return sorted(told)
+
+
+def _name(key: Key) -> str:
+    return " ".join(f"{each:%Y-%m-%d %H:%M:%S}" if isinstance(each, datetime) else str(each) for each in key)
+
+
+def report(
+    stream: str, expected: Mapping[Key, Row], found: Mapping[Key, Row], *, left_out: Collection[Key] = (), why: str = ""
+) -> int:
+    """Say how a stream's rows compare, and give how many differ. Those in `left_out` are not compared."""
+    right = {key: row for key, row in expected.items() if key not in left_out}
+    told = differences(right, {key: row for key, row in found.items() if key not in left_out})
+    rest = len(expected) - len(right)
+    besides = f"; {rest:,} not compared, because {why}" if rest else ""
+    lines = [f"{stream:12} {len(right):,} rows, {len(told)} differ{besides}", *(f"  {each}" for each in told[:SHOWN])]
+    print(*lines, sep="\n")  # noqa: T201  -- results of a program: stdout
+    return len(told)
+
+
+def compare(about: str, events: Callable[[int], Iterator[Any]], event: type, checks: Iterable[Check]) -> int:
+    """The program figures.py of a use case: computes the figures of the events that its source has sent, says where those
+    of the streams differ, and gives the exit code."""
+    parser = source_options(about)
+    options = parser.parse_args()
+    if options.events < 1:
+        parser.error("--events is needed: how many records the source has sent, as it says at its end")
+    good = [each for each in islice(events(options.seed), options.events) if isinstance(each, event)]
+    wrong = 0
+    for check in checks:
+        expected, found = check.right(good), check.rows(rows_of(check.stream))
+        left_out = check.not_final(expected, found)
+        wrong += report(check.stream, expected, found, left_out=left_out, why="they are not final yet")
+    return 1 if wrong else 0
