@@ -45,6 +45,10 @@ class UseCase:
     def records(self, modules: Modules, number: int) -> list[Any]:
         return list(islice(modules.source.events(seed=4), number))
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The rows of tables that are there before the first record: by topic, and by key."""
+        return {}
+
     def good(self, modules: Modules, records: list[Any]) -> list[Any]:
         return [each for each in records if isinstance(each, getattr(modules.app, self.event))]
 
@@ -113,4 +117,49 @@ GAMING = UseCase(
     ),
 )  # fmt: skip
 
-USE_CASES = (CRICKET, HASHTAGS, GAMING)
+
+# Those who are there when the bank opens: `events(seed=4)`.
+def _customers() -> list[Any]:
+    found: list[Any] = Modules().people.customers(1200, seed=4)
+    return found
+
+
+@dataclass(frozen=True)
+class JoiningTables(UseCase):
+    """Its streams join tables of a database."""
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        people = _customers()
+        return {
+            "bank.customers": {each["customer_id"]: each for each in (one.customer_row() for one in people)},
+            "bank.accounts": {each["account_id"]: each for each in (one.account_row() for one in people)},
+        }
+
+
+def _of_bank(stream: str, names: tuple[str, ...]) -> Callable[[Any, list[Any]], Expected]:
+    def rows(figures: Any, good: list[Any]) -> Expected:
+        opening = {each.account_id: each.opening_cents for each in _customers()}
+        found = figures.Figures(good, opening).all()[stream]
+        return {key: tuple(row[name] for name in names) for key, row in found.items()}
+
+    return rows
+
+
+_BANK = {
+    "balances": (("account_id",), ("cents", "transactions", "at")),
+    "velocity": (("span.start", "account_id"), ("payments", "cents", "at")),
+    "travel": (("span.start", "account_id"), ("jumps", "left_city", "city", "km", "minutes", "at")),
+    "transfers": (("hour.start", "transfer_id"), ("legs", "net_cents", "cents")),
+    "unmatched": (("hour.start", "transfer_id"), ("legs", "net_cents", "cents")),
+    "hours": (("hour.start", "kind"), ("transactions", "cents")),
+}
+# So much is paid to nobody else.
+_CLOSING = 987_654_321
+BANK = JoiningTables(
+    "bank", "transactions", "Transaction",
+    {"account_id": "closing", "ref": "closing", "kind": "salary", "cents": _CLOSING, "city": "", "transfer_id": ""},
+    lambda row: row.get("cents") == _CLOSING,
+    tuple(Check(stream, key, names, _of_bank(stream, names)) for stream, (key, names) in _BANK.items()),
+)  # fmt: skip
+
+USE_CASES = (CRICKET, HASHTAGS, GAMING, BANK)

@@ -15,14 +15,16 @@ _ORDER = (
 )
 
 
-def sample_file(app: str = "") -> str:
-    """A riverrun.toml with every common setting, explained and commented out; `app` is set where it is given."""
+def sample_file(app: str = "", **values: object) -> str:
+    """A riverrun.toml with every common setting, explained and commented out; `app` is set where it is given, and so are
+    others by their key, with `__` for its dot."""
+    said = {"project.app": app, **{name.replace("__", "."): value for name, value in values.items()}}
     lines = [f"# {line}" for line in wrap("Settings of this project. " + _ORDER.replace("`", ""), _WIDTH)]
     for section, cls in SECTIONS.items():
         lines += ["", *(f"# {line}" for line in wrap(cls.__doc__ or "", _WIDTH)), f"[{section}]"]
         for spec in specs():
             if spec.section == section and not spec.advanced:
-                lines += _sample_lines(spec, app if spec.key == "project.app" else "")
+                lines += _sample_lines(spec, said.get(spec.key, ""))
     lines += [
         "",
         "# A profile changes some settings: riverrun --profile prod …, or RIVERRUN_PROFILE=prod.",
@@ -38,12 +40,12 @@ def sample_file(app: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sample_lines(spec: Spec, value: str) -> Iterator[str]:
+def _sample_lines(spec: Spec, value: object) -> Iterator[str]:
     yield ""
     yield from (f"# {line}" for line in wrap(spec.help, _WIDTH))
     if spec.choices:
         yield f"# One of {', '.join(repr(each) for each in spec.choices if each)}."
-    if value:
+    if value != "":
         yield f"{spec.name} = {_toml(value)}"
     else:
         yield f"# {spec.name} = {_example(spec)}"

@@ -34,6 +34,12 @@ class UseCase:
         words = ast.get_docstring(ast.parse((self.folder / APP).read_text(encoding="utf-8"))) or self.name
         return words.splitlines()[0]
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a copy's riverrun.toml says: one that follows tables of Postgres runs without it, until it is named."""
+        follows = "rr.postgres(" in (self.folder / APP).read_text(encoding="utf-8")
+        return {"postgres__follow": False} if follows else {}
+
     def files(self) -> list[Path]:
         """The files of a copy, from the folder."""
         found = (path.relative_to(self.folder) for path in self.folder.rglob("*") if path.is_file())
@@ -97,7 +103,7 @@ def _write(case: UseCase, folder: Path, files: list[Path]) -> list[Path]:
         for each in files:
             (folder / each).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(case.folder / each, folder / each)
-        (folder / CONFIG_FILE).write_text(sample_file(APP), encoding="utf-8")
+        (folder / CONFIG_FILE).write_text(sample_file(APP, **case.settings), encoding="utf-8")
         (folder / ".gitignore").write_text(f"{STATE_FOLDER}/\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
