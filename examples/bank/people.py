@@ -126,7 +126,7 @@ class Bank:
     def _ordinary(self) -> Iterator[Transaction]:
         chance = self._chance
         expected = len(self._people) * PER_DAY / (1 + KINDS["transfer"]) * SHAPE[self._now.hour] / sum(SHAPE) / 60
-        for _ in range(_poisson(chance, expected)):
+        for _ in range(int(expected + chance.random())):
             who = chance.choice(self._people)
             at = self._now + timedelta(milliseconds=chance.randrange(60_000))
             kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
@@ -196,13 +196,3 @@ class Bank:
         return Transaction(
             account_id=who.account_id, ref=f"{kind[0]}{self._refs:011}", kind=kind, cents=cents, at=at, **shown | more
         )
-
-
-def _poisson(chance: random.Random, expected: float) -> int:
-    if expected > 30:
-        return max(0, round(chance.gauss(expected, math.sqrt(expected))))
-    limit, product, count = math.exp(-expected), chance.random(), 0
-    while product > limit:
-        product *= chance.random()
-        count += 1
-    return count

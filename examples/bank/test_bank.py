@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(1200)
 @pytest.fixture(scope="module")
 def sent() -> list[Sent]:
     """Days of a small bank, with everything that can go wrong."""
-    return list(islice(feed(seed=26, people=60, faults=FAULTS), 2500))
+    return list(islice(feed(seed=50, people=60, faults=FAULTS), 2500))
 
 
 def topic_of(table):
