@@ -112,7 +112,7 @@ def test_a_transfer_is_told_only_when_its_other_leg_cannot_come(bank):
     legs = [transaction(n, kind="transfer", cents=sign * 700, transfer_id="t-1") for n, sign in ((1, -1), (2, 1))]
     bank.send("transactions", legs[0], transaction(3, kind="transfer", cents=-900, transfer_id="t-2"))
     assert [row["net_cents"] for row in bank.rows("transfers")] == [-700, -900]
-    bank.advance(AT + timedelta(hours=2))
+    bank.advance(AT + timedelta(minutes=119))
     bank.send("transactions", legs[1])
     assert bank.rows("unmatched") == []
     assert sorted(row["net_cents"] for row in bank.rows("transfers")) == [-900, 0]
