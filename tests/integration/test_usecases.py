@@ -66,6 +66,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         load_app(root / "app.py").apply(connection)
         records = case.records(modules, EVENTS)
         good = case.good(modules, records)
+        fill(case.tables(modules), connection)
         send(modules.app.app.topics[case.topic], [*records, case.last(good)], connection)
         checks = case.checks(modules)
         expected = {check.stream: check.right(good) for check in checks}
@@ -77,6 +78,14 @@ def send(topic: "rr.Topic[Any]", records: list[Any], connection: Connection) -> 
         for each in records:
             # What is no event goes by the topic's name: it would be refused.
             producer.send_soon(topic.name if isinstance(each, bytes) else topic, each)
+
+
+def fill(tables: dict[str, dict[str, Any]], connection: Connection) -> None:
+    """Put rows into the topics of tables."""
+    with rr.Producer(connection) as producer:
+        for topic, rows in tables.items():
+            for key, row in rows.items():
+                producer.send_soon(topic, json.dumps(row).encode(), key=key)
 
 
 def rows(played: Played, check: Check) -> list[dict[str, Any]]:

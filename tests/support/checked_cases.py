@@ -40,6 +40,10 @@ class UseCase:
         found: tuple[Check, ...] = modules.figures.CHECKS
         return found
 
+    def tables(self, modules: Modules) -> dict[str, dict[str, Any]]:  # noqa: ARG002
+        """The rows of tables that are there before the first record: by topic, and by key."""
+        return {}
+
 
 CRICKET = UseCase(
     "cricket", "deliveries", "Delivery", {"match_id": "closing"}, lambda row: row["match_id"] == "closing"
@@ -57,4 +61,45 @@ MALL = UseCase(
     "mall", "counts", "Count", {"sensor": "closing"}, lambda row: row.get("sensor") == "closing", by_http=True
 )
 
-USE_CASES = (CRICKET, HASHTAGS, GAMING, MALL)
+
+@dataclass(frozen=True)
+class JoiningTables(UseCase):
+    """Its streams join tables of a database: those who are there when the bank opens, of `events(seed=4)`."""
+
+    def tables(self, modules: Modules) -> dict[str, dict[str, Any]]:
+        people = modules.people.customers(1200, seed=4)
+        return {
+            "bank.customers": {each["customer_id"]: each for each in (one.customer_row() for one in people)},
+            "bank.accounts": {each["account_id"]: each for each in (one.account_row() for one in people)},
+        }
+
+    def checks(self, modules: Modules) -> tuple[Check, ...]:
+        opening = {each.account_id: each.opening_cents for each in modules.people.customers(1200, seed=4)}
+
+        def of(stream: str, names: tuple[str, ...]) -> Callable[[Any], dict[Any, Any]]:
+            def right(good: Any) -> dict[Any, Any]:
+                rows = modules.figures.Figures(good, opening).all()[stream]
+                return {key: tuple(row[name] for name in names) for key, row in rows.items()}
+
+            return right
+
+        return tuple(Check(stream, key, names, of(stream, names)) for stream, (key, names) in _BANK.items())
+
+
+_BANK = {
+    "balances": (("account_id",), ("cents", "transactions", "at")),
+    "velocity": (("span.start", "account_id"), ("payments", "cents", "at")),
+    "travel": (("span.start", "account_id"), ("jumps", "left_city", "city", "km", "minutes", "at")),
+    "transfers": (("hour.start", "transfer_id"), ("legs", "net_cents", "cents")),
+    "unmatched": (("hour.start", "transfer_id"), ("legs", "net_cents", "cents")),
+    "hours": (("hour.start", "kind"), ("transactions", "cents")),
+}
+# So much is paid to nobody else.
+_CLOSING = 987_654_321
+BANK = JoiningTables(
+    "bank", "transactions", "Transaction",
+    {"account_id": "closing", "ref": "closing", "kind": "salary", "cents": _CLOSING, "city": "", "transfer_id": ""},
+    lambda row: row.get("cents") == _CLOSING,
+)  # fmt: skip
+
+USE_CASES = (CRICKET, HASHTAGS, GAMING, MALL, BANK)

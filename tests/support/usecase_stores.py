@@ -129,4 +129,44 @@ def mall_store(modules: Modules, counts: list[Any]) -> MemoryStore:
     return store
 
 
-STORES = {"cricket": cricket_store, "hashtags": hashtags_store, "gaming": gaming_store, "mall": mall_store}
+def bank_store(modules: Modules, transactions: list[Any]) -> MemoryStore:
+    span, hour = {"span": "timestamp", "span_end": "timestamp"}, {"hour": "timestamp", "hour_end": "timestamp"}
+    owner = {"account_id": "text", "name": "text", "phone": "text"}
+    transfer = {"transfer_id": "text", "legs": "bigint", "net_cents": "bigint", "cents": "bigint"}
+    store = MemoryStore(
+        _table("balances", ("account_id",), "at", account_id="text", name="text", cents="bigint", overdraft_cents="bigint",
+               transactions="bigint", at="timestamp"),
+        _table("velocity", ("span", "account_id"), "at", **span, **owner, payments="bigint", cents="bigint", at="timestamp"),
+        _table("travel", ("span", "account_id"), "at", **span, **owner, jumps="bigint", left_city="text", city="text",
+               km="bigint", minutes="bigint", at="timestamp"),
+        _table("transfers", ("hour", "transfer_id"), "hour", **hour, **transfer),
+        _table("unmatched", (), "hour", **hour, **transfer),
+        _table("hours", ("hour", "kind"), "hour", **hour, kind="text", transactions="bigint", cents="bigint"),
+    )  # fmt: skip
+    people = {each.account_id: each for each in modules.people.customers(1200, seed=4)}
+    opening = {name: each.opening_cents for name, each in people.items()}
+    figures, last = modules.figures.Figures(transactions, opening).all(), max(each.at for each in transactions)
+    names, windows = modules.figures.KEYS, modules.figures.WINDOWS
+    for stream, rows in figures.items():
+        made = []
+        for key, figure in rows.items():
+            row = dict(zip(names[stream], key, strict=True)) | figure
+            if stream in windows:
+                row[f"{names[stream][0]}_end"] = key[0] + windows[stream][0]
+            if "account_id" in row:
+                who = people[row["account_id"]]
+                row |= {"name": who.name, "phone": who.phone, "overdraft_cents": who.overdraft_cents}
+            # What is final: two hours after its end.
+            if stream != "unmatched" or row["hour_end"] + 120 * MINUTE <= last:
+                made.append({name: row[name] for name in (column.name for column in store.tables[stream].columns)})
+        store.put(stream, made)
+    return store
+
+
+STORES = {
+    "cricket": cricket_store,
+    "hashtags": hashtags_store,
+    "gaming": gaming_store,
+    "mall": mall_store,
+    "bank": bank_store,
+}

@@ -15,8 +15,13 @@ from support.usecases import EXAMPLES, Modules, modules_of
 
 EVENTS = 20_000
 # A value to click on, for the tiles that show only then.
-CHOSEN = {"cricket": ("match_id", "match-00002"), "hashtags": ("tag", "rivernow"), "gaming": ("player", ""),
-          "mall": ("zone", "food")}  # fmt: skip
+CHOSEN = {
+    "cricket": ("match_id", "match-00002"),
+    "hashtags": ("tag", "rivernow"),
+    "gaming": ("player", ""),
+    "mall": ("zone", "food"),
+    "bank": ("account_id", "acc-000642"),
+}
 
 
 @pytest.fixture(scope="module", params=USE_CASES, ids=lambda case: case.name)

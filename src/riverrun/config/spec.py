@@ -411,6 +411,10 @@ class PostgresSettings:
         {}, "Other databases by name: where the URL of each, password included, is kept.",
         example='{ billing = "env:BILLING_URL", crm = "file:secrets/crm-url.txt" }',
     )  # fmt: skip
+    follow: bool = setting(
+        True,
+        "Whether the tables that the pipeline file names are followed. Without: something else fills their topics.",
+    )
     timeout_seconds: int = setting(5, "How long a database may take to answer.", minimum=1, maximum=120)
     heartbeat_seconds: int = setting(
         10, "How often the place in the log is moved on where nothing changes, so that the database can let go of it.",

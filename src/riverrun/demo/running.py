@@ -27,8 +27,10 @@ from riverrun.config.phone_state import find_phones, folder_of
 from riverrun.config.run_state import running_state
 from riverrun.config.serve_state import find_serving
 from riverrun.config.stream_state import last
+from riverrun.connectors.postgres.following import followed_by
 from riverrun.demo.account import Alerts, Final
 from riverrun.demo.cases import APP, FIGURES, SOURCE
+from riverrun.demo.database import SourceDatabase, no_database
 from riverrun.demo.parts import Part, Steps, riverrun, stopping
 from riverrun.demo.results import Results
 from riverrun.kafka.admin.admin import Admin
@@ -102,8 +104,10 @@ class Demo:
         # What comes from outside.
         written = {each.target for each in app.streams.values()}
         self._topics = [name for name in app.topics if name not in written]
-        # What comes by HTTP has marks of transactions between its records, and offsets count those too: it is read.
-        self._posted: Results | None = None
+        # Of those that come by HTTP or by way of a database there are marks of transactions between the records, and offsets
+        # count those too: they are read.
+        self._database: SourceDatabase | None = None
+        self._arrived: Results | None = None
 
     # --- what is special ----------------------------------------------------------------------------------------------
 
@@ -137,21 +141,25 @@ class Demo:
 
     def start(self, steps: Steps) -> None:
         options, druid = self.options, self.options.store == "druid"
-        servers = "Kafka and Druid" if druid else "Kafka"
-        with steps.step(f"Starting {servers}", f"{servers} {'are' if druid else 'is'} ready"):
-            # Each demo starts from nothing, so that its counts are its own.
-            riverrun(options.folder, "down", "--delete-data", "--yes")
-            shutil.rmtree(folder_of(self._project), ignore_errors=True)
-            self._part(
-                "kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers), *(["--druid"] if druid else [])
-            )
-            steps.until(self._kafka_runs, 600 if druid else 120, f"{servers} did not start")
+        # Each demo starts from nothing, so that its counts are its own.
+        riverrun(options.folder, "down", "--delete-data", "--yes")
+        shutil.rmtree(folder_of(self._project), ignore_errors=True)
+        self._start_database(steps)
+        connect = self._database is not None
+        named = ["Kafka", *["Connect"] * connect, *["Druid"] * druid]
+        servers, more = " and ".join(named), [*["--connect"] * connect, *["--druid"] * druid]
+        with steps.step(f"Starting {servers}", f"{servers} {'are' if more else 'is'} ready"):
+            self._part("kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers), *more)
+            steps.until(self._kafka_runs, 600 if more else 120, f"{servers} did not start")
             self._admin = Admin(self._connection())
             self.app.apply(self._connection())
-            if posted := [each.topic for each in self.app.sources.values() if isinstance(each.source, http)]:
-                self._posted = self._stack.enter_context(Results(posted))
+            if marked := self._topics if connect else self._posted():
+                self._arrived = self._stack.enter_context(Results(marked))
         fresh = [word for name in self.app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", APP, "--store", options.store, *fresh)
+        if self._database is not None:
+            with steps.step("Waiting for Debezium", "The database is followed"):
+                steps.until(self._followed, START_SECONDS, "nobody follows the database")
         # What is sent while Spark starts waits in Kafka: the first batch has something to show.
         self._source = self._part("source", SOURCE, *options.source)
         with steps.step("Starting Spark and the store", "The streams run, their tables and dashboard are served"):
@@ -165,6 +173,23 @@ class Demo:
             self.console.print(f"What fires, and why, is at {self._address}/alerts")
         if options.browser:
             show_in_browser(f"{self._address}/")
+
+    def _start_database(self, steps: Steps) -> None:
+        """A database for the source, where it writes to one. Without: it sends straight to Kafka, and that is said."""
+        if why := no_database(self.app):
+            self.console.print(f"{why}: the source sends straight to the topics that a database would fill.")
+        elif followed_by(self.app):
+            with steps.step("Starting Postgres", "Postgres is ready"):
+                self._database = SourceDatabase(self.app, self._project, self._stack)
+
+    def _posted(self) -> list[str]:
+        """The topics that are filled by HTTP."""
+        return [each.topic for each in self.app.sources.values() if isinstance(each.source, http)]
+
+    def _followed(self) -> bool:
+        self._check()
+        self._progress()
+        return self._database is not None and self._database.followed()
 
     def _connection(self) -> Connection:
         return require_cluster(load(self._project).settings.kafka, self._project)
@@ -238,7 +263,7 @@ class Demo:
 
     def _count(self, topic: str) -> int:
         """How many records a topic holds: nothing is deleted in the time of a demo."""
-        if self._posted is not None and topic in (read := self._posted.rows()):
+        if self._arrived is not None and topic in (read := self._arrived.rows()):
             return read[topic]
         found = self._admin.topics([topic], config=False).get(topic)
         return sum(self._admin.offsets(found.places, "latest", committed_only=True).values()) if found else 0
@@ -309,12 +334,17 @@ class Demo:
         """
         sent = self._source.stop()
         self._parts.remove(self._source)
-        if self._posted is not None:
+        ends = time.monotonic() + (PATIENCE_SECONDS if asked else READING_SECONDS)
+        if self._database is not None:
+            with steps.step("What is left comes from the database", "All of it has come"):
+                while sum(map(self._count, self._topics)) < sent.get("acknowledged", 0) and time.monotonic() < ends:
+                    self._check()
+                    time.sleep(0.1)
+        if self._arrived is not None:
             # Of a transaction that was confirmed the mark may still be on its way.
             steps.until(self._settled, MARK_SECONDS, "a transaction of the source is still open")
-            self._posted.finish()
+            self._arrived.finish()
         needed = self._needed()
-        ends = time.monotonic() + (PATIENCE_SECONDS if asked else READING_SECONDS)
         with steps.step("The streams read what is left", "The streams have read what they could"):
             while self._behind(needed) and time.monotonic() < ends:
                 self._check()

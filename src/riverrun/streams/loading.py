@@ -30,6 +30,8 @@ def _with_columns(app: App, settings: Settings, project: Project) -> App:
         from riverrun.connectors.postgres.columns import resolve
 
         resolve(app, settings.postgres, project)
+    if not settings.postgres.follow:
+        app.sources = {name: fed for name, fed in app.sources.items() if not isinstance(fed.source, postgres)}
     return app
 
 

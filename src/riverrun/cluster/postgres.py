@@ -1,0 +1,213 @@
+"""A Postgres of one's own on this machine: for a demo whose source application writes to a database, and for tests.
+
+with LocalPostgres(Path("/tmp/bank")) as postgres:
+    postgres.url("postgres")         # "postgresql://postgres@127.0.0.1:12040/postgres"
+    postgres.password                # of its superuser `postgres`; everybody on this machine needs one
+
+The programs are those of the machine; riverrun brings none. Postgres refuses to run as root, so root starts it as the user
+that Debian's package makes, or as `nobody`.
+"""
+
+import contextlib
+import hashlib
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.process import GuardedProcess
+from riverrun.cluster.server import Deadline, Server
+from riverrun.config.secret import Secret
+from riverrun.errors import ClusterError, ServerDiedError, ServerNotReadyError
+
+if TYPE_CHECKING:
+    import psycopg
+
+SUPERUSER = "postgres"
+STOP_SECONDS = 60.0
+# Anywhere from here on: the machine may well have a Postgres where one is expected.
+FIRST_PORT = 12_000
+# Changes can be followed. What is kept here does not outlive its server, so it need not reach the disk.
+SETTINGS = {
+    "wal_level": "logical",
+    "fsync": "off",
+    "synchronous_commit": "on",
+    "max_wal_senders": "10",
+    "max_replication_slots": "10",
+    "shared_buffers": "32MB",
+    "listen_addresses": HOST,
+}
+# Where Debian, its kin and Red Hat's put the server's programs, which are not on the PATH there.
+PLACES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin")
+TAIL_LINES = 12
+
+
+def binaries(root: Path = Path("/")) -> Path | None:
+    """Where the newest Postgres of the machine has its programs; None where there is none."""
+    found = [each for place in PLACES for each in root.glob(place) if (each / "initdb").is_file()]
+    if found:
+        return max(found, key=lambda each: float("".join(c for c in each.parent.name if c in "0123456789.") or 0))
+    path = shutil.which("initdb") if root == Path("/") else None
+    return Path(path).resolve().parent if path else None
+
+
+def why_not(root: Path = Path("/")) -> str:
+    """Why no Postgres can be run here; empty where one can."""
+    if binaries(root) is None:
+        return "No Postgres is installed on this machine (Debian: apt-get install postgresql)"
+    if find_spec("psycopg") is None:
+        return "Python cannot talk to Postgres here (pip install 'riverrun[connectors]')"
+    return ""
+
+
+def folder_for(wanted: Path) -> Path:
+    """Where a server's files can be. Root's own folders are closed to the user that it runs as: then in the machine's
+    temporary folder, always the same for the same `wanted`."""
+    if os.geteuid() != 0:
+        return wanted
+    return Path(tempfile.gettempdir()) / f"riverrun-postgres-{hashlib.sha256(str(wanted).encode()).hexdigest()[:12]}"
+
+
+class LocalPostgres(Server):
+    """One server with an empty database, its files in `folder`, which is made anew and goes with it."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, password: str = "") -> None:
+        self.folder = folder
+        self.password = Secret(password or secrets.token_urlsafe(24))
+        self._settings = SETTINGS | dict(settings or {})
+        self._claims = Claims()
+        self.port = 0
+        self._process: GuardedProcess | None = None
+
+    @property
+    def name(self) -> str:
+        return "postgres"
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return 120.0
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "postgres.log"
+
+    def url(self, database: str, user: str = SUPERUSER, password: str = "") -> str:
+        login = f"{user}:{password}" if password else user
+        return f"postgresql://{login}@{HOST}:{self.port}/{database}"
+
+    def start(self) -> None:
+        """Make the data where there is none, and launch the server."""
+        if not (self.folder / "data").is_dir():
+            self._make()
+        if not self.port:
+            self.port = self._claims.claim_first(FIRST_PORT + secrets.randbelow(16_000))
+        options = self._settings | {"port": str(self.port), "unix_socket_directories": str(self.folder)}
+        command = [*_as_other_user(), str(_programs() / "postgres"), "-D", str(self.folder / "data")]
+        command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        self._process = GuardedProcess(command, Path("/"), self.log)
+        self._process.start()
+
+    def ready(self, deadline: Deadline) -> None:
+        import psycopg
+
+        while True:
+            try:
+                self.connect().close()
+            except psycopg.OperationalError as error:
+                if self._process is None or not self._process.alive:
+                    raise ServerDiedError("Postgres did not start", lines=self._last_lines()) from error
+                if deadline.passed:
+                    what = f"Postgres did not answer in {deadline.seconds:g} s"
+                    raise ServerNotReadyError(what, found=str(error).strip(), lines=self._last_lines()) from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def connect(self, database: str = "postgres") -> "psycopg.Connection[tuple[object, ...]]":
+        """As the superuser; each statement is committed."""
+        import psycopg
+
+        url = self.url(database, password=self.password.reveal())
+        return psycopg.connect(url, autocommit=True, connect_timeout=5)
+
+    def halt(self) -> None:
+        """Stop the server in order: those who are connected are sent away. Its data stays, and `start` goes on with it."""
+        if self._process is not None:
+            # SIGINT is Postgres's fast shutdown; SIGTERM would wait for all who are connected.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGINT)
+            if not self._process.wait(STOP_SECONDS):
+                self._process.kill()
+            self._process = None
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def stop(self) -> None:
+        self.halt()
+        self._claims.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _make(self) -> None:
+        # One that was killed has left it; a folder of somebody else's is not taken.
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(mode=0o700, parents=True)
+        password = self.folder / "password"
+        password.write_text(f"{self.password.reveal()}\n", encoding="utf-8")
+        if os.geteuid() == 0:
+            owner = _other_user()
+            for each in (self.folder, password):
+                os.chown(each, owner.pw_uid, owner.pw_gid)
+        done = subprocess.run(
+            [
+                *_as_other_user(), str(_programs() / "initdb"), "-D", str(self.folder / "data"), "-U", SUPERUSER,
+                "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C", "--no-sync",
+            ],
+            check=False, capture_output=True, text=True, timeout=self.start_timeout_seconds, cwd="/",
+        )  # fmt: skip
+        password.unlink()
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()[-TAIL_LINES:]
+            raise ClusterError("initdb could not make the files of a Postgres", lines=lines)
+
+    def _last_lines(self) -> list[str]:
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+        return text.splitlines()[-TAIL_LINES:]
+
+
+def _programs() -> Path:
+    found = binaries()
+    if found is None:
+        raise ClusterError(why_not())
+    return found
+
+
+def _other_user() -> pwd.struct_passwd:
+    """Whom root starts it as."""
+    try:
+        return pwd.getpwnam(SUPERUSER)
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+def _as_other_user() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    user = _other_user()
+    # The kernel forgets with the user who is to be killed with whom (the guard, should that be killed).
+    return [
+        shutil.which("setpriv") or "/usr/bin/setpriv",
+        f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=KILL", "--",
+    ]  # fmt: skip

@@ -1,0 +1,64 @@
+"""The database of a use case whose source application writes to one: a Postgres of the demo's own, for as long as it runs.
+
+Where none can be run, the source sends what it would have written straight to the same topics.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from riverrun.cluster.home import write_private
+from riverrun.cluster.postgres import LocalPostgres, folder_for, why_not
+from riverrun.config import Project
+from riverrun.connectors.postgres.following import followed_by
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from riverrun.app import App
+
+LOGIN = "riverrun"
+SCHEMA = "schema.sql"
+FOLLOW, URL = "RIVERRUN_POSTGRES_FOLLOW", "RIVERRUN_POSTGRES_URL"
+PASSWORD_FILE = "RIVERRUN_POSTGRES_PASSWORD_FILE"  # noqa: S105  -- the variable's name
+
+
+def no_database(app: "App") -> str:
+    """Why a use case that follows a database has to do without; empty where it has not, or follows none."""
+    if not followed_by(app):
+        return ""
+    return f"{FOLLOW} is {os.environ[FOLLOW]}" if FOLLOW in os.environ else why_not()
+
+
+class SourceDatabase:
+    """A server with one database, named like the app, and the tables of the use case's schema.sql. All that the demo starts
+    finds it by the environment; its password is in a file that only this user reads."""
+
+    def __init__(self, app: "App", project: Project, stack: "ExitStack") -> None:
+        self._name = app.name
+        # In `stack` before all that needs it, so that it is stopped after them.
+        self._server = stack.enter_context(LocalPostgres(folder_for(project.home / "postgres")))
+        password = secrets.token_urlsafe(24)
+        with self._server.connect() as connection:
+            connection.execute(f"create role {LOGIN} login replication password '{password}'".encode())
+            connection.execute(f'create database "{app.name}" owner {LOGIN}'.encode())
+        with self._server.connect(app.name) as connection:
+            connection.execute(f"set role {LOGIN}".encode())
+            connection.execute((project.root / SCHEMA).read_bytes())
+        held = project.home / "postgres-password"
+        write_private(held, password)
+        os.environ |= {FOLLOW: "true", URL: self._server.url(app.name, LOGIN), PASSWORD_FILE: str(held)}
+        for name in (FOLLOW, URL, PASSWORD_FILE):
+            stack.callback(os.environ.pop, name, None)
+        stack.callback(Path.unlink, held, missing_ok=True)
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    def followed(self) -> bool:
+        """Whether somebody follows its changes: what is written from now on comes change by change."""
+        with self._server.connect(self._name) as connection:
+            rows = connection.execute(b"select 1 from pg_replication_slots where active").fetchall()
+        return bool(rows)

@@ -1,0 +1,62 @@
+"""A Postgres of one's own: whether the machine has one, and where its files can be."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from riverrun.app import App, load_app
+from riverrun.cluster.postgres import binaries, folder_for, why_not
+from riverrun.config import Project, Settings
+from riverrun.config.spec import PostgresSettings
+from riverrun.demo.cases import examples_folder
+from riverrun.demo.database import no_database
+from riverrun.streams.loading import load_pipeline
+
+BANK = examples_folder() / "bank" / "app.py"
+
+
+def installed(root: Path, *versions: str) -> None:
+    for each in versions:
+        (root / "usr/lib/postgresql" / each / "bin").mkdir(parents=True)
+        (root / "usr/lib/postgresql" / each / "bin/initdb").touch()
+
+
+def test_the_newest_of_the_machine_is_taken(tmp_path: Path) -> None:
+    assert binaries(tmp_path) is None
+    assert "No Postgres is installed" in why_not(tmp_path)
+    installed(tmp_path, "9.6", "15", "8.4")
+    # Only the client's programs.
+    (tmp_path / "usr/lib/postgresql/17/bin").mkdir(parents=True)
+    assert binaries(tmp_path) == tmp_path / "usr/lib/postgresql/15/bin"
+    assert why_not(tmp_path) == ""
+
+
+def test_root_has_its_files_where_the_server_can_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Path("/root/demo/postgres")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert folder_for(wanted) == wanted
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert folder_for(wanted).parent == Path(tempfile.gettempdir())
+    assert folder_for(wanted) == folder_for(wanted) != folder_for(Path("/root/other"))
+
+
+def test_a_demo_says_why_it_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RIVERRUN_POSTGRES_FOLLOW", raising=False)
+    monkeypatch.setattr("riverrun.demo.database.why_not", lambda: "No Postgres is installed")
+    assert no_database(App("mine")) == ""
+    bank = load_app(BANK)
+    assert no_database(bank) == "No Postgres is installed"
+    monkeypatch.setattr("riverrun.demo.database.why_not", str)
+    assert no_database(bank) == ""
+    monkeypatch.setenv("RIVERRUN_POSTGRES_FOLLOW", "false")
+    assert no_database(bank) == "RIVERRUN_POSTGRES_FOLLOW is false"
+
+
+def test_the_topics_are_the_same_where_nothing_is_followed(tmp_path: Path) -> None:
+    followed = load_pipeline(BANK, Settings(), Project(tmp_path))
+    alone = load_pipeline(BANK, Settings(postgres=PostgresSettings(follow=False)), Project(tmp_path))
+    assert set(followed.sources) == {"transactions", "customers", "accounts"}
+    assert alone.sources == {}
+    assert list(alone.topics) == list(followed.topics) == ["transactions", "bank.customers", "bank.accounts"]
