@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from riverrun.config import Project
@@ -23,6 +22,7 @@ from riverrun.config.stream_state import is_running, last
 from riverrun.demo.account import Alerts, Final
 from riverrun.model.progress import Account
 from support.meters import METERS, Example, example
+from support.processes import left_behind
 
 ROOT = Path(__file__).parents[2]
 HOUSES = 500
@@ -41,16 +41,6 @@ def meters() -> Iterator[Example]:
 def numbers(text: str) -> dict[str, int]:
     """`read 1,200 = out 3 + dead 2` as a dict."""
     return {word: int(number.replace(",", "")) for word, number in re.findall(r"(\w+) ([\d,]*\d)", text)}
-
-
-def left_behind() -> list[str]:
-    """Processes of the demo that still live: they work in the example's folder, or were given a path in it."""
-    found = []
-    for each in psutil.process_iter(["pid", "cwd", "cmdline"]):
-        words = [each.info["cwd"] or "", *(each.info["cmdline"] or [])]
-        if each.info["pid"] != os.getpid() and any(str(METERS) in word for word in words):
-            found.append(" ".join(words)[:200])
-    return found
 
 
 @contextmanager
@@ -174,7 +164,7 @@ def nothing_runs() -> None:
     project = Project(METERS)
     assert running_state(project) is None
     assert not is_running(project)
-    assert left_behind() == []
+    assert left_behind(METERS) == []
 
 
 def check_own_books(told: dict[str, int]) -> None:

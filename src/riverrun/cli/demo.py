@@ -10,6 +10,7 @@ import click
 from riverrun.cli.output import json_option, print_json, print_rows, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import ExitStack
 
     from riverrun.demo.cases import UseCase
@@ -23,7 +24,7 @@ What to change first is in README.md."""
 
 
 @click.command(epilog="Example: riverrun demo stocks --seconds 60 --no-browser")
-@click.argument("name", required=False)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--seconds", type=click.FloatRange(min=0), default=0, help="Stop so long after it is at work. [default: Ctrl-C]"
 )
@@ -38,33 +39,64 @@ What to change first is in README.md."""
     "--store", type=click.Choice(("embedded", "druid")), default="embedded", help="Where results are kept as tables."
 )
 @click.option("--brokers", type=click.IntRange(min=1), default=1, help="Brokers in the cluster.")
+@click.option("--bootstrap-servers", "cluster", metavar="HOST:PORT", help="Use this cluster instead of one of its own.")
 @click.option("--no-browser", is_flag=True, help="Only print the address of the dashboard.")
 @click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Run it there. [default: in the user's cache]"
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Run it there; several, each in a folder below. [default: in the user's cache]",
 )
 @json_option
-def demo(*, name: str | None, as_json: bool, **options: Any) -> None:
+def demo(*, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run a use case with all that it needs: Kafka, its source, its streams, tables, dashboard and phones.
 
-    Without a NAME, list them. It runs in a folder of its own and begins by deleting what the last demo left there. Ctrl-C
-    stops everything in order, and so does the end of --seconds; then it counts what became of every record, and compares the
-    figures with what plain Python makes of the same events.
+    Without a NAME, list them; with several, run them at once, on one Kafka. Each runs in a folder of its own and begins by
+    deleting what the last demo left there. Ctrl-C stops everything in order, and so does the end of --seconds; then it
+    counts what became of every record, and compares the figures with what plain Python makes of the same events.
     """
     from riverrun.demo.cases import find_case, use_cases
 
-    if name is None:
+    if not names:
         rows = [{"name": each.name, "about": each.about} for each in use_cases().values()]
         print_rows(rows, as_json=as_json)
         if not as_json:
             say("Run one: riverrun demo NAME. Make it your own: riverrun new FOLDER --from NAME")
         return
-    code = _run(find_case(name), **options)
+    cases = [find_case(name) for name in dict.fromkeys(names)]
+    code = _run(cases[0], **options) if len(cases) == 1 else _run_several(cases, **options)
     click.get_current_context().exit(code)
 
 
+def _run_several(
+    cases: "Sequence[UseCase]", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
+    no_browser: bool, **source: Any,
+) -> int:  # fmt: skip
+    from rich.console import Console
+
+    from riverrun.artifacts.cache import cache_folder
+    from riverrun.config import Project, load
+    from riverrun.demo.running import source_words
+    from riverrun.demo.several import run_several
+    from riverrun.errors import UsageError
+    from riverrun.streams.session import require_pyspark
+
+    require_pyspark()
+    if cluster:
+        raise UsageError("--bootstrap-servers is for one use case", hint="Several have one Kafka of their own")
+    if store != "embedded":
+        raise UsageError("Several use cases at once keep their tables in the embedded store", found=f"--store {store}")
+    place = (folder or cache_folder(load(Project(Path.cwd())).settings.artifacts) / "demo").absolute()
+    words = source_words(
+        [("seconds", seconds or None), *((name.replace("_", "-"), each) for name, each in source.items())]
+    )
+    words += ["--no-browser"] if no_browser else []
+    return run_several(Console(highlight=False), place, [each.name for each in cases], words, brokers)
+
+
 def _run(
-    case: "UseCase", *, folder: Path | None, seconds: float, brokers: int, store: str, no_browser: bool, **source: Any
-) -> int:
+    case: "UseCase", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
+    no_browser: bool, **source: Any,
+) -> int:  # fmt: skip
     from rich.console import Console
 
     from riverrun.app import load_app
@@ -87,9 +119,9 @@ def _run(
     demo_folder(case, place)
     for each in ("kafka", "spark-kafka"):
         fetch_set(each, settings, progress=shown_progress())
-    enter(place)
+    enter(place, cluster or "")
     words = source_words((name.replace("_", "-"), value) for name, value in source.items())
-    options = Options(place, words, seconds, brokers, browser=not no_browser, store=store)
+    options = Options(place, words, seconds, brokers, browser=not no_browser, store=store, cluster=cluster or "")
     console, app = Console(highlight=False), load_app(place / APP)
     console.print(f"[bold]{case.about}[/bold]\nIts project is {place}", soft_wrap=True)
 

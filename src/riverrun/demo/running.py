@@ -30,7 +30,7 @@ from riverrun.config.stream_state import last
 from riverrun.connectors.postgres.following import followed_by
 from riverrun.demo.account import Alerts, Final
 from riverrun.demo.cases import APP, FIGURES, SOURCE
-from riverrun.demo.database import SourceDatabase, no_database
+from riverrun.demo.database import FOLLOW, SourceDatabase, no_database
 from riverrun.demo.parts import Part, Steps, riverrun, stopping
 from riverrun.demo.results import Results
 from riverrun.kafka.admin.admin import Admin
@@ -64,6 +64,8 @@ class Options:
     brokers: int = 1
     browser: bool = True
     store: str = "embedded"
+    # The brokers of a cluster that runs already; empty: one of its own.
+    cluster: str = ""
 
 
 @dataclass
@@ -146,15 +148,13 @@ class Demo:
         shutil.rmtree(folder_of(self._project), ignore_errors=True)
         self._start_database(steps)
         connect = self._database is not None
-        named = ["Kafka", *["Connect"] * connect, *["Druid"] * druid]
-        servers, more = " and ".join(named), [*["--connect"] * connect, *["--druid"] * druid]
-        with steps.step(f"Starting {servers}", f"{servers} {'are' if more else 'is'} ready"):
-            self._part("kafka", "-m", "riverrun", "up", "--brokers", str(options.brokers), *more)
-            steps.until(self._kafka_runs, 600 if more else 120, f"{servers} did not start")
-            self._admin = Admin(self._connection())
-            self.app.apply(self._connection())
-            if marked := self._topics if connect else self._posted():
-                self._arrived = self._stack.enter_context(Results(marked))
+        if options.cluster:
+            self._attach(steps)
+        else:
+            self._start_cluster(steps, connect=connect, druid=druid)
+        self.app.apply(self._connection())
+        if marked := self._topics if connect else self._posted():
+            self._arrived = self._stack.enter_context(Results(marked))
         fresh = [word for name in self.app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", APP, "--store", options.store, *fresh)
         if self._database is not None:
@@ -173,6 +173,26 @@ class Demo:
             self.console.print(f"What fires, and why, is at {self._address}/alerts")
         if options.browser:
             show_in_browser(f"{self._address}/")
+
+    def _start_cluster(self, steps: Steps, *, connect: bool, druid: bool) -> None:
+        named = ["Kafka", *["Connect"] * connect, *["Druid"] * druid]
+        servers, more = " and ".join(named), [*["--connect"] * connect, *["--druid"] * druid]
+        with steps.step(f"Starting {servers}", f"{servers} {'are' if more else 'is'} ready"):
+            self._part("kafka", "-m", "riverrun", "up", "--brokers", str(self.options.brokers), *more)
+            steps.until(self._kafka_runs, 600 if more else 120, f"{servers} did not start")
+            self._admin = Admin(self._connection())
+
+    def _attach(self, steps: Steps) -> None:
+        """Use a cluster that runs. What is there of an earlier demo would be counted as this one's."""
+        self._admin = Admin(self._connection())
+        if there := [name for name in self._topics if self._count(name)]:
+            raise SystemExit(
+                f"There are records in {', '.join(there)} at {self.options.cluster} already. Delete the topics first."
+            )
+        if self.app.alerts:
+            # On a cluster of others `riverrun run` starts none by itself.
+            self._part("phones", "-m", "riverrun", "phone")
+            steps.until(lambda: find_phones(self._project) is not None, START_SECONDS, "the phones did not start")
 
     def _start_database(self, steps: Steps) -> None:
         """A database for the source, where it writes to one. Without: it sends straight to Kafka, and that is said."""
@@ -440,9 +460,12 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
         return demo.account(Steps(console, threading.Event()), asked=asked)
 
 
-def enter(folder: Path) -> None:
+def enter(folder: Path, cluster: str = "") -> None:
     """For the demo and all it starts, wherever it is called from."""
     os.environ["RIVERRUN_PROJECT"] = str(folder)
+    if cluster:
+        # A Connect of ours needs a Kafka of ours: a source that writes to a database does without it.
+        os.environ |= {"RIVERRUN_KAFKA_BOOTSTRAP_SERVERS": cluster, FOLLOW: "false"}
     # How many messages one receiver gets in an hour is by our clock. A demo's hours are minutes, and its phones are ours.
     os.environ.setdefault("RIVERRUN_ALERTS_SMS_PER_RECEIVER_HOUR", "0")
     os.chdir(folder)
