@@ -160,7 +160,8 @@ class Demo:
             show_in_browser(f"{self._address}/")
 
     def _connection(self) -> Connection:
-        return require_cluster(load(self._project).settings.kafka, self._project)
+        settings = load(self._project).settings
+        return require_cluster(settings.kafka, self._project, settings.registry)
 
     def _part(self, name: str, *arguments: str) -> Part:
         part = Part(self.options.folder, name, *arguments)
