@@ -37,16 +37,17 @@ def unpacked(
 
 
 def _avro(registry: RegistrySettings, name: str) -> Any:
-    from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
+    import pandas as pd  # type: ignore[import-untyped]
+    from pyspark.sql.pandas.functions import pandas_udf
     from pyspark.sql.types import BinaryType
 
     def from_avro(values: Any) -> Any:
         reader = _reader(registry, name)
         return values.map(lambda each: _opened(reader, each))
 
-    # Series to series; its annotations would say so, and would be looked up in every worker.
-    from_avro.__annotations__ = {}
-    return pandas_udf(from_avro, BinaryType(), PandasUDFType.SCALAR)
+    # By these Spark knows what kind of function it is. Not as hints: pandas is there only with riverrun[spark].
+    from_avro.__annotations__ = {"values": pd.Series, "return": pd.Series}
+    return pandas_udf(from_avro, BinaryType())  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=64)
