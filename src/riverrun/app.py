@@ -17,6 +17,7 @@ from riverrun.model.connector import Drained, Fed, Sink, Source
 from riverrun.model.connectors.postgres import postgres
 from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
 from riverrun.model.event import Event
+from riverrun.model.framing import Format
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Emit, FileSource, Kept, Line, Speed, Stream, Table
 from riverrun.model.quantity import milliseconds
@@ -73,6 +74,7 @@ class App:
         retention_size: str | int | None = None,
         compact: bool = False,
         config: Mapping[str, str] | None = None,
+        format: Format = "json",  # noqa: A002  -- the word for it
     ) -> Topic[E]:
         """Declare a topic once; see `Topic` for what the arguments mean."""
         line = _caller()
@@ -83,7 +85,7 @@ class App:
                 topic=name,
             )
         self._check_free(name)
-        topic = Topic(name, event, partitions, replicas, retention, retention_size, compact, dict(config or {}))
+        topic = Topic(name, event, partitions, replicas, retention, retention_size, compact, dict(config or {}), format)
         self.topics[name] = topic
         self.lines[name] = line
         return topic
@@ -174,6 +176,12 @@ class App:
                 f"The rows of {of.name} cannot go to {sink!r}",
                 expected="a sink such as riverrun.jdbc(…) or riverrun.webhook(…)",
                 line=line,
+            )
+        if isinstance(of, Topic) and of.registered and sink.runs_as == "connect":
+            raise DeclarationError(
+                f"The records of {of.name} are {of.format}, and Kafka Connect reads plain JSON here",
+                hint="Make a stream of it, and give that to the sink",
+                topic=of.name,
             )
         drained = Drained(check_topic_name(name or of.name), of.name, sink, line)
         self._check_connector(drained.name, self.sinks)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/guide.md", "docs/postgres.md")
+PAGES = ("README.md", "docs/guide.md", "docs/postgres.md", "docs/registry.md")
 BLOCK = re.compile(r"^```(python|console|toml)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -52,7 +52,7 @@ def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -90,7 +90,7 @@ def run_page(page: str, folder: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_works(page: str, project: Path) -> None:
     assert run_page(page, project) > 0

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
-from support import bad_inputs, bad_streams
+from support import bad_inputs, bad_registry, bad_streams
 from support.bad_inputs import Case
 
+# It adds its cases to those of bad_inputs.
+assert bad_registry.APP
 PAGE = Path(__file__).parents[2] / "docs/reference/errors.md"
 _TABLE = """
 | what you did | what it says |

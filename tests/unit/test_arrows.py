@@ -27,6 +27,7 @@ LAYERS = (
 )
 VENDORS = {
     "confluent_kafka": {"kafka"},
+    "fastavro": {"kafka"},
     "msgspec": {"model", "kafka", "store", "connectors", "alerts", "dash", "streams"},
     "httpx": {"artifacts", "store", "connectors", "alerts", "dash"},
     "authlib": {"dash"},

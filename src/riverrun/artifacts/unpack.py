@@ -19,10 +19,11 @@ SUMS = "SHA256SUMS"
 MOST_BYTES = 1 << 30
 
 
-def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = ()) -> Path:
+def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = (), bare: bool = False) -> Path:
     """The folder of a `.tar.gz` below `parent`; made when it is not there or not as it was.
 
-    `without` are beginnings of file names that are left out. The archive has been verified: it is one of a lock file.
+    `without` are beginnings of file names that are left out. A `bare` archive has its files at the top, others have a
+    folder of their own there. The archive has been verified: it is one of a lock file.
     """
     without = tuple(sorted(without))
     with archive.open("rb") as file:
@@ -31,7 +32,7 @@ def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = ()) -> Pat
     folder = parent / f"{archive.name.removesuffix('.tar.gz')}-{digest.hexdigest()[:12]}"
     try:
         if not _is_whole(folder):
-            _make(folder, archive, without)
+            _make(folder, archive, without, bare)
     except OSError as error:
         raise CacheError(
             f"The folder {folder} could not be made: {error.strerror or error}",
@@ -56,13 +57,13 @@ def _sum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(folder: Path, archive: Path, without: tuple[str, ...]) -> None:
+def _make(folder: Path, archive: Path, without: tuple[str, ...], bare: bool) -> None:
     """Make it beside and rename it; if another process was faster, its folder is the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
         new.mkdir()
-        lines = [f"{_sum(path)}  {path.relative_to(new).as_posix()}" for path in _extract(archive, new, without)]
+        lines = [f"{_sum(path)}  {path.relative_to(new).as_posix()}" for path in _extract(archive, new, without, bare)]
         with (new / SUMS).open("w", encoding="utf-8") as sums:
             sums.write("\n".join(sorted(lines)) + "\n")
             sums.flush()
@@ -76,14 +77,14 @@ def _make(folder: Path, archive: Path, without: tuple[str, ...]) -> None:
                 new.rename(folder)
 
 
-def _extract(archive: Path, into: Path, without: tuple[str, ...]) -> Iterator[Path]:
+def _extract(archive: Path, into: Path, without: tuple[str, ...], bare: bool) -> Iterator[Path]:
     """Its plain files, by our own hand: no link, no device, no owner, no name that leads elsewhere."""
     left = MOST_BYTES
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
                 # The first part is the plugin's own folder; ours has another name.
-                parts = PurePosixPath(member.name).parts[1:]
+                parts = PurePosixPath(member.name).parts[0 if bare else 1 :]
                 if member.isdir() or not parts or parts[-1].startswith(without or ("\0",)):
                     continue
                 if not member.isfile() or member.name.startswith("/") or ".." in parts or "\n" in member.name:

@@ -90,7 +90,7 @@ def open_alerts(app_file: str | None, bootstrap: str | None) -> Opened:
         app = load_declared(settings, app_file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Say --app FILE, or set project.app in riverrun.toml")
-    return Opened(settings, app, require_cluster(settings.settings.kafka, settings.project))
+    return Opened(settings, app, require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
 
 
 def by_option(command: "Callable[..., Any]") -> "Callable[..., Any]":

@@ -38,7 +38,7 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    connection = require_cluster(settings.settings.kafka, settings.project)
+    connection = require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
     rules = known_rules(app, read_ledger(connection, app.name))
     wanted = channels_of(app)
     own = settings.settings.alerts

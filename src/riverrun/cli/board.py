@@ -99,10 +99,11 @@ class LiveBoard:
 _COLOURS = {"ready": "green", "starting": "yellow", "restarting": "yellow", "degraded": "yellow", "failed": "red"}
 
 
-def all_of_it(*, connect: bool, druid: bool) -> str:
+def all_of_it(*, connect: bool, druid: bool, registry: bool = False) -> str:
     """What runs, in words."""
-    beside = [name for name, there in (("Connect", connect), ("Druid", druid)) if there]
-    return f"Kafka with {' and '.join(beside)}" if beside else "Kafka"
+    there = (("Connect", connect), ("a schema registry", registry), ("Druid", druid))
+    *most, last = [name for name, is_there in there if is_there] or [""]
+    return f"Kafka with {' and '.join([*filter(None, [', '.join(most)]), last])}" if last else "Kafka"
 
 
 def _table(state: RunState) -> "RenderableType":
@@ -112,11 +113,11 @@ def _table(state: RunState) -> "RenderableType":
 
     from riverrun.cluster.usage import shown_row, state_rows
 
-    what = all_of_it(connect=bool(state.settings.get("connect")), druid=bool(state.settings.get("druid")))
+    what = all_of_it(**{name: bool(state.settings.get(name)) for name in ("connect", "druid", "registry")})
     head = Text(f"{what} is {state.state}", style=_COLOURS.get(state.state, ""))
     if state.bootstrap_servers and state.state in ("ready", "degraded"):
         head.append(f" on {state.bootstrap_servers}", style="bold")
-        for url in (state.connect_url, state.druid_url):
+        for url in (state.connect_url, state.registry_url, state.druid_url):
             head.append(f", {url}" if url else "", style="bold")
         head.append("   Ctrl-C stops it", style="dim")
     elif state.detail:

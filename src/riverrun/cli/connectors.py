@@ -129,7 +129,7 @@ def _opened(file: str | None, bootstrap: str | None) -> "tuple[Loaded, App, Conn
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    return settings, app, require_cluster(settings.settings.kafka, settings.project)
+    return settings, app, require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
 
 
 def _alive(life: "Life | None") -> bool:

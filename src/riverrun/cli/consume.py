@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from riverrun.cli.output import plural, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from riverrun.cli.records import Printer
     from riverrun.kafka.admin.admin import Admin
@@ -48,6 +49,8 @@ class _Output:
     printer: "Printer"
     conditions: "Sequence[Condition]"
     limit: int | None
+    # Shows what is behind a schema registry's header as JSON.
+    opened: "Callable[[Sequence[RawRecord]], Sequence[RawRecord]]" = lambda records: records
     read: int = 0
     printed: int = 0
 
@@ -59,6 +62,7 @@ class _Output:
             check_pipe()
             return
         self.read += len(records)
+        records = self.opened(records)
         if self.conditions:
             records = self._matching(records)
         if self.limit is not None:
@@ -131,6 +135,7 @@ def consume(
     Order holds within a partition. Only committed records of transactions are shown. A deleted key prints as null.
     """
     from riverrun.cli.records import printer
+    from riverrun.kafka.registry.opening import opened
     from riverrun.model.when import parse_position
     from riverrun.model.where import parse_condition
 
@@ -152,7 +157,8 @@ def consume(
         [parse_condition(each) for each in conditions],
         limit,
     )
-    _, admin = open_admin(bootstrap)
+    settings, admin = open_admin(bootstrap)
+    output.opened = partial(opened, settings.settings.registry)
     try:
         if group:
             _as_group(admin, group, wanted, output)

@@ -63,7 +63,7 @@ def admin_of(settings: Loaded) -> "Admin":
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
 
-    return Admin(require_cluster(settings.settings.kafka, settings.project))
+    return Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
 
 
 def load_declared(settings: Loaded, app_file: str | None) -> "App | None":

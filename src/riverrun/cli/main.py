@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "offsets": ("riverrun.cli.offsets", "offsets", "Show and move the offsets of a group."),
     "dlq": ("riverrun.cli.dlq", "dlq", "List, show and re-drive dead letters."),
     "connect": ("riverrun.cli.connect", "connect", "Connectors of Kafka Connect: make, see, steer, remove."),
+    "registry": ("riverrun.cli.registry", "registry", "Schemas of topics: list, show, check."),
     "test": ("riverrun.cli.test", "test", "Run the project's tests."),
     "config": ("riverrun.cli.config", "config", "Show each setting and where it came from."),
     "fetch": ("riverrun.cli.fetch", "fetch", "Download the servers' jars, to be offline later."),

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from riverrun.model.pipeline import SPEEDS
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.config import Loaded
+    from riverrun.config import Loaded, Settings
     from riverrun.kafka.connection import Connection
     from riverrun.model.progress import PipelineProgress
     from riverrun.streams.change import Change
@@ -150,7 +150,7 @@ def _compiled(
     with _working("Starting Spark"):
         spark = open_session(found, settings.settings, settings.project, speed=speed)
     try:
-        return use(compile_app(found, spark, KafkaRecords(spark, nowhere)))
+        return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
     finally:
         stop_session(spark)
 
@@ -203,7 +203,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
 
     require_pyspark()
     from riverrun.cli.alerting import alerts_beside, check_channels
-    from riverrun.cli.connect_beside import connect_beside, needs_connect, sink_configs_of, source_configs_of
+    from riverrun.cli.connect_beside import connect_beside, sink_configs_of, source_configs_of
     from riverrun.cli.connecting import connectors_beside
     from riverrun.cli.storing import store_beside
     from riverrun.config.stream_state import StreamState
@@ -222,7 +222,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
         spark: Any = None
         outdated = False
         try:
-            with _working("Starting Spark and Kafka"), kafka_of(settings, connect=needs_connect(app)) as connection:
+            with _working("Starting Spark and Kafka"), _servers_of(settings, app) as connection:
                 spark = starting.result()
                 with _board() as board, stop_on_signals() as stop:
                     pipeline = Pipeline(
@@ -333,16 +333,25 @@ class _Starting:
         return self._found
 
 
+def _servers_of(settings: "Loaded", app: "App") -> "AbstractContextManager[Connection]":
+    from riverrun.cli.connect_beside import needs_connect
+
+    registry = any(topic.registered for topic in app.topics.values())
+    return kafka_of(settings, connect=needs_connect(app), registry=registry)
+
+
 @contextmanager
-def kafka_of(settings: "Loaded", *, connect: bool = False) -> "Iterator[Connection]":
+def kafka_of(settings: "Loaded", *, connect: bool = False, registry: bool = False) -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
-    that is the project's store and not attached; with Kafka Connect, where `connect` asks for it and it is not attached."""
+    that is the project's store and not attached; with Kafka Connect and with a schema registry, where `connect` and
+    `registry` ask for them and they are not attached."""
     from riverrun.cli.up import (
         require_own_kafka,
         require_own_kafka_for_connect,
         start_in_background,
         wants_connect,
         wants_druid,
+        wants_registry,
     )
     from riverrun.cluster.control import find_running, stop_runner, stop_seconds
     from riverrun.kafka.connection import require_cluster
@@ -354,26 +363,30 @@ def kafka_of(settings: "Loaded", *, connect: bool = False) -> "Iterator[Connecti
     beside = settings.settings.connect if connect and not settings.connect_attached else None
     if settings.attached and beside is not None:
         require_own_kafka_for_connect(settings)
+    schemas = settings.settings.registry if registry and not settings.registry_attached else None
     running = None
     if not settings.attached:
-        running = find_running(settings.project, kafka, lambda _: None, druid=druid, connect=beside)
+        running = find_running(settings.project, kafka, lambda _: None, druid=druid, connect=beside, registry=schemas)
     if settings.attached or running is not None:
-        yield require_cluster(loaded_again(settings), settings.project)
+        again = loaded_again(settings)
+        yield require_cluster(again.kafka, settings.project, again.registry)
         return
-    start_in_background(settings, {"connect": wants_connect(settings, asked=connect)})
+    wanted = {"connect": wants_connect(settings, asked=connect), "registry": wants_registry(settings, asked=registry)}
+    start_in_background(settings, wanted)
     try:
-        yield require_cluster(loaded_again(settings), settings.project)
+        again = loaded_again(settings)
+        yield require_cluster(again.kafka, settings.project, again.registry)
     finally:
         stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
-def loaded_again(settings: "Loaded") -> Any:
-    """The [kafka] settings with the address of the cluster that runs by now."""
+def loaded_again(settings: "Loaded") -> "Settings":
+    """The settings with the addresses of the servers that run by now."""
     if settings.attached:
-        return settings.settings.kafka
+        return settings.settings
     from riverrun.config import load
 
-    return load(settings.project, profile=settings.profile).settings.kafka
+    return load(settings.project, profile=settings.profile).settings
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from riverrun.cli.output import json_option, plural, print_json, say
 from riverrun.errors import TopicNotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from riverrun.config import Loaded
     from riverrun.kafka.admin.admin import Admin
@@ -102,6 +102,7 @@ def produce(
             on_bad=bad.take,
             on_progress=ProgressLine(started) if sys.stderr.isatty() and not sys.stdin.isatty() else None,
             timeout_seconds=timeout,
+            pack=_pack(admin, declared) if schema is not None else None,
         )
         lines = _lines(stream, schema, as_csv=as_csv, as_text=as_text, key=key, separator=separator, limit=limit)
         try:
@@ -160,6 +161,17 @@ def _topic(
         state = admin.topic(name)
         say(f"Created {name} with {plural(len(state.partitions), 'partition')}.")
     return int(state.config["max.message.bytes"].value), len(state.partitions)
+
+
+def _pack(admin: "Admin", declared: "Topic[Event] | None") -> "Callable[[bytes], bytes] | None":
+    """What makes records of lines, for a topic whose schema a registry keeps."""
+    from riverrun.kafka.registry.wire import wire_of
+
+    if declared is None or not declared.registered:
+        return None
+    wire = wire_of(declared, admin.connection.registry)
+    wire.prepare()
+    return wire.pack
 
 
 def _name(file: str | None) -> str:

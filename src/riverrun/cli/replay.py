@@ -69,7 +69,7 @@ def _cancel(settings: "Loaded", wish: "Wish") -> None:
     from riverrun.kafka.connection import require_cluster
     from riverrun.streams.replay import cancel
 
-    topic = cancel(wish, Admin(require_cluster(settings.settings.kafka, settings.project)))
+    topic = cancel(wish, Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)))
     say(f"The replay of {wish.stream} is removed, and its topic {topic}. The stream itself is as it was.")
 
 
@@ -82,7 +82,11 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
 
     graph = checked_graph(wish.app)
     wish.check()
-    with kafka_of(settings) as connection, _Line() as line, stop_on_signals() as stop:
+    with (
+        kafka_of(settings, registry=any(each.registered for each in wish.app.topics.values())) as connection,
+        _Line() as line,
+        stop_on_signals() as stop,
+    ):
         made = finish_swap(wish, Admin(connection))
         if made is None:
             line.notice("starting Spark")

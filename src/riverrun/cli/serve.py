@@ -78,7 +78,7 @@ def serve(
                 "No pipeline file is named", hint="Give its path, set project.app in riverrun.toml, or say --name APP"
             )
         app_name, dashboards = app.name, app.dashboards
-    connection = require_cluster(settings.settings.kafka, settings.project)
+    connection = require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
     store = settings.settings.store
     limits = Limits(store.query_rows, float(store.query_seconds))
 

@@ -32,7 +32,7 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     """Show the project's servers (state, address, pid, uptime, memory, restarts) and the streams of its pipeline.
 
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
-    bootstrap_servers, druid_url, connect_url, servers, pipeline, streams, replays.
+    bootstrap_servers, druid_url, connect_url, registry_url, servers, pipeline, streams, replays.
     """
     from riverrun.config.stream_state import pipeline_of
 
@@ -40,6 +40,7 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     report = _attached(settings) if settings.attached else _local(settings)
     report["druid_url"] = settings.settings.druid.url
     report["connect_url"] = settings.settings.connect.url
+    report["registry_url"] = settings.settings.registry.url
     pipeline, progress = pipeline_of(settings.project)
     if as_json:
         streams = [each.as_dict() for each in progress.streams] if progress else []
@@ -127,7 +128,7 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     elsewhere = f" (attached: {settings.origins['kafka.bootstrap_servers']})" if settings.attached else ""
     detail = f": {report['detail']}" if report["detail"] else ""
     kinds = {row["kind"] for row in report["servers"]}
-    what = all_of_it(connect="connect" in kinds, druid="druid" in kinds)
+    what = all_of_it(**{name: name in kinds for name in ("connect", "druid", "registry")})
     say(f"{what} is {report['state']}{where}{elsewhere}{detail}")
     if report["druid_url"]:
         attached = f" (attached: {settings.origins['druid.url']})" if settings.druid_attached else ""
@@ -135,6 +136,9 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     if report["connect_url"]:
         attached = f" (attached: {settings.origins['connect.url']})" if settings.connect_attached else ""
         say(f"Kafka Connect is on {report['connect_url']}{attached}")
+    if report["registry_url"]:
+        attached = f" (attached: {settings.origins['registry.url']})" if settings.registry_attached else ""
+        say(f"The schema registry is on {report['registry_url']}{attached}")
     rows = report["servers"]
     if not rows:
         return

@@ -1,6 +1,6 @@
 """`riverrun up` and `riverrun down`: start and stop the project's servers."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from riverrun.cluster.connect import ConnectRuntime
     from riverrun.cluster.druid import DruidRuntime
     from riverrun.cluster.jvm import Runtime
+    from riverrun.cluster.registry import RegistryRuntime
     from riverrun.config import Loaded
     from riverrun.config.run_state import RunState
 
@@ -27,19 +28,22 @@ Examples:
   riverrun up --brokers 3              three brokers, three copies of each partition
   riverrun up --druid                  Kafka, and a Druid beside it
   riverrun up --connect                Kafka, and Kafka Connect beside it
+  riverrun up --registry               Kafka, and a schema registry beside it
 """
 )
 @click.option("--detach", is_flag=True, help="Run in the background; return when it is ready.")
 @click.option("--druid", is_flag=True, help="Run Druid as well. [default: when store.kind is druid]")
 @click.option("--connect", is_flag=True, help="Run Kafka Connect as well.")
+@click.option("--registry", is_flag=True, help="Run a schema registry as well.")
 @click.option("--brokers", type=int, help="How many brokers. [default: 1]")
 @click.option("--controllers", type=int, help="How many controllers of their own. [default: the first brokers]")
 @click.option("--port", type=int, help="Port of the first broker. [default: 9092 or the next free one]")
 @click.option("--heap-mb", type=int, help="Java heap of each broker, in MiB. [default: 256]")
 @click.option("--replication", type=int, help="Copies of each partition. [default: 3, or as many as brokers]")
 @click.option("--min-insync", type=int, help="Copies that must have a record. [default: one less than the copies]")
-def up(*, detach: bool, druid: bool, connect: bool, **flags: int | None) -> None:
-    """Start the project's Kafka, and keep it running; with --druid a Druid as well, with --connect Kafka Connect.
+def up(*, detach: bool, druid: bool, connect: bool, registry: bool, **flags: int | None) -> None:
+    """Start the project's Kafka, and keep it running; with --druid a Druid as well, with --connect Kafka Connect, with
+    --registry a schema registry.
 
     Its data, logs and state are in .riverrun/ of the project: the same data is there after the next `up`. A second `up`
     finds the first one and prints its address. When the settings name a cluster that runs elsewhere, nothing is started.
@@ -48,24 +52,27 @@ def up(*, detach: bool, druid: bool, connect: bool, **flags: int | None) -> None
     from riverrun.errors import AlreadyRunningError
 
     settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
-    with_druid, with_connect = wants_druid(settings, asked=druid), wants_connect(settings, asked=connect)
+    beside = {
+        "druid": wants_druid(settings, asked=druid),
+        "connect": wants_connect(settings, asked=connect),
+        "registry": wants_registry(settings, asked=registry),
+    }
     if settings.attached:
-        _attached(settings, with_druid=with_druid, with_connect=with_connect)
+        _attached(settings, beside)
         return
     kafka = settings.settings.kafka
-    wanted = settings.settings.druid if with_druid else None
-    wanted_connect = settings.settings.connect if with_connect else None
-    state = find_running(settings.project, kafka, _notice, druid=wanted, connect=wanted_connect)
+    wanted: dict[str, Any] = {name: getattr(settings.settings, name) for name, asked in beside.items() if asked}
+    state = find_running(settings.project, kafka, _notice, **wanted)
     if state is None:
         try:
             if detach:
-                _run_detached(settings, {**flags, "druid": with_druid, "connect": with_connect})
+                _run_detached(settings, {**flags, **beside})
             else:
-                _run_here(settings, with_druid=with_druid, with_connect=with_connect)
+                _run_here(settings, beside)
             return
         except AlreadyRunningError:
             # Another `up` was quicker: take what it started.
-            state = find_running(settings.project, kafka, _notice, druid=wanted, connect=wanted_connect)
+            state = find_running(settings.project, kafka, _notice, **wanted)
             if state is None:
                 raise
     say(f"Kafka runs already (pid {state.pid}).")
@@ -91,6 +98,14 @@ def wants_connect(settings: "Loaded", *, asked: bool = False) -> bool:
     return asked and not settings.connect_attached
 
 
+def wants_registry(settings: "Loaded", *, asked: bool = False) -> bool:
+    """Whether a schema registry is to be run here: asked for, and nowhere else."""
+    if asked and settings.registry_attached:
+        origin = settings.origins["registry.url"]
+        say(f"Attached to the schema registry on {settings.settings.registry.url} ({origin}); none is run.")
+    return asked and not settings.registry_attached
+
+
 def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> "RunState":
     """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`."""
     from riverrun.cluster.control import start_detached, start_seconds
@@ -103,11 +118,14 @@ def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | No
     with_connect = wants_connect(settings, asked=bool(flags.get("connect")))
     if with_connect:
         _prepare_connect(settings)
+    with_registry = wants_registry(settings, asked=bool(flags.get("registry")))
+    if with_registry:
+        _prepare_registry(settings)
     arguments = ["--project", str(settings.project.root)]
     if settings.profile:
         arguments += ["--profile", settings.profile]
     arguments.append("up")
-    beside = {"druid": with_druid, "connect": with_connect}
+    beside = {"druid": with_druid, "connect": with_connect, "registry": with_registry}
     arguments += [f"--{name}" for name, wanted in beside.items() if wanted]
     for name, value in flags.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name not in beside else []
@@ -121,17 +139,23 @@ def _run_detached(settings: "Loaded", flags: "Mapping[str, int | bool | None]") 
 
 
 def _runs(state: "RunState") -> str:
-    beside = [name for name, url in (("Kafka Connect", state.connect_url), ("Druid", state.druid_url)) if url]
+    there = (
+        ("Kafka Connect", state.connect_url),
+        ("a schema registry", state.registry_url),
+        ("Druid", state.druid_url),
+    )
+    beside = [name for name, url in there if url]
     return f"{', '.join(['Kafka', *beside[:-1]])} and {beside[-1]} run" if beside else "Kafka runs"
 
 
-def _run_here(settings: "Loaded", *, with_druid: bool, with_connect: bool) -> None:
+def _run_here(settings: "Loaded", beside: "Mapping[str, bool]") -> None:
     from riverrun.cli.board import make_board
     from riverrun.cluster.supervisor import Supervisor
 
     runtime = _prepare(settings)
-    druid = _prepare_druid(settings) if with_druid else None
-    connect = _prepare_connect(settings) if with_connect else None
+    druid = _prepare_druid(settings) if beside["druid"] else None
+    connect = _prepare_connect(settings) if beside["connect"] else None
+    registry = _prepare_registry(settings) if beside["registry"] else None
     board = make_board()
     printed = False
 
@@ -148,6 +172,7 @@ def _run_here(settings: "Loaded", *, with_druid: bool, with_connect: bool) -> No
         runtime=runtime,
         druid=druid,
         connect=connect,
+        registry=registry,
         notice=board.notice,
         changed=changed,
         looked=board.looked,
@@ -180,15 +205,28 @@ def _prepare_connect(settings: "Loaded") -> "ConnectRuntime":
     return ConnectRuntime.prepare(settings.settings, progress=shown_progress())
 
 
-def _attached(settings: "Loaded", *, with_druid: bool, with_connect: bool) -> None:
+def _prepare_registry(settings: "Loaded") -> "RegistryRuntime":
+    from riverrun.cli.fetch import shown_progress
+    from riverrun.cluster.registry import RegistryRuntime
+
+    return RegistryRuntime.prepare(settings.settings, progress=shown_progress())
+
+
+def _attached(settings: "Loaded", beside: "Mapping[str, bool]") -> None:
     from riverrun.kafka.connection import require_cluster
     from riverrun.kafka.probe import Probe
 
     kafka = settings.settings.kafka
-    if with_druid:
+    if beside["druid"]:
         require_own_kafka(settings)
-    if with_connect:
+    if beside["connect"]:
         require_own_kafka_for_connect(settings)
+    if beside["registry"]:
+        raise UsageError(
+            "riverrun runs a schema registry beside its own Kafka only, and this project is attached to one "
+            f"({settings.origins['kafka.bootstrap_servers']})",
+            hint="Name a registry that runs elsewhere with registry.url",
+        )
     connection = require_cluster(kafka, settings.project)
     seen = Probe(connection.properties()).look(kafka.request_timeout_seconds)
     say(
@@ -223,6 +261,8 @@ def _address(state: "RunState") -> None:
         say(f"Druid answers on {state.druid_url}.")
     if state.connect_url:
         say(f"Kafka Connect answers on {state.connect_url}; `riverrun connect` logs in.")
+    if state.registry_url:
+        say(f"The schema registry answers on {state.registry_url}; `riverrun registry` logs in.")
 
 
 def _notice(text: str) -> None:
@@ -239,7 +279,7 @@ Examples:
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
-    help="Seconds before the runner is killed.  [default: 40; 30 more with Druid, with Connect]",
+    help="Seconds before the runner is killed.  [default: 40; 30 more with Druid, with Connect, with a registry]",
 )
 @click.option("--delete-data", is_flag=True, help="Delete all topics, records and tables afterwards.")
 @click.option("--dry-run", is_flag=True, help="With --delete-data: say what would be deleted; do nothing.")

@@ -76,11 +76,11 @@ def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...]) -> "Iterat
     from riverrun.streams.verify import Verifier, require_streams
 
     graph = checked_graph(app)
-    connection = require_cluster(settings.settings.kafka, settings.project)
+    connection = require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
     say("Starting Spark.")
     spark = open_session(graph, settings.settings, settings.project, speed="batch")
     try:
-        done = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
+        done = compile_app(graph, spark, KafkaRecords(spark, connection, topics=graph.app.topics)).require()
         verifier = Verifier(done, connection, Admin(connection))
         checkpoints = checkpoints_of(settings.settings, settings.project, app)
         for name in require_streams(done, streams):

@@ -21,6 +21,8 @@ from riverrun.cluster.druid.plan import DruidPlan
 from riverrun.cluster.druid.probe import answers_sql
 from riverrun.cluster.home import LEAST_FREE_MB
 from riverrun.cluster.ports import holder_of, is_free
+from riverrun.cluster.registry.jars import PROGRAM as REGISTRY_PROGRAM
+from riverrun.cluster.registry.jars import SET as REGISTRY_SET
 from riverrun.cluster.runner import FIRST_PORT
 from riverrun.config import Loaded
 from riverrun.config.run_state import running_state
@@ -64,6 +66,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
         yield _druid_jars(loaded)
     if _runs_connect(loaded):
         yield _connect_jars(loaded)
+    if _runs_registry(loaded):
+        yield _set_jars(loaded, "registry jars", "Apicurio Registry", [REGISTRY_SET], (REGISTRY_SET, REGISTRY_PROGRAM))
     yield _memory(loaded)
     yield _disk("disk", loaded.project.root, "the project")
     yield _disk("cache disk", cache_folder(loaded.settings.artifacts), "the cache")
@@ -75,6 +79,8 @@ def examine(load: Callable[[], Loaded]) -> Iterator[Finding]:
         yield _druid_port(loaded)
     if loaded.settings.connect.url or _runs_connect(loaded):
         yield _connect(loaded)
+    if loaded.settings.registry.url or _runs_registry(loaded):
+        yield _registry(loaded)
 
 
 def _failed(check: str, error: RiverrunError) -> Finding:
@@ -218,6 +224,26 @@ def _connect(loaded: Loaded) -> Finding:
         else "See `riverrun status` and `riverrun logs connect`"
     )
     return Finding("connect", "fail", f"{connect.url} does not answer as one that is ready", todo)
+
+
+def _runs_registry(loaded: Loaded) -> bool:
+    """Whether this project runs a schema registry here."""
+    state = running_state(loaded.project)
+    return state is not None and bool(state.settings.get("registry"))
+
+
+def _registry(loaded: Loaded) -> Finding:
+    """Whether it answers who logs in. What is in it, `riverrun registry list` says."""
+    registry = loaded.settings.registry
+    if not registry.url:
+        return Finding("registry", "warn", "it is starting", "Wait, or see `riverrun logs registry`")
+    from riverrun.kafka.registry.client import registry_of
+
+    try:
+        count = len(registry_of(registry).subjects())
+    except RiverrunError as error:
+        return _failed("registry", error)
+    return Finding("registry", "ok", f"{registry.url} answers; it has {count} subject{'s' if count != 1 else ''}")
 
 
 def _druid_port(loaded: Loaded) -> Finding:

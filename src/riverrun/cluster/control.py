@@ -20,7 +20,7 @@ from riverrun.cluster.node import NEEDED_SECONDS, Node
 from riverrun.cluster.plan import KafkaPlan
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
 from riverrun.cluster.server import Deadline
-from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, Settings
+from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, RegistrySettings, Settings
 from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
 from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
 
@@ -67,7 +67,7 @@ def check_same(state: RunState, settings: KafkaSettings) -> None:
 
 
 def check_beside(state: RunState, wanted: str, called: str) -> None:
-    """Refuse to take servers without this one (`druid`, `connect`) for some with it."""
+    """Refuse to take servers without this one (`druid`, `connect`, `registry`) for some with it."""
     if not state.settings.get(wanted):
         raise AlreadyRunningError(
             f"This project's Kafka runs already (pid {state.pid}), without {called}",
@@ -187,18 +187,20 @@ def find_running(
     *,
     druid: DruidSettings | None = None,
     connect: ConnectSettings | None = None,
+    registry: RegistrySettings | None = None,
 ) -> RunState | None:
     """The project's runner if it lives and runs what the settings ask for; None when nothing runs.
 
-    `druid` and `connect` are given when those are asked for as well. A runner that is starting is waited for; so is the
-    end of one that is stopping.
+    `druid`, `connect` and `registry` are given when those are asked for as well. A runner that is starting is waited for;
+    so is the end of one that is stopping.
     """
     path = lock_path(project)
     deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
     waits_for: set[str] = set()
-    beside: dict[str, DruidSettings | ConnectSettings] = {
+    beside: dict[str, DruidSettings | ConnectSettings | RegistrySettings] = {
         "druid": druid or DruidSettings(),
         "connect": connect or ConnectSettings(),
+        "registry": registry or RegistrySettings(),
     }
     told = ""
     while is_locked(path):
@@ -212,6 +214,8 @@ def find_running(
                 check_druid(state)
             if connect is not None:
                 check_connect(state)
+            if registry is not None:
+                check_beside(state, "registry", "a schema registry")
         if state is not None and state.state in ("ready", "degraded"):
             check_same(state, settings)
             return state
@@ -261,21 +265,22 @@ def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
 # --- how long ---
 
 
-def start_seconds(settings: Settings, *, druid: bool, connect: bool = False) -> float:
+def start_seconds(settings: Settings, *, druid: bool, connect: bool = False, registry: bool = False) -> float:
     """How long a runner's servers may take to be ready."""
-    beside = (settings.druid.start_timeout_seconds if druid else 0) + (
-        settings.connect.start_timeout_seconds if connect else 0
-    )
-    return settings.kafka.start_timeout_seconds + beside
+    beside = ((settings.druid, druid), (settings.connect, connect), (settings.registry, registry))
+    return settings.kafka.start_timeout_seconds + sum(each.start_timeout_seconds for each, asked in beside if asked)
 
 
 def stop_seconds(project: Project, settings: Settings) -> float:
     """How long the project's runner may take to stop what it runs, before it is to be killed."""
     state = running_state(project)
     runs = state.settings if state is not None else {}
-    druid = settings.druid.stop_timeout_seconds if runs.get("druid") else 0
-    connect = settings.connect.stop_timeout_seconds if runs.get("connect") else 0
-    return settings.kafka.stop_timeout_seconds + druid + connect + 10.0
+    beside = (
+        ("druid", settings.druid.stop_timeout_seconds),
+        ("connect", settings.connect.stop_timeout_seconds),
+        ("registry", settings.registry.stop_timeout_seconds),
+    )
+    return settings.kafka.stop_timeout_seconds + sum(each for name, each in beside if runs.get(name)) + 10.0
 
 
 # --- stop -----------------------------------------------------------------------------------------------------------
@@ -351,10 +356,12 @@ def data_losses(project: Project) -> list[str]:
     topics = {name: size for name, size in sizes_below(project.data).items() if not name.startswith("__")}
     druid = sum(path.stat().st_size for path in (project.data / "druid").rglob("*") if path.is_file())
     connect = (project.data / "connect").is_dir()
+    registry = (project.data / "registry").is_dir()
     return [
         *(f"topic {name} ({size / 1e6:.1f} MB)" for name, size in sorted(topics.items())),
         *([f"all tables in Druid ({druid / 1e6:.1f} MB)"] if druid else []),
         *(["all connectors in Kafka Connect, how far they are, and their secrets"] if connect else []),
+        *(["all schemas in the registry"] if registry else []),
         f"all that is in {project.data}, with the offsets of all groups",
     ]
 

@@ -65,6 +65,14 @@ CONNECT = Product(
     java_options="the variables",
     properties="[connect.config]",
 )
+REGISTRY = Product(
+    name="the registry",
+    section="registry",
+    more_memory="registry.heap_mb",
+    less_memory="registry.heap_mb",
+    java_options="the variables",
+    properties="[registry]",
+)
 
 
 @dataclass(frozen=True)

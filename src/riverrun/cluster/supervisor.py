@@ -17,6 +17,7 @@ from riverrun.cluster.home import Home, folder_error
 from riverrun.cluster.jvm import Runtime
 from riverrun.cluster.lock import RunnerLock
 from riverrun.cluster.node import ANSWER_SECONDS, Node
+from riverrun.cluster.registry import LocalRegistry, RegistryRuntime
 from riverrun.cluster.runner import LocalKafka
 from riverrun.cluster.server import Deadline
 from riverrun.config import Project, Settings
@@ -26,7 +27,7 @@ from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
 # A look at the servers happens at least this often; the end of one wakes the runner at once.
 LOOK_SECONDS = 0.5
 # A server that lived shorter than this died young; after so many young deaths in a row of one that is vital the runner
-# gives up. Without one of Druid's, or Connect, Kafka still takes records: that one is tried without end.
+# gives up. Without one of Druid's, Connect or the registry, Kafka still takes records: that one is tried without end.
 YOUNG_SECONDS = 60.0
 MOST_YOUNG_DEATHS = 4
 FIRST_PAUSE_SECONDS = 0.5
@@ -52,7 +53,7 @@ class _Watched:
 
 
 class Supervisor:
-    """Runs a project's Kafka, and Connect and Druid when their runtimes are given, until it is told to stop.
+    """Runs a project's Kafka, and Connect, the registry and Druid when their runtimes are given, until it is told to stop.
 
     `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
     """
@@ -65,6 +66,7 @@ class Supervisor:
         runtime: Runtime,
         druid: DruidRuntime | None = None,
         connect: ConnectRuntime | None = None,
+        registry: RegistryRuntime | None = None,
         notice: Callable[[str], None] = lambda _: None,
         changed: Callable[[RunState], None] = lambda _: None,
         looked: Callable[[RunState], None] = lambda _: None,
@@ -74,6 +76,7 @@ class Supervisor:
         self._runtime = runtime
         self._druid_runtime = druid
         self._connect_runtime = connect
+        self._registry_runtime = registry
         self._notice = notice
         self._changed = changed
         self._looked = looked
@@ -81,9 +84,11 @@ class Supervisor:
         self._kafka: LocalKafka | None = None
         self._druid: LocalDruid | None = None
         self._connect: LocalConnect | None = None
+        self._registry: LocalRegistry | None = None
         self._watched: list[_Watched] = []
         told = compared_settings(settings.kafka)
-        told |= {name: 1 for name, runtime in (("druid", druid), ("connect", connect)) if runtime is not None}
+        beside = (("druid", druid), ("connect", connect), ("registry", registry))
+        told |= {name: 1 for name, runtime in beside if runtime is not None}
         self._state = RunState(os.getpid(), "starting", __version__, settings=told)
         self._written: RunState | None = None
 
@@ -143,12 +148,15 @@ class Supervisor:
         kafka.ready(deadline)
         self._state.bootstrap_servers = kafka.bootstrap_servers
         self._show_answering()
-        # Both at once: each takes its time, and neither needs the other.
+        # All at once: each takes its time, and none needs another.
         connect = self._start_connect(self._connect_runtime, kafka) if self._connect_runtime is not None else None
+        registry = self._start_registry(self._registry_runtime, kafka) if self._registry_runtime is not None else None
         if self._druid_runtime is not None:
             self._start_druid(self._druid_runtime)
         if connect is not None:
             self._await_connect(*connect)
+        if registry is not None:
+            self._await_registry(*registry)
         self._update(state="ready")
 
     def _start_connect(self, runtime: ConnectRuntime, kafka: LocalKafka) -> tuple[LocalConnect, Deadline]:
@@ -168,6 +176,20 @@ class Supervisor:
     def _await_connect(self, connect: LocalConnect, deadline: Deadline) -> None:
         connect.ready(deadline)
         self._state.connect_url = connect.url
+        self._show_answering()
+
+    def _start_registry(self, runtime: RegistryRuntime, kafka: LocalKafka) -> tuple[LocalRegistry, Deadline]:
+        registry = self._registry = LocalRegistry(
+            self._project.home, kafka.bootstrap_servers, self._settings.registry, runtime=runtime, notice=self._notice
+        )
+        deadline = Deadline(registry.start_timeout_seconds)
+        registry.start()
+        self._show_answering()
+        return registry, deadline
+
+    def _await_registry(self, registry: LocalRegistry, deadline: Deadline) -> None:
+        registry.ready(deadline)
+        self._state.registry_url = registry.url
         self._show_answering()
 
     def _start_druid(self, runtime: DruidRuntime) -> None:
@@ -193,6 +215,8 @@ class Supervisor:
             ready |= self._druid.answering
         if self._connect is not None and self._state.connect_url:
             ready |= {node.name for node in self._connect.nodes}
+        if self._registry is not None and self._state.registry_url:
+            ready |= {node.name for node in self._registry.nodes}
         self._show(ready=ready)
 
     def _show(self, ready: Collection[str] = ()) -> None:
@@ -202,8 +226,9 @@ class Supervisor:
         self._update()
 
     @property
-    def _servers(self) -> list[LocalKafka | LocalConnect | LocalDruid]:
-        return [server for server in (self._kafka, self._connect, self._druid) if server is not None]
+    def _servers(self) -> list[LocalKafka | LocalConnect | LocalRegistry | LocalDruid]:
+        there = (self._kafka, self._connect, self._registry, self._druid)
+        return [server for server in there if server is not None]
 
     # --- keep running ---
 
@@ -264,7 +289,7 @@ class Supervisor:
                 stop_signals.armed = True
                 self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
                 self._update(state="stopping")
-                # Druid and Connect use Kafka: they go first.
+                # All others use Kafka: they go first.
                 for server in reversed(self._servers):
                     server.stop()
             except StopRequestedError:

@@ -52,6 +52,11 @@ class Loaded:
         """Whether the settings name a Kafka Connect that riverrun does not run."""
         return bool(self.settings.connect.url) and not self.origins["connect.url"].startswith(RUNNING)
 
+    @property
+    def registry_attached(self) -> bool:
+        """Whether the settings name a schema registry that riverrun does not run."""
+        return bool(self.settings.registry.url) and not self.origins["registry.url"].startswith(RUNNING)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, secrets starred: what `riverrun config` prints."""
         return [
@@ -246,6 +251,7 @@ class _Loader:
         self._check_login()
         self._check_serve()
         self._check_postgres()
+        self._check_registry()
         self._check_ingest()
         for key in ("alerts.channels", "ingest.keys"):
             for name, reference in self.values[key].items():
@@ -258,19 +264,21 @@ class _Loader:
             return
         running: dict[str, Any] = {"kafka.bootstrap_servers": state.bootstrap_servers, "druid.url": state.druid_url}
         if state.connect_url and not self.values["connect.url"]:
-            running |= {"connect.url": state.connect_url, **self._connect_login()}
+            running |= {"connect.url": state.connect_url, **self._login_of("connect")}
+        if state.registry_url and not self.values["registry.url"]:
+            running |= {"registry.url": state.registry_url, **self._login_of("registry")}
         for key, address in running.items():
             if address and not self.values[key]:
                 self.values[key] = address
                 self.origins[key] = f"{RUNNING} (pid {state.pid})"
 
-    def _connect_login(self) -> dict[str, Any]:
-        """How to log in to the Connect that the runner runs: it wrote the password down (cluster/connect)."""
+    def _login_of(self, server: str) -> dict[str, Any]:
+        """How to log in to a server that the runner runs (connect, registry): it wrote the password down."""
         try:
-            password = (self.project.data / "connect" / "password").read_text(encoding="ascii").strip()
+            password = (self.project.data / server / "password").read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             return {}
-        return {"connect.username": "riverrun", "connect.password": Secret(password)}
+        return {f"{server}.username": "riverrun", f"{server}.password": Secret(password)}
 
     def _check_login(self) -> None:
         protocol, mechanism = self.values["kafka.security_protocol"], self.values["kafka.sasl_mechanism"]
@@ -291,6 +299,18 @@ class _Loader:
         if missing:
             self.problems.append(
                 f"{self.origins['kafka.sasl_mechanism']}: kafka.sasl_mechanism is {mechanism} and needs {', '.join(missing)}"
+            )
+
+    def _check_registry(self) -> None:
+        url = self.values["registry.url"]
+        if url and (not url.startswith(("http://", "https://")) or "@" in url.partition("://")[2].partition("/")[0]):
+            self.problems.append(
+                f"{self.origins['registry.url']}: registry.url must be an address such as https://registry.example:8081, "
+                "without a login: that is registry.username and registry.password, or registry.token"
+            )
+        if self.values["registry.token"] and self.values["registry.username"]:
+            self.problems.append(
+                f"{self.origins['registry.token']}: registry.token and registry.username cannot be had at once"
             )
 
     def _check_postgres(self) -> None:

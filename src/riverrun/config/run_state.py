@@ -49,6 +49,8 @@ class RunState:
     druid_url: str = ""
     # The REST API of the Kafka Connect it runs, likewise.
     connect_url: str = ""
+    # The schema registry it runs, likewise.
+    registry_url: str = ""
     started_at: float = 0.0
     detail: str = ""
     settings: dict[str, int] = field(default_factory=dict)

@@ -368,6 +368,26 @@ class ConnectSettings:
 
 
 @dataclass(frozen=True)
+class RegistrySettings:
+    """The schema registry of topics whose format is Avro or JSON Schema: one that riverrun runs beside Kafka, or another."""
+
+    url: str = setting(
+        "",
+        "Attach to this registry (any that speaks Confluent's API) instead of running one.",
+        example="https://registry.example:8081",
+    )
+    username: str = setting("", "User of an attached registry.")
+    password: Secret = setting(Secret(), "Password of that user.")
+    token: Secret = setting(Secret(), "Bearer token for an attached registry, instead of user and password.")
+    ssl_ca_file: str = setting("", "Certificates that sign the registry's (PEM). Empty: the usual ones.", advanced=True)
+    port: int = setting(0, "Port of ours on 127.0.0.1. 0: 8081, or the next free one.", minimum=0, maximum=65535)
+    heap_mb: int = setting(256, "Java heap of ours, in MiB.", minimum=128)
+    start_timeout_seconds: int = setting(180, "How long ours may take to be ready.", minimum=1)
+    stop_timeout_seconds: int = setting(30, "How long ours may take to stop before it is killed.", minimum=1)
+    request_timeout_seconds: int = setting(15, "How long one request to it may take.", minimum=1)
+
+
+@dataclass(frozen=True)
 class AlertSettings:
     """How alerts reach people: by SMS, and by whatever the Apprise library knows."""
 
@@ -453,6 +473,7 @@ class Settings:
     serve: ServeSettings = ServeSettings()
     druid: DruidSettings = DruidSettings()
     connect: ConnectSettings = ConnectSettings()
+    registry: RegistrySettings = RegistrySettings()
     alerts: AlertSettings = AlertSettings()
     postgres: PostgresSettings = PostgresSettings()
     ingest: IngestSettings = IngestSettings()
@@ -502,6 +523,7 @@ SECTIONS: Mapping[str, type] = {
     "serve": ServeSettings,
     "druid": DruidSettings,
     "connect": ConnectSettings,
+    "registry": RegistrySettings,
     "alerts": AlertSettings,
     "postgres": PostgresSettings,
     "ingest": IngestSettings,

@@ -179,7 +179,8 @@ class PartRunner(threading.Thread):
         feed = self._feed
         told = Admin(self._connection).topic(feed.topic.name).config.get("max.message.bytes")
         limit = int(told.value) if told is not None else _NO_LIMIT
-        return Shaper(feed.topic, dead_letters.topic_for(feed.topic.name), group=feed.group, limit=limit), limit
+        target, registry = dead_letters.topic_for(feed.topic.name), self._connection.registry
+        return Shaper(feed.topic, target, group=feed.group, limit=limit, registry=registry), limit
 
     def _pump(self, producer: Producer, reader: Reader, shaper: Shaper, position: Position) -> None:
         while not self._halt.is_set():

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from riverrun.config import RegistrySettings
 from riverrun.errors import EventInvalidError, RecordTooLargeError, RecordUnreadableError, RiverrunError
 from riverrun.kafka.consumer.dead_letter import PREFIX, Copy, headers_for
 from riverrun.kafka.producer.outgoing import Route, milliseconds_of
@@ -40,13 +41,18 @@ class Shaped(NamedTuple):
 class Shaper:
     """Makes records of one topic. `limit` is how large one may be; `group` is who writes its dead letters."""
 
-    def __init__(self, topic: Topic[Any], dead_topic: str, *, group: str, limit: int) -> None:
+    def __init__(
+        self, topic: Topic[Any], dead_topic: str, *, group: str, limit: int, registry: RegistrySettings | None = None
+    ) -> None:
         self._topic = topic
         self._dead_topic = dead_topic
         self._group = group
         self._limit = limit
         self._schema = topic.schema
-        self._route = Route(topic) if self._schema is None else None
+        self._route = Route(topic, registry)
+        if self._route.wire is not None:
+            # Now: a registry that is away later must not make dead letters of good records.
+            self._route.wire.prepare()
         # The list the client library takes, made once: most items have no headers of their own.
         self._fixed: Headers | None = [self._schema.header] if self._schema is not None else None
 
@@ -78,22 +84,22 @@ class Shaper:
         return Shaped(self._topic.name, data, key, headers, when)
 
     def _content(self, item: Item) -> tuple[bytes | None, bytes | str | None]:
-        value, schema = item.value, self._schema
-        if schema is None or value is None:
-            data, key, _ = (self._route or Route(self._topic)).record(value, item.key, None)
+        value, schema, wire = item.value, self._schema, self._route.wire
+        if schema is None or wire is None or value is None:
+            data, key, _ = self._route.record(value, item.key, None)
             return data, key
         if isinstance(value, schema.event):
-            event, data = value, schema.encode(value)
+            event, data = value, wire.encode(value)
         elif isinstance(value, Event):
             raise EventInvalidError(
                 f"A {type(value).__name__} does not belong in {self._topic.name}", expected=schema.name
             )
         elif item.loose and isinstance(value, Mapping):
             event = _converted(value, schema.event, schema.name)
-            data = schema.encode(event)
+            data = wire.encode(event)
         else:
-            data = _bytes_of(value)
-            event = schema.decode(data)
+            given = _bytes_of(value)
+            event, data = schema.decode(given), wire.pack(given)
         return data, schema.key_of(event) if item.key is None else item.key
 
     def _dead(self, item: Item, error: RiverrunError) -> Shaped:

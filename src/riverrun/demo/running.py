@@ -212,7 +212,8 @@ class Demo:
         return self._database is not None and self._database.followed()
 
     def _connection(self) -> Connection:
-        return require_cluster(load(self._project).settings.kafka, self._project)
+        settings = load(self._project).settings
+        return require_cluster(settings.kafka, self._project, settings.registry)
 
     def _part(self, name: str, *arguments: str) -> Part:
         part = Part(self.options.folder, name, *arguments)

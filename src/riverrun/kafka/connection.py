@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from riverrun.config import KafkaSettings, Project, load
+from riverrun.config import KafkaSettings, Project, RegistrySettings, load
 from riverrun.errors import NotRunningError
 
 _PLAIN = {
@@ -19,9 +19,11 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class Connection:
-    """A cluster to talk to. Cheap to make and to pass around; nothing is opened until a client is made of it."""
+    """A cluster to talk to, and the registry of its schemas. Cheap to make and to pass around; nothing is opened until a
+    client is made of it."""
 
     settings: KafkaSettings
+    registry: RegistrySettings = field(default_factory=RegistrySettings)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -80,7 +82,7 @@ def connect(
     if bootstrap_servers:
         flags["kafka.bootstrap_servers"] = bootstrap_servers
     loaded = load(Project(Path(project).resolve()) if project else None, flags=flags, profile=profile)
-    return require_cluster(loaded.settings.kafka, loaded.project)
+    return require_cluster(loaded.settings.kafka, loaded.project, loaded.settings.registry)
 
 
 def connection_of(given: "Connection | str | None") -> Connection:
@@ -88,7 +90,7 @@ def connection_of(given: "Connection | str | None") -> Connection:
     return given if isinstance(given, Connection) else connect(given or "")
 
 
-def require_cluster(settings: KafkaSettings, project: Project) -> Connection:
+def require_cluster(settings: KafkaSettings, project: Project, registry: RegistrySettings | None = None) -> Connection:
     """A connection to the settings' cluster; NotRunningError when they name none and the project runs none."""
     if not settings.bootstrap_servers:
         raise NotRunningError(
@@ -96,4 +98,4 @@ def require_cluster(settings: KafkaSettings, project: Project) -> Connection:
             hint="Start one with `riverrun up --detach`, or name one in kafka.bootstrap_servers",
             project=str(project.root),
         )
-    return Connection(settings)
+    return Connection(settings, registry or RegistrySettings())

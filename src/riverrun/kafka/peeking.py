@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.consumer.reader import Reader, newest, spans
+from riverrun.kafka.registry.opening import opened
 from riverrun.model.record import RawRecord
 from riverrun.model.when import Position
 
@@ -38,5 +39,5 @@ def peek(
             if taken > most_bytes or time.monotonic() > deadline:
                 found.whole = False
                 break
-    found.records = seen[::-1]
+    found.records = list(opened(admin.connection.registry, seen[::-1]))
     return found

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from riverrun.errors import DeclarationError
 from riverrun.model.event import Event, EventSchema, schema_of
+from riverrun.model.framing import FORMATS, Format, subject_of
 from riverrun.model.quantity import bytes_of, milliseconds
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)
@@ -22,7 +23,8 @@ class Topic(Generic[E_co]):
     `replicas` 0 means what the cluster does by itself. `retention` is the time and `retention_size` the size *of each
     partition* after which old records go, read or not; unset, the cluster's own default holds. A compacted topic keeps the
     newest record of every key instead (both, if `retention` is set as well). `config` takes any other topic setting of
-    Kafka's.
+    Kafka's. `format` is how values are written: JSON as it is, or JSON or Avro after a schema that a registry keeps
+    (docs/registry.md).
     """
 
     name: str
@@ -33,6 +35,7 @@ class Topic(Generic[E_co]):
     retention_size: str | int | None = None
     compact: bool = False
     config: Mapping[str, str] = field(default_factory=dict)
+    format: Format = "json"
 
     def __post_init__(self) -> None:
         check_topic_name(self.name)
@@ -48,11 +51,23 @@ class Topic(Generic[E_co]):
                     hint="Compaction keeps the newest record of each key: mark a field of it with riverrun.key()",
                     topic=self.name,
                 )
+        self._check_format()
         both = sorted(set(self.declared_config()) & set(self.config))
         if both:
             raise DeclarationError(
                 f"The topic {self.name} sets {', '.join(both)} twice", hint="Leave it out of `config`", topic=self.name
             )
+
+    def _check_format(self) -> None:
+        if self.format not in FORMATS:
+            self._refuse("format", ", ".join(FORMATS), repr(self.format))
+        if self.format != "json" and self.event is None:
+            raise DeclarationError(
+                f"The topic {self.name} has the format {self.format}, and no event type to make a schema of",
+                hint="Give its event class, or leave the format out",
+                topic=self.name,
+            )
+        _ = self.registry_schema
 
     def _refuse(self, argument: str, expected: str, found: object) -> None:
         raise DeclarationError(
@@ -65,6 +80,30 @@ class Topic(Generic[E_co]):
     @property
     def schema(self) -> EventSchema[E_co] | None:
         return schema_of(self.event) if self.event is not None else None
+
+    @property
+    def registered(self) -> bool:
+        """Whether a registry keeps the schema of its values."""
+        return self.format != "json"
+
+    @property
+    def subject(self) -> str:
+        """What the registry calls its values."""
+        return subject_of(self.name)
+
+    @property
+    def registry_schema(self) -> str:
+        """The schema that the registry is to keep of it, as text; empty for plain JSON."""
+        if self.event is None or not self.registered:
+            return ""
+        # Here, because most topics are plain JSON.
+        if self.format == "avro":
+            from riverrun.model.avro_schema import avro_schema
+
+            return avro_schema(self.event)
+        from riverrun.model.json_schema import json_schema
+
+        return json_schema(self.event)
 
     def declared_config(self) -> dict[str, str]:
         """What `retention`, `retention_size` and `compact` say, in Kafka's names."""

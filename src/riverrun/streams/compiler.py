@@ -444,6 +444,9 @@ def _check_declared(done: Compilation, compiled: Compiled) -> None:
     declared = done.graph.app.topics.get(stream.target)
     if declared is None or declared.event is None:
         return
+    if declared.registered:
+        text = f"{stream.name} writes {stream.target}, whose format is {declared.format}: streams write plain JSON"
+        raise Found(stream.line, text, f"Leave the format of {stream.target} out")
     event = declared.event.__name__
     wanted = Shape.of_event(declared.event).columns
     have = {each.name: each.dataType.simpleString() for each in compiled.columns.fields}

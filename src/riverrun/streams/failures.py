@@ -79,8 +79,8 @@ def _disk(stream: Stream, text: str, files: Files) -> RiverrunError | None:
 
 
 def _own(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
-    """An error of ours, raised in one of Spark's workers while it wrote rows."""
-    raised = re.search(r"^riverrun\.errors\.(\w+): (.+)$", text, re.MULTILINE)
+    """An error of ours, raised in one of Spark's workers while it wrote rows, or read records by a schema registry."""
+    raised = re.search(r"^riverrun\.errors\.(?:[a-z_]+\.)?(\w+): (.+)$", text, re.MULTILINE)
     if raised is None:
         return None
     kind, said = getattr(errors, raised[1], RiverrunError), raised[2].removesuffix(".")
@@ -92,6 +92,8 @@ def _own(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # no
     )
     if issubclass(kind, lasting):
         return kind(f"The stream {stream.name} cannot write its rows: {said}", stream=stream.name)
+    if issubclass(kind, errors.RegistryError):
+        return StreamFailedError(f"The stream {stream.name} could not read its records: {said}", stream=stream.name)
     return StreamFailedError(f"The stream {stream.name} could not write its rows: {said}", stream=stream.name)
 
 

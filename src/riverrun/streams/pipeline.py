@@ -136,7 +136,7 @@ class Pipeline:
         self.app = graph.app
         for name in [*only, *fresh, *keep_state]:
             self._require_stream(name)
-        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection))
+        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection, topics=self.app.topics))
         self.tables = tables_of(self.done)
         there = self._admin.topics(list(self.app.topics), config=False)
         self.plan: Plan = plan_streams(

@@ -191,7 +191,7 @@ class Replay:
         self._admin = Admin(connection)
         self._files = wish.replay
         self._group = replay_group(wish.app, wish.stream)
-        self._done = compile_app(graph, spark, KafkaRecords(spark, connection)).require()
+        self._done = compile_app(graph, spark, KafkaRecords(spark, connection, topics=wish.app.topics)).require()
         self._compiled = self._done.streams[wish.stream]
         self._around = surroundings(self._done, settings, project, connection, notice)
         slots = slots_of(spark)

@@ -148,7 +148,13 @@ class RunningStream:
         done, spark = self._around.done, self._around.done.spark
         counters = Counters(moving=True)
         options = {"maxOffsetsPerTrigger": str(self._bite)} if self.plan.speed == "near-real-time" else {}
-        source = KafkaRecords(spark, self._around.connection, options=options, starts=self.lane.starts)
+        source = KafkaRecords(
+            spark,
+            self._around.connection,
+            options=options,
+            starts=self.lane.starts,
+            topics=done.graph.app.topics,
+        )
         rows = done.rows(self.name, source, counters=counters, broadcast=self.plan.speed == "real-time")
         # Its jobs take turns with those of the other streams.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -191,7 +197,7 @@ class RunningStream:
             begin, end = run.begin, run.end
             ranges = {topic: (_text(begin[topic]), _text(end[topic])) for topic in end}
             counters = Counters(moving=False)
-            records = KafkaRecords(done.spark, self._around.connection, ranges=ranges)
+            records = KafkaRecords(done.spark, self._around.connection, ranges=ranges, topics=done.graph.app.topics)
             rows = done.rows(self.name, records, counters=counters, moving=False)
             done.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             started = time.monotonic()

@@ -7,13 +7,14 @@ keeps Spark from parsing a record more than once: the optimizer does not merge p
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.model.event import schema_of
 from riverrun.model.pipeline import FileSource, Table
 from riverrun.model.topic import Topic
+from riverrun.streams.unpacking import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -52,8 +53,12 @@ class KafkaRecords:
         ranges: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]] | None = None,
         starts: Mapping[str, Mapping[int, int]] | None = None,
         headers: bool = False,
+        topics: Mapping[str, Topic[Any]] | None = None,
     ) -> None:
+        """`topics` are those declared: values of one with a schema registry are given as JSON."""
         self._spark = spark
+        self._topics = dict(topics or {})
+        self._registry = connection.registry
         self._options = {f"kafka.{name}": value for name, value in java_properties(connection).items()}
         # Records of aborted transactions never happened.
         self._options["kafka.isolation.level"] = "read_committed"
@@ -69,7 +74,8 @@ class KafkaRecords:
         options = {**self._options, **self._moving, "subscribe": topic}
         if topic in self._starts:
             options["startingOffsets"] = json.dumps({topic: self._starts[topic]})
-        return self._spark.readStream.format("kafka").options(**options).load()
+        frame = self._spark.readStream.format("kafka").options(**options).load()
+        return unpacked(frame, self._topics.get(topic), self._registry)
 
     def still(self, topic: str) -> "DataFrame":
         options = {**self._options, "subscribe": topic}
@@ -79,7 +85,8 @@ class KafkaRecords:
             del options["subscribe"]
             options["assign"] = json.dumps({topic: [int(each) for each in begin]})
             options |= {"startingOffsets": json.dumps({topic: begin}), "endingOffsets": json.dumps({topic: end})}
-        return self._spark.read.format("kafka").options(**options).load()
+        frame = self._spark.read.format("kafka").options(**options).load()
+        return unpacked(frame, self._topics.get(topic), self._registry)
 
     def timed(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
         return watermarked(frame, topic, time, late_ms)

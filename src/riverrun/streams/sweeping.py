@@ -19,9 +19,11 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.kafka.consumer.dead_letter import Copy, DeadLetter, DeadLetters
 from riverrun.kafka.ranges import read_ranges
+from riverrun.kafka.registry.wire import wire_of
 from riverrun.model.state import Place
 from riverrun.streams.compiler import Compilation
 from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.unpacking import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -135,10 +137,11 @@ class Sweeper:
         declared = self._done.graph.app.topics.get(topic)
         if declared is not None and declared.schema is not None:
             found = []
+            wire = wire_of(declared, self._connection.registry)
             for block in read_ranges(self._connection, ranges):
                 for message in block:
                     try:
-                        declared.schema.decode(message.value() or b"")
+                        wire.decode(message.value() or b"")
                     except RecordUnreadableError as error:
                         copy = _copy(message)
                         found.append((copy, error if copy.raw is not None else _no_value(copy)))
@@ -154,7 +157,10 @@ class Sweeper:
         records = KafkaRecords(self._done.spark, self._connection, ranges={topic: (begin, end)}, headers=True)
         names = ("partition", "offset", "key", "value", "headers", "timestamp")
         raw = records.still(topic).select(*[F.col(name).alias(f"_{name}") for name in names])
-        bad = self._done.shape(topic).parse(raw, "_value").where(~F.col("_ok"))
+        # Beside the bytes as they are, which the letter is to have.
+        declared = self._done.graph.app.topics.get(topic)
+        raw = unpacked(raw.withColumn("_opened", F.col("_value")), declared, self._connection.registry, "_opened")
+        bad = self._done.shape(topic).parse(raw, "_opened").where(~F.col("_ok"))
         own: list[Column] = [F.col(f"_{name}").alias(name) for name in names[:-1]]
         for row in bad.select(*own, F.unix_millis("_timestamp").alias("at")).toLocalIterator():
             headers = [(each["key"], _bytes(each["value"])) for each in row["headers"] or []]
@@ -168,7 +174,7 @@ class Sweeper:
             return _no_value(copy)
         if topic is not None and topic.schema is not None:
             try:
-                topic.schema.decode(copy.raw)
+                wire_of(topic, self._connection.registry).decode(copy.raw)
             except RecordUnreadableError as error:
                 return error
         return RecordUnreadableError(f"The record {copy} is not what the topic {copy.topic} carries")

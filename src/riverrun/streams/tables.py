@@ -140,11 +140,18 @@ def _of_topic(done: Compilation, kept: Kept) -> TableSpec | Problem:
     topic = done.graph.app.topics.get(kept.source)
     if topic is None or topic.event is None:
         return Problem(str(kept.line), f"The table {kept.table} is made of {kept.source}, whose records have no type")
+    if topic.registered:
+        said = (
+            f"The table {kept.table} is made of {kept.source}, whose format is {topic.format}: stores read plain JSON"
+        )
+        return Problem(str(kept.line), said, f"Make a stream of {kept.source}, and keep that")
     time = schema_of(topic.event).time_field or ""
     made = _table(kept, topic.name, Shape.of_event(topic.event).columns, kept.key, time, upserts=bool(kept.key))
     # A field may be called otherwise in the record (msgspec's `rename`).
-    said = {each.name: each.encode_name for each in msgspec.structs.fields(topic.event)}
-    columns = [replace(each, path=(said[each.path[0]], *each.path[1:])) if each.path else each for each in made.columns]
+    names = {each.name: each.encode_name for each in msgspec.structs.fields(topic.event)}
+    columns = [
+        replace(each, path=(names[each.path[0]], *each.path[1:])) if each.path else each for each in made.columns
+    ]
     return replace(made, columns=tuple(columns))
 
 

@@ -168,7 +168,8 @@ class Verifier:
         from pyspark.sql import functions as F  # noqa: N812
 
         ranges = {topic: (_text(stand.begin[topic]), _text(parts)) for topic, parts in stand.end.items()}
-        records = KafkaRecords(self._done.spark, self._connection, ranges=ranges)
+        topics = self._done.graph.app.topics
+        records = KafkaRecords(self._done.spark, self._connection, ranges=ranges, topics=topics)
         counters = Counters(moving=False)
         rows = self._done.rows(compiled.stream.name, records, counters=counters, moving=False)
         if compiled.mode == "append" and compiled.query.aggregated:

@@ -95,7 +95,7 @@ def test_an_unknown_set_names_the_known_ones() -> None:
         read_lock("kafak")
     assert str(caught.value) == (
         "There is no set 'kafak'. Expected one of connect, debezium-jdbc, debezium-postgres, druid, druid-datasketches, "
-        "druid-kafka-indexing, kafka, kafka-tools, spark-kafka. The nearest is 'kafka'."
+        "druid-kafka-indexing, kafka, kafka-tools, registry, spark-kafka. The nearest is 'kafka'."
     )
     with pytest.raises(UsageError):
         read_lock("../locks/kafka")

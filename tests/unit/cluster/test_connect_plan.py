@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import Java
+from riverrun.cluster.beside import BesideRecord
 from riverrun.cluster.connect import ConnectPlan, ConnectRuntime, LocalConnect, connect_settings, secrets_folder
 from riverrun.cluster.connect.jars import ALL_SETS, LEFT_OUT, link_plugins, own_plugins
-from riverrun.cluster.connect.plan import OWNED, ConnectRecord
+from riverrun.cluster.connect.plan import OWNED
 from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.connect.worker import ConnectWorker
 from riverrun.cluster.home import Home
@@ -104,7 +105,7 @@ def worker(root: Path, **settings: object) -> ConnectWorker:
     plan = ConnectPlan.of(ConnectSettings(**settings), "127.0.0.1:9092")  # type: ignore[arg-type]
     connect = ConnectRuntime(runtime, {"debezium-postgres": root})
     return ConnectWorker(
-        plan, ConnectRecord({"connect": 8083}), Secret("the-password"), plugins="", home=home, connect=connect
+        plan, BesideRecord({"connect": 8083}), Secret("the-password"), plugins="", home=home, connect=connect
     )
 
 

@@ -7,27 +7,24 @@ with LocalConnect(Path("/tmp/cluster"), kafka.bootstrap_servers) as connect:
     connect.worker.restart()
 """
 
-import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.beside import USER, LocalBeside
 from riverrun.cluster.connect.jars import ConnectRuntime
-from riverrun.cluster.connect.plan import NAME, ConnectPlan, ConnectRecord, connect_folder, password_file
-from riverrun.cluster.connect.probe import USER
+from riverrun.cluster.connect.plan import NAME, ConnectPlan, connect_folder
 from riverrun.cluster.connect.worker import ConnectWorker
-from riverrun.cluster.home import make_folder, write_private
+from riverrun.cluster.home import make_folder
 from riverrun.cluster.jvm import QUICK_START
-from riverrun.cluster.local import LocalServers
-from riverrun.cluster.server import Deadline
 from riverrun.config import ConnectSettings, Secret, Settings
-from riverrun.errors import NotRunningError
 
 FIRST_PORT = 8083
 
 
-class LocalConnect(LocalServers[ConnectWorker]):
+class LocalConnect(LocalBeside[ConnectWorker]):
     """One worker in distributed mode beside a Kafka that runs, with its password, logs and run state under `root`.
 
     What it was told (connectors, how far they are) is in the Kafka. `copies` is how many of each of its topics there are
@@ -36,6 +33,7 @@ class LocalConnect(LocalServers[ConnectWorker]):
     """
 
     called = "Connect"
+    server: ClassVar[str] = NAME
 
     def __init__(
         self,
@@ -51,23 +49,13 @@ class LocalConnect(LocalServers[ConnectWorker]):
     ) -> None:
         self.settings = settings or ConnectSettings()
         self.plan = ConnectPlan.of(self.settings, bootstrap_servers, copies)
-        super().__init__(root, first_port, notice, fixed_port=bool(self.plan.port))
+        super().__init__(root, first_port, notice, port=self.plan.port)
         self._runtime = runtime
         self._use_archive = archive
 
     @property
-    def name(self) -> str:
-        return NAME
-
-    @property
     def start_timeout_seconds(self) -> float:
         return self.plan.start_timeout_seconds
-
-    @property
-    def worker(self) -> ConnectWorker:
-        if not self.nodes:
-            raise NotRunningError("This Connect has not been started")
-        return self.nodes[0]
 
     @property
     def url(self) -> str:
@@ -88,10 +76,7 @@ class LocalConnect(LocalServers[ConnectWorker]):
         if self._use_archive:
             name, log = f"connect-{connect.version}", self.home.logs / "class-archive.out"
             self._archive = ClassArchive(connect.runtime, log, name, (*QUICK_START, "-Xmx256m"))
-        record = ConnectRecord.read(folder / "connect.json") or ConnectRecord()
-        self._wait_for_earlier([NAME])
-        self._choose_port(record)
-        record.write(folder / "connect.json")
+        record = self._recorded(folder / "connect.json")
         worker = ConnectWorker(
             self.plan,
             record,
@@ -104,26 +89,3 @@ class LocalConnect(LocalServers[ConnectWorker]):
         )
         self.nodes = [worker]
         worker.start()
-
-    def _gather(self, deadline: Deadline) -> None:
-        self.worker.ready(deadline)
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.stop()
-        self._close()
-
-    def _choose_port(self, record: ConnectRecord) -> None:
-        self._claims.close()
-        before, record.ports = record.ports, {}
-        if self.plan.port:
-            record.ports[NAME] = self._claims.claim_exactly(self.plan.port, NAME, "connect.port")
-        else:
-            record.ports[NAME] = self._claims.claim_again(NAME, before, self._first_port, self._notice)
-
-    def _password(self) -> str:
-        """Made once, and kept: who reads this project's files may use its Connect, and nobody else on this machine."""
-        file = password_file(self.home.data)
-        if not file.is_file():
-            write_private(file, secrets.token_urlsafe(24))
-        return file.read_text(encoding="ascii").strip()

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from riverrun.cluster.home import Home
-from riverrun.cluster.record import Record
 from riverrun.config import ConnectSettings, Project
 from riverrun.errors import ConfigError
 
@@ -53,13 +52,6 @@ class ConnectPlan:
         )
 
 
-@dataclass
-class ConnectRecord(Record):
-    """What is to be the same at the next start: `data/connect/connect.json`. All else is in topics."""
-
-    ports: dict[str, int] = field(default_factory=dict)
-
-
 def connect_settings(settings: ConnectSettings, project: Project) -> ConnectSettings:
     """The settings with the folder of plugins as the project's own: a path there begins at its root."""
     if not settings.plugins:
@@ -75,8 +67,3 @@ def secrets_folder(data: Path) -> Path:
     """Where secrets of connectors are, a file each: what Connect's topics hold is only the names of them. `data` is the
     project's."""
     return data / NAME / "secrets"
-
-
-def password_file(data: Path) -> Path:
-    """The password of the REST API, made at the first start. `data` is the project's."""
-    return data / NAME / "password"

@@ -4,11 +4,10 @@ import base64
 import http.client
 from urllib.parse import urlsplit
 
-USER = "riverrun"
 
-
-def is_ready(url: str, user: str, password: str, seconds: float) -> bool:
-    """Whether the worker has joined its group and read what it was told before: from then on it takes requests."""
+def is_ready(url: str, user: str, password: str, seconds: float, *, path: str = "/health") -> bool:
+    """Whether the worker has joined its group and read what it was told before: from then on it takes requests. Other
+    servers answer such a question at another `path`."""
     address = urlsplit(url)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     headers = {}
@@ -16,7 +15,7 @@ def is_ready(url: str, user: str, password: str, seconds: float) -> bool:
         headers["Authorization"] = f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
     connection = kind(address.hostname or "", address.port, timeout=seconds)
     try:
-        connection.request("GET", f"{address.path.rstrip('/')}/health", headers=headers)
+        connection.request("GET", f"{address.path.rstrip('/')}{path}", headers=headers)
         return connection.getresponse().status == http.client.OK
     except (OSError, http.client.HTTPException):
         return False

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.beside import USER, BesideRecord
 from riverrun.cluster.connect.jars import ConnectRuntime, link_plugins, own_plugins
-from riverrun.cluster.connect.plan import NAME, ConnectPlan, ConnectRecord, connect_folder, secrets_folder
-from riverrun.cluster.connect.probe import USER, is_ready
+from riverrun.cluster.connect.plan import NAME, ConnectPlan, connect_folder, secrets_folder
+from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.diagnosis import CONNECT, Product
 from riverrun.cluster.home import Home, check_space, make_folder, write_private
@@ -45,7 +46,7 @@ class ConnectWorker(Node):
     def __init__(
         self,
         plan: ConnectPlan,
-        record: ConnectRecord,
+        record: BesideRecord,
         password: Secret,
         *,
         plugins: str,

@@ -7,8 +7,11 @@ from typing import Any
 
 import msgspec
 
+from riverrun.config import RegistrySettings
 from riverrun.connectors.http.answers import Refused
 from riverrun.connectors.http.body import Kind
+from riverrun.errors import EventInvalidError
+from riverrun.kafka.registry.wire import Wire, wire_of
 from riverrun.model.connectors.http import http
 from riverrun.model.lines import BOM, Unfit, json_parser
 from riverrun.model.topic import Topic
@@ -36,8 +39,12 @@ Record = tuple[str | bytes | None, bytes]
 class Taker:
     """How one topic takes what is posted. `limit`: the largest record it takes, in bytes."""
 
-    def __init__(self, topic: Topic[Any], source: http, limit: int) -> None:
+    def __init__(self, topic: Topic[Any], source: http, limit: int, registry: RegistrySettings | None = None) -> None:
         schema = topic.schema
+        self._wire: Wire | None = None
+        if topic.registered:
+            self._wire = wire_of(topic, registry or RegistrySettings())
+            self._wire.prepare()
         self.topic = topic.name
         self.headers: list[tuple[str, str | bytes | None]] = [schema.header] if schema is not None else []
         # Whether a request may say the key: no event and no declaration does.
@@ -63,7 +70,12 @@ class Taker:
         except RecursionError:
             return Bad("RECORD_UNREADABLE", "it is nested too deep")
         made = found if key is None else (key, value)
-        size = len(value) + len(made[0] or b"")
+        if self._wire is not None:
+            try:
+                made = (made[0], self._wire.pack(value))
+            except EventInvalidError as error:
+                return Bad("EVENT_INVALID", error.found)
+        size = len(made[1]) + len(made[0] or b"")
         if size > self.limit:
             return Bad("RECORD_TOO_LARGE", f"it has {size} bytes, and may have {self.limit}")
         return made

@@ -145,7 +145,12 @@ class IngestServer:
         """Each topic as the cluster has it: how large its records may be is its own setting."""
         admin = Admin(self._connection)
         return {
-            name: Taker(self._app.topics[name], source, int(admin.topic(name).config["max.message.bytes"].value))
+            name: Taker(
+                self._app.topics[name],
+                source,
+                int(admin.topic(name).config["max.message.bytes"].value),
+                self._connection.registry,
+            )
             for name, source in sources.items()
         }
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from riverrun.errors import DeclarationError, TopicDiffersError, TopicExistsError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import group_lags
+from riverrun.kafka.registry import deploy
 from riverrun.model.event import Event
 from riverrun.model.quantity import duration_text, size_text
 from riverrun.model.state import TopicState
@@ -231,9 +232,12 @@ def shown(name: str, value: str) -> str:
 
 def create_topic(admin: Admin, topic: Topic[Event]) -> None:
     """Create a topic as declared. TopicExistsError when there is one of that name, whatever it is like."""
+    registry = admin.connection.registry
+    deploy.check(registry, [topic])
     change = plan(topic, None, brokers=len(admin.brokers()))
     replicas = topic.replicas or admin.connection.settings.replication
     admin.create_topic(topic.name, partitions=change.partitions, replicas=replicas, config=change.config)
+    deploy.register(registry, [topic])
 
 
 def alter_topic(
@@ -272,7 +276,9 @@ def apply_topics(
     allow_more_partitions: bool = False,
     dry_run: bool = False,
 ) -> list[Changes]:
-    """Make the cluster's topics what these declare. All are compared first: when one is refused, none is changed."""
+    """Make the cluster's topics what these declare. All are compared first, schemas too: when one is refused, none is
+    changed."""
+    deploy.check(admin.connection.registry, topics)
     brokers = len(admin.brokers())
     real = admin.topics([topic.name for topic in topics])
     changes = [
@@ -284,6 +290,7 @@ def apply_topics(
     refused = [each for each in changes if each.action == "refuse"]
     if refused:
         raise refusal(refused)
+    deploy.register(admin.connection.registry, topics)
     return [_apply(admin, topic, change, allow_more_partitions) for topic, change in zip(topics, changes, strict=True)]
 
 

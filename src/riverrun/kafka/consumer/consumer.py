@@ -33,6 +33,7 @@ from riverrun.kafka.consumer.record import Batch, Decoding, Record
 from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
 from riverrun.kafka.consumer.subscription import Listener, Subscription
 from riverrun.kafka.consumer.worker import run_in_threads
+from riverrun.kafka.registry.wire import wires_of
 from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 
@@ -72,7 +73,8 @@ class Consumer(Generic[V]):
         self.connection = connection_of(connection)
         choice, schemas = choose(topics, group, self.options.partitions)
         self.group = group
-        self._decoding: Decoding[V] = Decoding(schemas)
+        registry = self.connection.registry
+        self._decoding: Decoding[V] = Decoding(schemas, wires_of(topics, registry), registry)
         self._counts = Counts()
         listener = Listener(self._assigned, self._revoked, self._lost, self._moved)
         self._reading = Subscription(choice, self.options, self.connection, listener, self._counts)

@@ -11,7 +11,10 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from riverrun.config import RegistrySettings
 from riverrun.errors import RecordUnreadableError
+from riverrun.kafka.registry.opening import open_value
+from riverrun.kafka.registry.wire import Wire
 from riverrun.model.event import SCHEMA_HEADER, EventSchema
 from riverrun.model.state import Place
 
@@ -25,9 +28,19 @@ _load_json: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 class Decoding(Generic[V]):
     """How the values of each topic are read: as its event type, or as any JSON where no type is declared."""
 
-    def __init__(self, schemas: Mapping[str, EventSchema[Any] | None]) -> None:
+    def __init__(
+        self,
+        schemas: Mapping[str, EventSchema[Any] | None],
+        wires: Mapping[str, Wire] | None = None,
+        registry: RegistrySettings | None = None,
+    ) -> None:
+        """`wires` are the formats of topics that are not plain JSON; `registry` opens values of topics without a type."""
         self._schemas = dict(schemas)
-        loads = {topic: schema._load if schema else _load_json for topic, schema in schemas.items()}
+        self._registry = registry or RegistrySettings()
+        any_json = self._load_any if self._registry.url else _load_json
+        loads = {topic: schema._load if schema else any_json for topic, schema in schemas.items()}
+        loads |= {topic: wire.decode for topic, wire in (wires or {}).items()}
+        self._other = any_json
         self._loads: dict[str, Callable[[bytes], V]] = loads
         # The one function for all values, where there is one: what makes a batch fast.
         self.only: Callable[[bytes], V] | None = next(iter(loads.values())) if len(set(loads.values())) == 1 else None
@@ -42,10 +55,13 @@ class Decoding(Generic[V]):
                 **_place_fields(record),
             )
         try:
-            load: Callable[[bytes], V] = self._loads.get(topic, _load_json)
+            load: Callable[[bytes], V] = self._loads.get(topic, self._other)
             return load(raw)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, RecordUnreadableError) as error:
             raise self._unreadable(record, raw, error) from error
+
+    def _load_any(self, raw: bytes) -> Any:
+        return _load_json(open_value(self._registry, raw))
 
     def _unreadable(self, record: "Record[V]", raw: bytes, error: Exception) -> RecordUnreadableError:
         schema = self._schemas.get(record.topic)
@@ -58,11 +74,7 @@ class Decoding(Generic[V]):
                 reason=str(error),
                 **fields,
             )
-        try:
-            schema.decode(raw)
-            reason = str(error)
-        except RecordUnreadableError as explained:
-            reason = str(explained.fields.get("reason", explained.found))
+        reason = _reason(schema, raw, error)
         written = record.header(SCHEMA_HEADER)
         ours = schema.header[1]
         return RecordUnreadableError(
@@ -75,6 +87,16 @@ class Decoding(Generic[V]):
             reason=reason,
             **fields,
         )  # fmt: skip
+
+
+def _reason(schema: EventSchema[Any], raw: bytes, error: Exception) -> str:
+    try:
+        if isinstance(error, RecordUnreadableError):
+            raise error
+        schema.decode(raw)
+        return str(error)
+    except RecordUnreadableError as explained:
+        return str(explained.fields.get("reason", explained.found))
 
 
 def _place_fields(record: "Record[Any]") -> dict[str, Any]:
@@ -185,7 +207,7 @@ class Batch(Sequence[Record[V_co]]):
         if load is not None:
             try:
                 return [load(each.value()) for each in self._messages]  # type: ignore[arg-type]
-            except (msgspec.MsgspecError, ValueError, TypeError):
+            except (msgspec.MsgspecError, ValueError, TypeError, RecordUnreadableError):
                 # One of them is not readable or a deletion: go through them again to say which.
                 pass
         found = []

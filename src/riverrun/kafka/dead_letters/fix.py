@@ -24,8 +24,9 @@ class Fix:
         self._function = function
         self._path = path
 
-    def __call__(self, letter: Letter) -> bytes | None:
-        value = letter.record.raw
+    def __call__(self, letter: Letter, opened: bytes | None = None) -> bytes | None:
+        """`opened` is the letter's value as the function is to see it, where that is not as it lies in the topic."""
+        value = letter.record.raw if opened is None else opened
         if value is None:
             return None
         try:

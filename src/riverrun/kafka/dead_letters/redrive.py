@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from riverrun.errors import FencedError, RecordUnreadableError
+from riverrun.errors import EventInvalidError, FencedError, RecordUnreadableError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.consumer.reader import Span
 from riverrun.kafka.dead_letters.fix import Fix
@@ -22,7 +22,10 @@ from riverrun.kafka.dead_letters.ledger import Redriven, entry_for, identity_of,
 from riverrun.kafka.dead_letters.letter import Letter, Origins, Selection, count_of, pattern_of, read_letters
 from riverrun.kafka.producer.producer import Producer
 from riverrun.kafka.producer.transaction import Transaction
+from riverrun.kafka.registry.opening import open_value
+from riverrun.kafka.registry.wire import wire_of
 from riverrun.model.event import SCHEMA_HEADER
+from riverrun.model.framing import is_framed
 from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 
@@ -271,7 +274,7 @@ class Redrive:
             return f"its topic {letter.told.topic} is not there any more"
         raw = value = letter.record.raw
         if self._fix is not None and raw is not None:
-            value = self._fix(letter)
+            value = self._fix(letter, open_value(self._admin.connection.registry, raw))
             if value is None:
                 return LEFT_BY_FIX
         key, header = letter.record.key, None
@@ -280,9 +283,13 @@ class Redrive:
             if key is None or (declared is not None and not declared.compact):
                 return "it has no value, which only a record with a key in a compacted topic may be without"
         elif declared is not None and declared.schema is not None:
+            wire = wire_of(declared, self._admin.connection.registry)
             try:
-                event = declared.schema.decode(value)
-            except RecordUnreadableError as error:
+                if declared.registered and not is_framed(value):
+                    # A fix sees and gives JSON; so does a source that could not make a record of what it got.
+                    value = wire.pack(value)
+                event = wire.decode(value)
+            except (RecordUnreadableError, EventInvalidError) as error:
                 return pattern_of(f"still not a {declared.schema.name}", str(error.fields["reason"]))
             if value != raw:
                 # What the fix made is an event of the type: it has the type's name and key.

@@ -6,7 +6,9 @@ from typing import Any
 
 import msgspec
 
+from riverrun.config import RegistrySettings
 from riverrun.errors import EventInvalidError, UsageError
+from riverrun.kafka.registry.wire import Wire, wire_of
 from riverrun.model.event import SCHEMA_HEADER, Event, schema_of
 from riverrun.model.topic import Topic, check_topic_name
 
@@ -21,9 +23,9 @@ Way = tuple[object, str, Callable[[Any], bytes], Callable[[Any], str | bytes | N
 class Route:
     """How values become records of one topic. `headers` is None, or the list the client takes."""
 
-    __slots__ = ("encode", "headers", "key_of", "name", "tombstones", "topic", "way")
+    __slots__ = ("encode", "headers", "key_of", "name", "tombstones", "topic", "way", "wire")
 
-    def __init__(self, topic: Topic[Any] | str) -> None:
+    def __init__(self, topic: Topic[Any] | str, registry: RegistrySettings | None = None) -> None:
         self.topic = topic  # held, because routes are found by the topic's identity
         self.encode: Callable[[Any], bytes | None]
         self.key_of: Callable[[Any], str | bytes | None]
@@ -37,9 +39,11 @@ class Route:
             )
         self.headers: list[tuple[str, str | bytes | None]] | None = None
         self.way: Way | None = None
-        if schema is not None:
-            self.encode, self.key_of, self.headers = schema.encode, schema.key_of, [schema.header]
-            self.way = (topic, self.name, schema.encode, schema.key_of, self.headers)
+        self.wire: Wire | None = None
+        if schema is not None and isinstance(topic, Topic):
+            self.wire = wire_of(topic, registry or RegistrySettings())
+            self.encode, self.key_of, self.headers = self.wire.encode, schema.key_of, [schema.header]
+            self.way = (topic, self.name, self.wire.encode, schema.key_of, self.headers)
         else:
             self.encode, self.key_of = self._encode_any, _key_of_any
 

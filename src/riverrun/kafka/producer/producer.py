@@ -176,8 +176,10 @@ class Producer:
         cache_key: int | str = topic if isinstance(topic, str) else id(topic)
         route = self._routes.get(cache_key)
         if route is None:
-            route = Route(topic)
+            route = Route(topic, self.connection.registry)
             self._core.client.check(route.name, -1)
+            if route.wire is not None:
+                route.wire.prepare()
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
                 self._ways.clear()

@@ -1,4 +1,4 @@
-"""Every error riverrun raises on purpose.
+"""Every error riverrun raises on purpose. The base is in base.py, those of a part that has many in a file of their own.
 
 A message has four parts: what failed and where, what was expected, what was found, what to do next. The class says which
 kind of failure it is, `code` is stable and is what tests and scripts compare, `fields` holds the values in the message,
@@ -57,6 +57,11 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── RetryLaterError          CONNECTOR_LATER        retryable; a sink's target is away, or wants us to wait
     │   ├── ConnectorRefusedError    CONNECTOR_REFUSED      trying again cannot help
     │   └── PositionUnknownError     POSITION_UNKNOWN       the place a source is to go on from is not there
+    ├── RegistryError
+    │   ├── RegistryUnavailableError REGISTRY_UNAVAILABLE   retryable; no schema registry is known, or it does not answer
+    │   ├── RegistryRefusedError     REGISTRY_REFUSED       it answers, and does not let us in or do this
+    │   ├── SchemaUnknownError       SCHEMA_UNKNOWN         no schema of this topic, or of this id, is there
+    │   └── SchemaIncompatibleError  SCHEMA_INCOMPATIBLE    a change of a type that readers could not follow (exit code 2)
     └── KafkaError
         ├── BrokerUnreachableError   KAFKA_UNREACHABLE      retryable
         ├── AuthenticationError      KAFKA_AUTHENTICATION
@@ -78,63 +83,14 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-
-class RiverrunError(Exception):
-    """Base of all errors riverrun raises on purpose.
-
-    `what` is one sentence without its full stop; `expected`, `found` and `hint` likewise. `lines` are shown below as they
-    are, such as the end of a log. Extra keywords become `fields`.
-    """
-
-    code: ClassVar[str] = "RIVERRUN"
-    retryable: ClassVar[bool] = False
-    exit_code: ClassVar[int] = 1
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        expected: str = "",
-        found: str = "",
-        hint: str = "",
-        lines: Sequence[str] = (),
-        **fields: Any,
-    ) -> None:
-        super().__init__(what)
-        self.what = what
-        self.expected = expected
-        self.found = found
-        self.hint = hint
-        self.lines = tuple(lines)
-        self.fields = fields
-
-    def __str__(self) -> str:
-        parts = [f"{self.what}."]
-        if self.expected and self.found:
-            parts.append(f"Expected {self.expected}; found {self.found}.")
-        elif self.expected:
-            parts.append(f"Expected {self.expected}.")
-        elif self.found:
-            parts.append(f"Found {self.found}.")
-        if self.hint:
-            parts.append(self.hint if self.hint.endswith("?") else f"{self.hint}.")
-        return "".join([" ".join(parts), *(f"\n  {line}" for line in self.lines)])
-
-    def __repr__(self) -> str:
-        fields = "".join(f", {name}={value!r}" for name, value in self.fields.items())
-        return f"{type(self).__name__}({self.what!r}{fields})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The error for programs: what `--json` prints on failure."""
-        return {
-            "code": self.code,
-            "message": str(self),
-            "retryable": self.retryable,
-            "fields": {name: value if isinstance(value, int | float | bool) else str(value)
-                       for name, value in self.fields.items()},
-        }  # fmt: skip
+from riverrun.errors.base import RiverrunError as RiverrunError
+from riverrun.errors.registry import RegistryError as RegistryError
+from riverrun.errors.registry import RegistryRefusedError as RegistryRefusedError
+from riverrun.errors.registry import RegistryUnavailableError as RegistryUnavailableError
+from riverrun.errors.registry import SchemaIncompatibleError as SchemaIncompatibleError
+from riverrun.errors.registry import SchemaUnknownError as SchemaUnknownError
 
 
 class UsageError(RiverrunError):

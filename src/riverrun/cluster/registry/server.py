@@ -1,0 +1,108 @@
+"""The registry's JVM."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.beside import USER, BesideRecord, folder_of
+from riverrun.cluster.connect.probe import is_ready
+from riverrun.cluster.diagnosis import REGISTRY, Product
+from riverrun.cluster.home import Home, check_space, make_folder, write_private
+from riverrun.cluster.jvm import Runtime, small_java
+from riverrun.cluster.node import Node
+from riverrun.cluster.properties import format_properties
+from riverrun.cluster.registry.properties import registry_properties
+from riverrun.config import RegistrySettings, Secret
+
+NAME = "registry"
+MAIN = "io.quarkus.runner.GeneratedMain"
+
+
+class RegistryServer(Node):
+    """One registry. Topics of plain JSON work without it, so its death does not end the runner."""
+
+    product: ClassVar[Product] = REGISTRY
+    vital: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        bootstrap_servers: str,
+        record: BesideRecord,
+        password: Secret,
+        *,
+        home: Home,
+        runtime: Runtime,
+        archive: ClassArchive | None = None,
+        notice: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(NAME, NAME, home=home, runtime=runtime, archive=archive, notice=notice)
+        self._settings = settings
+        self._bootstrap_servers = bootstrap_servers
+        self._record = record
+        self._password = password
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return self._settings.start_timeout_seconds
+
+    @property
+    def stop_timeout_seconds(self) -> float:
+        return self._settings.stop_timeout_seconds
+
+    @property
+    def heap_mb(self) -> int:
+        return self._settings.heap_mb
+
+    @property
+    def port(self) -> int:
+        return self._record.ports[self.name]
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.home, NAME)
+
+    @property
+    def work_folder(self) -> Path:
+        return self.folder
+
+    @property
+    def _file(self) -> Path:
+        return self.home.run / f"{self.name}.properties"
+
+    def prepare(self) -> None:
+        make_folder(self.folder)
+        check_space(self.folder)
+        properties = registry_properties(
+            self._bootstrap_servers,
+            self.port,
+            password=self._password.reveal(),
+            log=os.path.relpath(self.log, self.work_folder),
+            folder=".",
+        )
+        write_private(self._file, format_properties(properties))
+
+    def environment(self) -> dict[str, str]:
+        # What is set for another registry, or for another Quarkus, is not for this one.
+        others = ("APICURIO_", "QUARKUS_", "REGISTRY_")
+        found = {name: value for name, value in super().environment().items() if not name.startswith(others)}
+        return {"MALLOC_ARENA_MAX": "2"} | found
+
+    def command(self, options: Sequence[str]) -> list[str]:
+        return self.runtime.command(
+            MAIN,
+            options=[
+                *small_java(self.heap_mb),
+                *options,
+                f"-Dquarkus.config.locations={os.path.relpath(self._file, self.work_folder)}",
+                "-Djava.util.logging.manager=org.jboss.logmanager.LogManager",
+            ],
+        )
+
+    def answers(self, seconds: float) -> bool:
+        # It looks through its storage to answer, which takes longer than a question to a port.
+        return is_ready(
+            f"http://{self.address}", USER, self._password.reveal(), max(seconds, 2.0), path="/health/ready"
+        )

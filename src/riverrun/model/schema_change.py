@@ -1,0 +1,126 @@
+"""What differs between two schemas of a topic, in words. A registry says whether that is too much; many do not say what."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multipleOf", "pattern", "minLength", "maxLength",
+           "minItems", "maxItems", "enum")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Field:
+    kind: str
+    required: bool
+
+
+def changes(format_kind: str, before: str, after: str) -> list[str]:
+    """What readers or records could stumble over, field by field: removed, new and without a default, of another type."""
+    try:
+        old_name, old = _fields(format_kind, json.loads(before))
+        name, new = _fields(format_kind, json.loads(after))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # Somebody else's schema, of a shape that ours never have.
+        return []
+    found = []
+    if format_kind == "AVRO" and name != old_name:
+        found.append(f"the type was called {old_name} and is called {name}: in Avro its name is part of it")
+    for path in [*old, *(each for each in new if each not in old)]:
+        found += _change(path, old.get(path), new.get(path))
+    return found
+
+
+def _change(path: str, old: _Field | None, new: _Field | None) -> Iterator[str]:
+    if new is None:
+        yield f"{path} was removed"
+    elif old is None:
+        if new.required:
+            yield f"{path} is new and has no default: records from before do not have it"
+    elif old.kind != new.kind:
+        yield f"{path} was {old.kind} and is {new.kind}"
+    elif new.required and not old.required:
+        yield f"{path} could be left out and is required now"
+
+
+def _fields(format_kind: str, schema: Any) -> tuple[str, dict[str, _Field]]:
+    if format_kind == "AVRO":
+        return str(schema.get("name", "")), dict(_avro_fields(schema, ""))
+    return str(schema.get("title", "")), dict(_json_fields(schema, schema.get("definitions", {}), ""))
+
+
+def _avro_fields(record: Mapping[str, Any], path: str) -> Iterator[tuple[str, _Field]]:
+    for each in record["fields"]:
+        place = f"{path}{each['name']}"
+        yield place, _Field(_avro_kind(each["type"]), "default" not in each)
+        for inner, below in _avro_records(each["type"], place):
+            yield from _avro_fields(inner, f"{below}.")
+
+
+def _avro_records(kind: Any, place: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    if isinstance(kind, list):
+        for each in kind:
+            yield from _avro_records(each, place)
+    elif isinstance(kind, Mapping):
+        if kind["type"] == "record":
+            yield kind, place
+        elif kind["type"] in ("array", "map"):
+            yield from _avro_records(kind.get("items") or kind.get("values"), f"{place}[]")
+
+
+def _avro_kind(kind: Any) -> str:
+    if isinstance(kind, list):
+        return " or ".join(sorted(_avro_kind(each) for each in kind))
+    if isinstance(kind, Mapping):
+        match kind["type"]:
+            case "array" | "map":
+                return f"{kind['type']} of {_avro_kind(kind.get('items') or kind.get('values'))}"
+            case "enum":
+                return f"one of {', '.join(kind['symbols'])}"
+            case "record":
+                return str(kind["name"])
+            case other:
+                return str(kind.get("logicalType", other))
+    return str(kind)
+
+
+def _json_fields(
+    schema: Mapping[str, Any], parts: Mapping[str, Any], path: str, depth: int = 0
+) -> Iterator[tuple[str, _Field]]:
+    required = schema.get("required", ())
+    for name, each in schema.get("properties", {}).items():
+        place = f"{path}{name}"
+        yield place, _Field(_json_kind(each, parts), name in required)
+        for inner, below in _json_objects(each, parts, place):
+            if depth < 16:
+                yield from _json_fields(inner, parts, f"{below}.", depth + 1)
+
+
+def _json_objects(
+    schema: Mapping[str, Any], parts: Mapping[str, Any], place: str
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    resolved = _resolved(schema, parts)
+    if "properties" in resolved:
+        yield resolved, place
+    for each in resolved.get("anyOf", ()):
+        yield from _json_objects(each, parts, place)
+    for name in ("items", "additionalProperties"):
+        if isinstance(resolved.get(name), Mapping):
+            yield from _json_objects(resolved[name], parts, f"{place}[]")
+
+
+def _json_kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    resolved = _resolved(schema, parts)
+    if "anyOf" in resolved:
+        return " or ".join(sorted(_json_kind(each, parts) for each in resolved["anyOf"]))
+    limits = ", ".join(f"{name} {json.dumps(resolved[name])}" for name in _LIMITS if name in resolved)
+    kind = str(resolved.get("format") or resolved.get("contentEncoding") or resolved.get("type", "any"))
+    if kind == "array" and isinstance(resolved.get("items"), Mapping):
+        kind = f"array of {_json_kind(resolved['items'], parts)}"
+    return f"{kind} ({limits})" if limits else kind
+
+
+def _resolved(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = str(schema.get("$ref", "")).rpartition("/")[2]
+    found: Mapping[str, Any] = parts.get(name, schema)
+    return found
