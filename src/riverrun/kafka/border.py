@@ -17,6 +17,13 @@ _UNREACHABLE = frozenset({
     ClientError.REQUEST_TIMED_OUT, ClientError.BROKER_NOT_AVAILABLE, ClientError.COORDINATOR_NOT_AVAILABLE,
     ClientError.NETWORK_EXCEPTION, ClientError._TIMED_OUT_QUEUE, ClientError._WAIT_COORD,
 })  # fmt: skip
+# The cluster is about to find out who leads what: a moment later the same request works.
+SETTLING = frozenset({
+    ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
+    ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION, ClientError.NOT_CONTROLLER,
+    ClientError.FENCED_LEADER_EPOCH, ClientError.UNKNOWN_LEADER_EPOCH, ClientError.REPLICA_NOT_AVAILABLE,
+    ClientError.UNSTABLE_OFFSET_COMMIT, ClientError.OFFSET_NOT_AVAILABLE,
+})  # fmt: skip
 _LOGIN = frozenset({
     ClientError._AUTHENTICATION, ClientError.SASL_AUTHENTICATION_FAILED, ClientError._SSL,
     ClientError.UNSUPPORTED_SASL_MECHANISM, ClientError.ILLEGAL_SASL_STATE,
@@ -58,6 +65,13 @@ def translate(error: ClientError | KafkaException, doing: str, **fields: Any) ->
             f"No broker{f' at {where}' if where else ''} answered while {doing}",
             found=text,
             hint="Check the address and that the cluster runs (`riverrun status`, `riverrun doctor`)",
+            **fields,
+        )
+    if code in SETTLING:
+        return errors.BrokerUnreachableError(
+            f"The cluster{f' at {where}' if where else ''} did not settle while {doing}",
+            found=f"{error.name()}: {text}",
+            hint="A broker is starting, gone or too busy (`riverrun status`)",
             **fields,
         )
     if code in _RIGHTS:

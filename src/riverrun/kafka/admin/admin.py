@@ -38,7 +38,7 @@ from riverrun.errors import (
     RiverrunError,
     TopicNotFoundError,
 )
-from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.border import SETTLING, client_log, translate
 from riverrun.kafka.connection import Connection
 from riverrun.model.near import nearest
 from riverrun.model.state import ConfigValue, GroupState, Member, PartitionState, Place, TopicState
@@ -46,12 +46,6 @@ from riverrun.model.state import ConfigValue, GroupState, Member, PartitionState
 K = TypeVar("K")
 V = TypeVar("V")
 
-# What a cluster answers while a leader or coordinator moves; the same request works a moment later.
-_SETTLING = frozenset({
-    ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
-    ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION, ClientError.NOT_CONTROLLER,
-    ClientError.UNSTABLE_OFFSET_COMMIT, ClientError.OFFSET_NOT_AVAILABLE,
-})  # fmt: skip
 _NO_GROUP = frozenset({ClientError.GROUP_ID_NOT_FOUND, ClientError.INVALID_GROUP_ID})
 _LIVE_GROUP = frozenset({
     ClientError.NON_EMPTY_GROUP, ClientError.UNKNOWN_MEMBER_ID, ClientError.REBALANCE_IN_PROGRESS,
@@ -307,7 +301,7 @@ class Admin:
             failed = [each for each in result.topic_partitions if each.error is not None]
             if not failed:
                 return
-            if failed[0].error.code() not in _SETTLING or time.monotonic() >= deadline:
+            if failed[0].error.code() not in SETTLING or time.monotonic() >= deadline:
                 place = f"{failed[0].topic}[{failed[0].partition}]"
                 raise self._translate(failed[0].error, f"moving the offset of {group} in {place}")
             self._client.poll(0.1)
@@ -399,7 +393,7 @@ class Admin:
                     code = error.args[0].code()
                     if code in missing:
                         continue
-                    if code not in _SETTLING or time.monotonic() >= deadline:
+                    if code not in SETTLING or time.monotonic() >= deadline:
                         raise self._translate(error, doing, **fields) from error
                     again.append(key)
             left = again

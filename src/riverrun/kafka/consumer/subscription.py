@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError
-from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.border import SETTLING, client_log, translate
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.committer import Committer
 from riverrun.kafka.consumer.gone import Gap, gone_error
@@ -30,13 +30,11 @@ log = logging.getLogger("riverrun.kafka.consumer")
 _LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
 _RESET = frozenset({ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE, ClientError._LOG_TRUNCATION})
 # The client goes on by itself after these.
-_PASSING = frozenset({
+_PASSING = SETTLING | {
     ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._TIMED_OUT, ClientError._RESOLVE,
-    ClientError._WAIT_COORD, ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE,
-    ClientError.NOT_COORDINATOR, ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION,
-    ClientError.REQUEST_TIMED_OUT, ClientError._NODE_UPDATE, ClientError.REBALANCE_IN_PROGRESS,
+    ClientError._WAIT_COORD, ClientError.REQUEST_TIMED_OUT, ClientError._NODE_UPDATE, ClientError.REBALANCE_IN_PROGRESS,
     ClientError.STALE_MEMBER_EPOCH, ClientError.UNKNOWN_MEMBER_ID, ClientError.ILLEGAL_GENERATION,
-})  # fmt: skip
+}  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
 _SERVE_SECONDS = 0.001
 _ENDS_SECONDS = 0.25
