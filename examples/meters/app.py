@@ -20,9 +20,6 @@ class Reading(rr.Event):
 HOUSE = "house_id string, street string, owner string, phone string, tariff string, contract_kw double"
 readings = app.topic("readings", Reading, partitions=4, retention="7 days")
 houses = app.table("houses", rr.csv("houses.csv", HOUSE), key="house_id")
-# Where it is set, the meters publish at that MQTT broker (publishing.py), and riverrun brings it into the topic.
-if url := os.environ.get("METERS_MQTT"):
-    app.source(readings, rr.mqtt("meters/+/reading", url=url))
 
 
 @app.stream

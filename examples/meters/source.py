@@ -2,7 +2,6 @@
 
 python source.py --houses 2000 --speed 60                    a city minute every second: 2,000 readings/s
 python source.py --start 2026-07-18T06:00 --speed 1          a Saturday in summer, in real time
-METERS_MQTT=mqtt://127.0.0.1:18830 python source.py          by an MQTT broker; `riverrun run` with the same beside it
 
 The way from a meter is not perfect: some readings come late or twice, and some records are no readings. Each of those must
 end in the dead-letter topic.
@@ -10,12 +9,10 @@ end in the dead-letter topic.
 
 import argparse
 import json
-import os
 import signal
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 import houses
 from app import readings
@@ -39,15 +36,6 @@ def moment(text: str) -> datetime:
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).replace(second=0, microsecond=0)
 
 
-def sender(stop: threading.Event) -> Any:
-    """Straight into Kafka, or by an MQTT broker where METERS_MQTT names one."""
-    if not os.environ.get("METERS_MQTT"):
-        return rr.Producer()
-    from publishing import Meters
-
-    return Meters(stop)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--houses", type=int, default=2000, help="how many houses report (default: %(default)s)")
@@ -69,7 +57,7 @@ def main() -> None:
     counts = dict.fromkeys(("minutes", "acknowledged", "broken", "twice", "late", "above"), 0)
     city, radio = minutes(houses.read(options.houses), options.start, options.seed), Radio(options.seed)
     due = time.monotonic()
-    with sender(stop) as producer:
+    with rr.Producer() as producer:
         for reports in city:
             sent = radio.send(reports)
             # Broken ones by the topic's name: an event that is none would be refused here.
