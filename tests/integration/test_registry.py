@@ -270,7 +270,7 @@ def test_a_field_with_a_default_is_taken_and_old_and_new_records_are_read(
     first = applied(connection, name, Reading, format_)
     with rr.Producer(connection) as producer:
         producer.send(first, Reading(house="old", load_kw=1))
-    app, second = declared("evolving", name, More.Reading, format_)
+    app, second = declared(named("evolving"), name, More.Reading, format_)
     app.apply(connection)
     assert registry.versions(second.subject) == [1, 2]
     with rr.Producer(connection) as producer:
