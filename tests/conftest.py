@@ -26,7 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session")
 def spark_slots() -> int:
     """Enough for a real-time stream or two, whatever the machine has."""
-    return 16
+    return 24
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ DEFAULT_SPEED: Speed = "near-real-time"
 REAL_TIME_BATCH_MS = 30_000
 # The least that real-time mode takes. A table whose rows change is read anew for each batch, and counts from the next on.
 MOVING_TABLE_BATCH_MS = 5_000
+# How often a stream's rows are split by key, as a guess before it is compiled: to drop what is double, and to count.
+SHUFFLES = 2
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def slots_for(graph: Graph, settings: Settings, override: Speed | None) -> int:
     held = 0
     for name in graph.order:
         if asked_speed(graph.app.streams[name].speed, settings, override) == "real-time":
-            held += sum(topic.partitions for topic in graph.topics(name)) + shuffle_partitions(settings)
+            held += sum(topic.partitions for topic in graph.topics(name)) + SHUFFLES * shuffle_partitions(settings)
     return cores() + held
 
 
@@ -83,14 +85,15 @@ def plan_streams(
     """Plan every stream. `partitions` is what topics really have, where they are there already."""
     plans: list[StreamPlan] = []
     held = 0
-    for name in done.graph.order:
-        if name not in done.streams:
-            continue
+    names = [name for name in done.graph.order if name in done.streams]
+    # Streams that are not in real time take turns in what is left, and tables that are read anew do: it is never nothing.
+    kept = 1 if len(names) > 1 or any(moving_tables(done, name) for name in names) else 0
+    for name in names:
         compiled = done.streams[name]
         asked = asked_speed(compiled.stream.speed, settings, speed)
         wait = every_ms(every or compiled.stream.every or settings.streams.every, f"every of {name}")
         slots_wanted = _slots(done, compiled, settings, partitions or {})
-        plan = _plan(compiled, asked, wait, slots_wanted, slots - held, moving=moving_tables(done, name))
+        plan = _plan(compiled, asked, wait, slots_wanted, slots - held - kept, moving=moving_tables(done, name))
         held += plan.slots
         plans.append(plan)
     return Plan(tuple(plans), slots, held)
@@ -141,4 +144,5 @@ def _slots(done: Compilation, compiled: Compiled, settings: Settings, partitions
             writer = next(name for name, each in done.streams.items() if each.stream.target == topic)
             declared = done.output_topic(writer)
         reads += partitions.get(topic, declared.partitions)
-    return reads + (shuffle_partitions(settings) if compiled.query.stateful else 0)
+    # Rows are split by key before each operator with state, and every part of each holds a slot.
+    return reads + shuffle_partitions(settings) * len(compiled.query.stateful)
