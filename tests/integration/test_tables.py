@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.errors import PipelineError
+from riverrun.errors import DeclarationError, PipelineError
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import Column, TableSpec
 from riverrun.streams.compiler import compile_app
@@ -136,3 +136,27 @@ def test_alerts_are_held_against_what_they_watch(spark: SparkSession) -> None:
         made(app, spark)
     assert "test_tables.py" in str(caught.value)
     assert "Did you mean load_kw?" in str(caught.value)
+
+
+def test_what_reads_plain_json_refuses_a_topic_with_a_schema_registry(spark: SparkSession) -> None:
+    app = rr.App("meters")
+    readings = app.topic("readings", Reading, format="avro")
+    app.topic("high", Reading, format="json-schema")
+    app.store(readings)
+    app.sql("strong", "select * from readings where load_kw > 2", topic="high")
+    app.sql("fine", "select * from readings where load_kw > 1")
+    with pytest.raises(DeclarationError, match="are avro, and Kafka Connect reads plain JSON"):
+        app.sink(readings, rr.jdbc("public.readings"))
+    with pytest.raises(PipelineError) as caught:
+        compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE, topics=app.topics)).require()
+    assert "strong writes high, whose format is json-schema: streams write plain JSON" in str(caught.value)
+    del app.streams["strong"]
+    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE, topics=app.topics))
+    with pytest.raises(PipelineError, match="made of readings, whose format is avro: stores read plain JSON"):
+        tables_of(done)
+    watching = rr.App("meters")
+    watching.topic("readings", Reading, format="avro")
+    watching.sql("fine", "select * from readings where load_kw > 1")
+    watching.alert("overload", "readings", when="load_kw > 2", to=["+353 20 910 0600"], text="{house_id}")
+    with pytest.raises(PipelineError, match="watches readings, whose format is avro: alerts read plain JSON"):
+        made(watching, spark)

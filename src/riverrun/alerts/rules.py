@@ -182,6 +182,12 @@ def rules_of_app(app: App, tables: Mapping[str, TableSpec]) -> tuple[list[Rule],
         try:
             if name in app.tables and name not in lookups:
                 lookups[name] = lookup_of(app.tables[name], app.folder)
+            topic = app.topics.get(alert.watched)
+            if topic is not None and topic.registered:
+                raise DeclarationError(
+                    f"{alert} watches {alert.watched}, whose format is {topic.format}: alerts read plain JSON",
+                    hint=f"Make a stream of {alert.watched}, and watch that",
+                )
             fit.append(alert)
         except RiverrunError as error:
             wrong.append((alert.line, error))
