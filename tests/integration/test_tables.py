@@ -8,12 +8,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import riverrun as rr
-from riverrun.config import KafkaSettings
+from riverrun.config import KafkaSettings, Settings
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import Column, TableSpec
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.pipeline import checked_graph
+from riverrun.streams.planner import plan_streams
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.tables import alert_rules, tables_of
 
@@ -142,6 +143,7 @@ def test_what_reads_plain_json_refuses_a_topic_with_a_schema_registry(spark: Spa
     app = rr.App("meters")
     readings = app.topic("readings", Reading, format="avro")
     app.topic("high", Reading, format="json-schema")
+    app.sql("again", "select * from high")
     app.store(readings)
     app.sql("strong", "select * from readings where load_kw > 2", topic="high")
     app.sql("fine", "select * from readings where load_kw > 1")
@@ -152,6 +154,9 @@ def test_what_reads_plain_json_refuses_a_topic_with_a_schema_registry(spark: Spa
     assert "strong writes high, whose format is json-schema: streams write plain JSON" in str(caught.value)
     del app.streams["strong"]
     done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE, topics=app.topics))
+    plan = plan_streams(done, Settings(), slots=100, speed="real-time")
+    assert plan.of("fine").because == "real-time mode does not take readings in Avro, which Python opens"
+    assert plan.of("again").speed == "real-time"
     with pytest.raises(PipelineError, match="made of readings, whose format is avro: stores read plain JSON"):
         tables_of(done)
     watching = rr.App("meters")

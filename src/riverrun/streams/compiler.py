@@ -307,7 +307,7 @@ def _compile(done: Compilation, stream: Stream, records: Records) -> Compiled:
         query=query,
         fused=fused,
         watermark=bool(query.stateful),
-        against_real_time=_against_real_time(stream, frame, query, mode, fused),
+        against_real_time=(*_opened_by_python(done, names), *_against_real_time(stream, frame, query, mode, fused)),
         notes=_notes(query, fused),
         against_moving=against_moving,
     )
@@ -464,6 +464,12 @@ def _check_declared(done: Compilation, compiled: Compiled) -> None:
     if extra := [name for name in have if name not in wanted.names]:
         text = f"{stream.name} has the column {extra[0]}, and the type {event} of {stream.target} does not"
         raise Found(stream.line, text, f"Leave it out of the result, or add it to {event}")
+
+
+def _opened_by_python(done: Compilation, names: tuple[str, ...]) -> list[str]:
+    """Inputs that real-time mode cannot read, whatever is done with them (streams/unpacking.py)."""
+    topics = done.graph.app.topics
+    return [f"{name} in Avro, which Python opens" for name in names if name in topics and topics[name].format == "avro"]
 
 
 def _against_real_time(
