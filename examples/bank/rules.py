@@ -12,7 +12,7 @@ def once(transactions: DataFrame) -> DataFrame:
 
 def owned(rows: DataFrame, accounts: DataFrame, customers: DataFrame) -> DataFrame:
     """Whose account it is: their row and the account's as they are now."""
-    return rows.join(accounts.join(customers, "customer_id"), "account_id")
+    return rows.join(accounts, "account_id").join(customers, "customer_id")
 
 
 def netted(transactions: DataFrame) -> DataFrame:

@@ -118,8 +118,8 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
 
 
 def stored(played: Played) -> int:
-    """How many records the source's topic holds. Offsets would not say: those of transactions count marks, too."""
-    return len(records_in(played.connection, played.case.topic))
+    """How many records the source's topics hold. Offsets would not say: those of transactions count marks, too."""
+    return sum(len(records_in(played.connection, each)) for each in played.case.fed)
 
 
 def end(played: Played) -> int:

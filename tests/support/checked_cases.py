@@ -36,6 +36,11 @@ class UseCase:
         at = max(each.at for each in good) + timedelta(days=2)
         return msgspec.structs.replace(good[-1], at=at, **self.closing)
 
+    @property
+    def fed(self) -> tuple[str, ...]:
+        """The topics that its source fills."""
+        return (self.topic,)
+
     def checks(self, modules: Modules) -> tuple[Check, ...]:
         found: tuple[Check, ...] = modules.figures.CHECKS
         return found
@@ -65,6 +70,10 @@ MALL = UseCase(
 @dataclass(frozen=True)
 class JoiningTables(UseCase):
     """Its streams join tables of a database: those who are there when the bank opens, of `events(seed=4)`."""
+
+    @property
+    def fed(self) -> tuple[str, ...]:
+        return (self.topic, "bank.customers", "bank.accounts")
 
     def tables(self, modules: Modules) -> dict[str, dict[str, Any]]:
         people = modules.people.customers(1200, seed=4)

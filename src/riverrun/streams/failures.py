@@ -55,7 +55,7 @@ def explain(stream: Stream, error: BaseException, files: Files) -> RiverrunError
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)
-    for make in (_disk, _own, _python_code, _expression, _broker, _checkpoint):
+    for make in (_disk, _own, _real_time, _python_code, _expression, _broker, _checkpoint):
         found = make(stream, text, files)
         if found is not None:
             return found
@@ -95,6 +95,22 @@ def _own(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # no
     if issubclass(kind, errors.RegistryError):
         return StreamFailedError(f"The stream {stream.name} could not read its records: {said}", stream=stream.name)
     return StreamFailedError(f"The stream {stream.name} could not write its rows: {said}", stream=stream.name)
+
+
+def _real_time(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
+    """What only the plan for the machine shows, and no restart changes."""
+    if "STREAMING_REAL_TIME_MODE" not in text:
+        return None
+    named = re.search(r"The operator\(s\): (.+?) (?:is|are) not in the operator allowlist", text)
+    operators = [each.rpartition(".")[2].removesuffix("Exec") for each in named[1].split(", ")] if named else []
+    joins = any("Join" in each for each in operators)
+    return StreamCodeError(
+        f"The stream {stream.name} cannot run in real time: Spark's real-time mode does not take "
+        f"{', '.join(operators) or _first_cause(text)}",
+        hint=("Join tables to the stream one after another, not to each other before, or wrap what is joined in "
+              "F.broadcast(…); or give the stream " if joins else "Give the stream ") + 'speed="near-real-time"',
+        stream=stream.name,
+    )  # fmt: skip
 
 
 def _python_code(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001

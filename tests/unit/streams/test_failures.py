@@ -26,9 +26,21 @@ ZeroDivisionError: division by zero
 	at org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)"""
 
 
+REAL_TIME = (
+    "[STREAM_FAILED] Query [id = 1] terminated with exception: [STREAMING_REAL_TIME_MODE.OPERATOR_OR_SINK_NOT_IN_ALLOWLIST] "
+    "Streaming real-time mode has the following limitation: The operator(s): org.apache.spark.sql.execution.SortExec, "
+    "org.apache.spark.sql.execution.joins.SortMergeJoinExec are not in the operator allowlist for Real-Time Mode. To bypass"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
+        (
+            REAL_TIME,
+            StreamCodeError,
+            "The stream load cannot run in real time: Spark's real-time mode does not take Sort, SortMergeJoin. Join tables",
+        ),
         (
             PYTHON,
             StreamCodeError,
