@@ -70,9 +70,6 @@ class FakePoster:
         places = [None if number in self.errors else (0, first + number) for number in range(len(records))]
         return FakePosted(places, dict(self.errors))
 
-    def hurry(self, more: int) -> None:
-        pass
-
     def metrics(self) -> ProducerMetrics:
         return ProducerMetrics(len(self.sent), len(self.sent), 0, 0, 0)
 

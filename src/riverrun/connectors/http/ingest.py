@@ -157,15 +157,11 @@ class Ingest:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(tell)
 
-        self._poster.hurry(1)
-        try:
-            posted = self._poster.post(taker.topic, good, taker.headers, done)
-            # The client reports every record by its own deadline; ours is for a client that does not.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout + SPARE_SECONDS):
-                    await waiting
-        finally:
-            self._poster.hurry(-1)
+        posted = self._poster.post(taker.topic, good, taker.headers, done)
+        # The client reports every record by its own deadline; ours is for a client that does not.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout + SPARE_SECONDS):
+                await waiting
         return posted
 
     def _partly(self, topic: str, found: Sequence[Record | Bad], posted: Posted, *, alone: bool) -> Response:

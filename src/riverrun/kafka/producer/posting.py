@@ -117,10 +117,6 @@ class Poster:
             client.wake()
         return posted
 
-    def hurry(self, more: int) -> None:
-        """Somebody waits (1), or does not any more (-1): nothing lingers while anybody does."""
-        self._core.client.urgent += more
-
     def metrics(self) -> ProducerMetrics:
         return self._producer.metrics()
 

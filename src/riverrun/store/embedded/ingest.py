@@ -28,7 +28,7 @@ _LOOK_SECONDS = 2.0
 _IDLE_SECONDS = 1.0
 # A write is followed by this many times as much rest, within bounds, so that questions have their share of the machine and
 # many small batches become one; not while the store is behind.
-_REST, _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 2.0, 0.04, 0.25
+_REST, _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 1.0, 0.04, 0.1
 _STOP_SECONDS = 30.0
 
 
