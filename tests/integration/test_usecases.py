@@ -25,6 +25,7 @@ from riverrun.demo.comparing import Check, Key, Row, differences
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
+from riverrun.streams.running import FIRST_BITE
 from riverrun.testing.pytest_plugin import local_kafka
 from support.checked_cases import USE_CASES, UseCase
 from support.connecting import records_in
@@ -34,8 +35,6 @@ from support.streaming import run_streams
 from support.usecases import EXAMPLES, modules_of
 
 EVENTS = int(os.environ.get("RIVERRUN_TEST_EVENTS", "20000"))
-# From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
-FIRST_BITE = 100_000
 # Of a run, on a crowded machine.
 MOST_SECONDS = 800.0
 
@@ -110,6 +109,7 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
     for check in played.checks:
         account = streams[check.stream].account
         assert (account.read, account.dead) == (EVENTS + 1, played.broken), check.stream
+        # From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
         if EVENTS <= FIRST_BITE:
             assert account.late == 0, check.stream
         found = check.rows(rows(played, check))

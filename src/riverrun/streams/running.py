@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # A backlog is taken in bites that last about this long, so that progress is seen and a crash repeats little.
 BITE_SECONDS = 10.0
 # The first bite, before anything was measured, and the bounds of all later ones.
-FIRST_BITE, SMALLEST_BITE, LARGEST_BITE = 100_000, 20_000, 5_000_000
+FIRST_BITE, SMALLEST_BITE, LARGEST_BITE = 400_000, 20_000, 5_000_000
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 # A stream that has run this long is well again: the next failure is a first one.
 WELL_SECONDS = 60.0

@@ -32,6 +32,13 @@ STOP_SECONDS = 30.0
 EXIT_SECONDS = 30.0
 # Settings that are lists, and what is between their items.
 _LISTS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
+# Hadoop's own starts a process for every permission that it sets, many times a batch; this one asks the kernel. Spark
+# reaches it by its second way to keep checkpoints: the first goes by classes of Hadoop's that no setting changes.
+LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
+}
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _LOG4J = """\
@@ -255,6 +262,9 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
         found["spark.driver.maxResultSize"] = "0"
+        if "://" not in settings.streams.checkpoints:
+            # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
+            found |= LOCAL_FILES
     else:
         found["spark.jars"] = ",".join(map(str, jars))
     return found

@@ -158,4 +158,5 @@ def test_versions_that_must_go_together() -> None:
         "spark-token-provider-kafka-0-10_2.13": "4.0.0",
         "kafka-clients": "3.9.2",
         "commons-pool2": "2.13.1",
+        "hadoop-bare-naked-local-fs": "0.1.0",
     }
