@@ -36,21 +36,13 @@ class KafkaNode(Node):
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(node.name, node.kind, home=home, runtime=runtime, archive=archive, notice=notice)
+        super().__init__(node.name, node.kind, plan, home=home, runtime=runtime, archive=archive, notice=notice)
         self.node = node
         self.plan = plan
         self.record = record
         self.orphan_delay_seconds = 0.0 if node.is_broker else NEEDED_SECONDS
 
     # --- what it is ---
-
-    @property
-    def start_timeout_seconds(self) -> float:
-        return self.plan.start_timeout_seconds
-
-    @property
-    def stop_timeout_seconds(self) -> float:
-        return self.plan.stop_timeout_seconds
 
     @property
     def heap_mb(self) -> int:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from riverrun.cluster.archive import ClassArchive
 from riverrun.cluster.diagnosis import KAFKA, Product, explain
@@ -43,6 +43,16 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
+class Limits(Protocol):
+    """How long a server may take: its plan or its settings."""
+
+    @property
+    def start_timeout_seconds(self) -> float: ...
+
+    @property
+    def stop_timeout_seconds(self) -> float: ...
+
+
 class Node(Server):
     """One JVM. Everything it writes is under the home's folders, by its name.
 
@@ -58,6 +68,7 @@ class Node(Server):
         self,
         name: str,
         kind: str,
+        limits: Limits,
         *,
         home: Home,
         runtime: Runtime,
@@ -66,6 +77,7 @@ class Node(Server):
     ) -> None:
         self._name = name
         self.kind = kind
+        self._limits = limits
         self.home = home
         self.runtime = runtime
         self.started_at = 0.0
@@ -96,10 +108,6 @@ class Node(Server):
     @abc.abstractmethod
     def heap_mb(self) -> int: ...
 
-    @property
-    @abc.abstractmethod
-    def stop_timeout_seconds(self) -> float: ...
-
     @abc.abstractmethod
     def prepare(self) -> None:
         """Make its folders and write its files."""
@@ -125,6 +133,14 @@ class Node(Server):
     @property
     def name(self) -> str:
         return self._name
+
+    @property
+    def start_timeout_seconds(self) -> float:
+        return self._limits.start_timeout_seconds
+
+    @property
+    def stop_timeout_seconds(self) -> float:
+        return self._limits.stop_timeout_seconds
 
     @property
     def address(self) -> str:
@@ -257,6 +273,16 @@ class Node(Server):
             server=self.name,
             log=self.log,
         )
+
+
+class SideNode(Node):
+    """A server beside Kafka, which works without it: its death does not end the runner."""
+
+    vital: ClassVar[bool] = False
+
+    def environment(self) -> dict[str, str]:
+        # The C library would give each of many threads that seldom work a part of memory of its own.
+        return {"MALLOC_ARENA_MAX": "2"} | super().environment()
 
 
 def write_logging(path: Path, quiet: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.diagnosis import CONNECT, Product
 from riverrun.cluster.home import Home, check_space, make_folder, write_private
 from riverrun.cluster.jvm import small_java
-from riverrun.cluster.node import Node, write_logging
+from riverrun.cluster.node import SideNode, write_logging
 from riverrun.cluster.properties import format_properties
 from riverrun.config import Secret
 from riverrun.errors import ConfigError
@@ -37,11 +37,10 @@ QUIET = {
 UNFIT = frozenset(',:"}')
 
 
-class ConnectWorker(Node):
-    """One worker. Without it Kafka and all else still work, so its death does not end the runner."""
+class ConnectWorker(SideNode):
+    """One worker. Without it Kafka and all else still work."""
 
     product: ClassVar[Product] = CONNECT
-    vital: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -55,20 +54,12 @@ class ConnectWorker(Node):
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(NAME, NAME, home=home, runtime=connect.runtime, archive=archive, notice=notice)
+        super().__init__(NAME, NAME, plan, home=home, runtime=connect.runtime, archive=archive, notice=notice)
         self.plan = plan
         self.record = record
         self._password = password
         self._plugins = plugins
         self._connect = connect
-
-    @property
-    def start_timeout_seconds(self) -> float:
-        return self.plan.start_timeout_seconds
-
-    @property
-    def stop_timeout_seconds(self) -> float:
-        return self.plan.stop_timeout_seconds
 
     @property
     def heap_mb(self) -> int:
@@ -107,10 +98,6 @@ class ConnectWorker(Node):
         write_private(self._file("users"), format_properties({USER: self._password.reveal()}))
         write_private(self._file("jaas"), JAAS.format(file=self._relative("users")))
         write_logging(self.home.run / LOGGING, QUIET)
-
-    def environment(self) -> dict[str, str]:
-        # The C library would give each of many threads that seldom work a part of memory of its own.
-        return {"MALLOC_ARENA_MAX": "2"} | super().environment()
 
     def command(self, options: Sequence[str]) -> list[str]:
         return self.runtime.command(

@@ -11,7 +11,7 @@ from riverrun.cluster.druid.probe import is_healthy, leads, zookeeper_answers
 from riverrun.cluster.druid.properties import DERBY, role_properties, zookeeper_properties
 from riverrun.cluster.home import Home, check_space, make_folder, write_private
 from riverrun.cluster.jvm import Runtime, small_java
-from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
+from riverrun.cluster.node import NEEDED_SECONDS, SideNode, write_logging
 from riverrun.cluster.properties import format_properties
 
 LOGGING = "log4j2-druid.properties"
@@ -42,11 +42,10 @@ DRUID_JAVA = (
 )
 
 
-class DruidNode(Node):
-    """What ZooKeeper and the roles share: they run in Druid's folder, and their death does not end the runner."""
+class DruidNode(SideNode):
+    """What ZooKeeper and the roles share: they run in Druid's folder."""
 
     product: ClassVar[Product] = DRUID
-    vital: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -60,17 +59,9 @@ class DruidNode(Node):
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(name, kind, home=home, runtime=runtime, archive=archive, notice=notice)
+        super().__init__(name, kind, plan, home=home, runtime=runtime, archive=archive, notice=notice)
         self.plan = plan
         self.record = record
-
-    @property
-    def start_timeout_seconds(self) -> float:
-        return self.plan.start_timeout_seconds
-
-    @property
-    def stop_timeout_seconds(self) -> float:
-        return self.plan.stop_timeout_seconds
 
     @property
     def port(self) -> int:
@@ -89,10 +80,6 @@ class DruidNode(Node):
         check_space(self.folder)
         write_private(self._configuration, format_properties(self.properties()))
         write_logging(self.home.run / LOGGING, QUIET)
-
-    def environment(self) -> dict[str, str]:
-        # The C library would give each of many threads that seldom work a part of memory of its own.
-        return {"MALLOC_ARENA_MAX": "2"} | super().environment()
 
     def properties(self) -> dict[str, str]:
         """What is in its configuration file."""

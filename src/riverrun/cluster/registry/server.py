@@ -11,7 +11,7 @@ from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.diagnosis import REGISTRY, Product
 from riverrun.cluster.home import Home, check_space, make_folder, write_private
 from riverrun.cluster.jvm import Runtime, small_java
-from riverrun.cluster.node import Node
+from riverrun.cluster.node import SideNode
 from riverrun.cluster.properties import format_properties
 from riverrun.cluster.registry.properties import registry_properties
 from riverrun.config import RegistrySettings, Secret
@@ -20,11 +20,10 @@ NAME = "registry"
 MAIN = "io.quarkus.runner.GeneratedMain"
 
 
-class RegistryServer(Node):
-    """One registry. Topics of plain JSON work without it, so its death does not end the runner."""
+class RegistryServer(SideNode):
+    """One registry. Topics of plain JSON work without it."""
 
     product: ClassVar[Product] = REGISTRY
-    vital: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -38,19 +37,11 @@ class RegistryServer(Node):
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(NAME, NAME, home=home, runtime=runtime, archive=archive, notice=notice)
+        super().__init__(NAME, NAME, settings, home=home, runtime=runtime, archive=archive, notice=notice)
         self._settings = settings
         self._bootstrap_servers = bootstrap_servers
         self._record = record
         self._password = password
-
-    @property
-    def start_timeout_seconds(self) -> float:
-        return self._settings.start_timeout_seconds
-
-    @property
-    def stop_timeout_seconds(self) -> float:
-        return self._settings.stop_timeout_seconds
 
     @property
     def heap_mb(self) -> int:
@@ -87,8 +78,7 @@ class RegistryServer(Node):
     def environment(self) -> dict[str, str]:
         # What is set for another registry, or for another Quarkus, is not for this one.
         others = ("APICURIO_", "QUARKUS_", "REGISTRY_")
-        found = {name: value for name, value in super().environment().items() if not name.startswith(others)}
-        return {"MALLOC_ARENA_MAX": "2"} | found
+        return {name: value for name, value in super().environment().items() if not name.startswith(others)}
 
     def command(self, options: Sequence[str]) -> list[str]:
         return self.runtime.command(
