@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from riverrun.config.run_state import is_locked, take_lock
 from riverrun.errors import DataDirectoryError, RiverrunError
@@ -79,11 +79,41 @@ class Held:
         else:
             self.problem = ""
 
-    def release(self) -> None:
-        """Give the lock back. The file stays."""
+    def release(self, *, forget: bool = False) -> None:
+        """Give the lock back. The file stays, or is forgotten too."""
         if self._descriptor >= 0:
+            if forget:
+                self._state.unlink(missing_ok=True)
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class Listening:
+    """That this process listens at an address for its project, in a `with`: a lock and a state while it does, and its port
+    in the file `port`, so that the next one can take it again and who uses it finds it."""
+
+    def __init__(self, held: Held, port: Path) -> None:
+        self._held = held
+        self._port = port
+
+    def __enter__(self) -> Self:
+        self._held.take()
+        return self
+
+    @property
+    def last_port(self) -> int:
+        """The port of the one before; 0 when there was none."""
+        try:
+            return int(self._port.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return 0
+
+    def _write(self, state: Mapping[str, Any], port: int) -> None:
+        self._held.write(state)
+        self._port.write_text(str(port), encoding="utf-8")
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release(forget=True)
 
 
 def write_mine(path: Path, text: str) -> None:

@@ -4,9 +4,8 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
-from riverrun.config.held import Held, holder_of, state_of
+from riverrun.config.held import Held, Listening, holder_of, state_of
 from riverrun.config.project import Project
 from riverrun.errors import AlreadyRunningError
 
@@ -28,36 +27,18 @@ def _lock(project: Project) -> Path:
     return project.run / "ingest-lock"
 
 
-class IngestState:
+class IngestState(Listening):
     """That this process takes a project's records by HTTP, in a `with`. One does at a time; the second gets
     AlreadyRunningError."""
 
     def __init__(self, project: Project, app: str) -> None:
+        super().__init__(
+            Held(_lock(project), _state(project), app, lambda: _already(project)), project.home / "ingest-port"
+        )
         self._app = app
-        self._path = _state(project)
-        self._port = project.home / "ingest-port"
-        self._held = Held(_lock(project), self._path, app, lambda: _already(project))
-
-    def __enter__(self) -> Self:
-        self._held.take()
-        return self
-
-    @property
-    def last_port(self) -> int:
-        """The port of the one before; 0 when there was none."""
-        try:
-            return int(self._port.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return 0
 
     def write(self, address: str, port: int) -> None:
-        self._held.write(asdict(Ingesting(os.getpid(), address, self._app)))
-        self._port.write_text(str(port), encoding="utf-8")
-
-    def __exit__(self, *_: object) -> None:
-        if self._held.held:
-            self._path.unlink(missing_ok=True)
-        self._held.release()
+        self._write(asdict(Ingesting(os.getpid(), address, self._app)), port)
 
 
 def find_ingesting(project: Project) -> Ingesting | None:

@@ -4,9 +4,8 @@
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
 
-from riverrun.config.held import Held, holder_of, state_of
+from riverrun.config.held import Held, Listening, holder_of, state_of
 from riverrun.config.project import Project
 from riverrun.errors import AlreadyRunningError
 
@@ -32,34 +31,16 @@ def _lock(project: Project) -> Path:
     return project.run / "phone-lock"
 
 
-class PhoneState:
+class PhoneState(Listening):
     """That this process is the project's gateway, in a `with`. One is at a time; the second gets AlreadyRunningError."""
 
     def __init__(self, project: Project) -> None:
-        self._path = _state(project)
-        self._port = folder_of(project) / "port"
-        self._held = Held(_lock(project), self._path, "phones", lambda: _already(project))
-
-    def __enter__(self) -> Self:
-        self._held.take()
-        return self
-
-    @property
-    def last_port(self) -> int:
-        """The port of the one before; 0 when there was none."""
-        try:
-            return int(self._port.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return 0
+        super().__init__(
+            Held(_lock(project), _state(project), "phones", lambda: _already(project)), folder_of(project) / "port"
+        )
 
     def write(self, address: str) -> None:
-        self._held.write(asdict(Phones(os.getpid(), address)))
-        self._port.write_text(address.rpartition(":")[2], encoding="utf-8")
-
-    def __exit__(self, *_: object) -> None:
-        if self._held.held:
-            self._path.unlink(missing_ok=True)
-        self._held.release()
+        self._write(asdict(Phones(os.getpid(), address)), int(address.rpartition(":")[2]))
 
 
 def find_phones(project: Project) -> Phones | None:

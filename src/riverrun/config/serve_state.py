@@ -41,8 +41,7 @@ class ServeState:
     def __init__(self, project: Project, app: str, store: str) -> None:
         self._app = app
         self._store = store
-        self._path = state_path(project)
-        self._held = Held(lock_path(project), self._path, app, lambda: _already_serving(project))
+        self._held = Held(lock_path(project), state_path(project), app, lambda: _already_serving(project))
 
     def __enter__(self) -> Self:
         self._held.take()
@@ -54,9 +53,7 @@ class ServeState:
         self._held.write(asdict(serving), mine_alone=bool(token))
 
     def __exit__(self, *_: object) -> None:
-        if self._held.held:
-            self._path.unlink(missing_ok=True)
-        self._held.release()
+        self._held.release(forget=True)
 
 
 def find_serving(project: Project) -> Serving | None:
