@@ -101,5 +101,6 @@ def test_checkpoints_elsewhere_are_kept_as_spark_does(tmp_path: Path) -> None:
 
     assert found("")
     assert found("/mnt/disk/checkpoints")
+    assert found("file:///mnt/disk/checkpoints")
     assert not found("hdfs://namenode/riverrun")
     assert not found("", master="spark://master:7077")

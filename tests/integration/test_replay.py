@@ -33,9 +33,10 @@ from riverrun.streams.checkpoint import read_stand
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.generations import Generation, checkpoint_of, read_generations
 from riverrun.streams.pipeline import Pipeline, checked_graph, checkpoints_of, streams_folder
-from riverrun.streams.replay import Replay, Wish, cancel, wish_of
+from riverrun.streams.replay import Replay
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.verify import Verdict, Verifier
+from riverrun.streams.wish import Wish, cancel, wish_of
 from riverrun.testing.pytest_plugin import local_kafka
 from support.shell import Shell
 from support.streaming import SETTINGS, make_pipeline, run_streams

@@ -12,7 +12,8 @@ from riverrun.cli.output import plural, say
 if TYPE_CHECKING:
     from riverrun.config import Loaded
     from riverrun.streams.generations import Generation
-    from riverrun.streams.replay import ReplayProgress, Wish
+    from riverrun.streams.replay import ReplayProgress
+    from riverrun.streams.wish import Wish
 
 # Where no terminal shows a line that changes.
 LINE_SECONDS = 5.0
@@ -57,7 +58,7 @@ def replay(*, file: str | None, stream: str | None, start: str, give_up: bool, b
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    from riverrun.streams.replay import wish_of
+    from riverrun.streams.wish import wish_of
 
     wish = wish_of(app, settings.settings, settings.project, stream, start)
     with wish.replay.hold():
@@ -67,7 +68,7 @@ def replay(*, file: str | None, stream: str | None, start: str, give_up: bool, b
 def _cancel(settings: "Loaded", wish: "Wish") -> None:
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
-    from riverrun.streams.replay import cancel
+    from riverrun.streams.wish import cancel
 
     topic = cancel(wish, Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)))
     say(f"The replay of {wish.stream} is removed, and its topic {topic}. The stream itself is as it was.")
@@ -77,8 +78,9 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
     from riverrun.cli.pipeline import kafka_of, stop_on_signals
     from riverrun.kafka.admin.admin import Admin
     from riverrun.streams.pipeline import checked_graph, open_session
-    from riverrun.streams.replay import Replay, finish_swap
+    from riverrun.streams.replay import Replay
     from riverrun.streams.session import stop_session
+    from riverrun.streams.wish import finish_swap
 
     graph = checked_graph(wish.app)
     wish.check()

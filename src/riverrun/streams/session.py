@@ -262,7 +262,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
         found["spark.driver.maxResultSize"] = "0"
-        if "://" not in settings.streams.checkpoints:
+        if "://" not in settings.streams.checkpoints.removeprefix("file://"):
             # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
             found |= LOCAL_FILES
     else:
