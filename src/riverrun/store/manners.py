@@ -7,11 +7,13 @@ something is JSON, which another page may not send without asking first; nobody 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,7 +63,9 @@ class Manners:
             await refused(scope, receive, sent)
             return
         scope[HOST_IS_GOOD] = True
-        await self._app(scope, bounded(receive), sent)
+        # Whoever goes away in the middle of a request is not there to be told, and it is no fault of ours.
+        with contextlib.suppress(ClientDisconnect):
+            await self._app(scope, bounded(receive), sent)
 
     def _refused(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

@@ -23,7 +23,7 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -338,7 +338,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _other_error(request: Request, error: Exception) -> Response:
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=400)
     _LOG.debug("%s failed", request.url.path, exc_info=True)
     return JSONResponse(error_body("INTERNAL", f"{type(error).__name__}: {error}"), 500)

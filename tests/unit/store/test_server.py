@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import socket
 import threading
 import time
@@ -257,6 +258,20 @@ def test_a_client_that_leaves_takes_its_question_along(address: str, store: Duck
         leaving.sendall(head.encode() + body)
         wait_until(lambda: "left alone" in store._running)
     wait_until(lambda: "left alone" not in store._running)
+
+
+def test_a_client_that_leaves_before_all_is_said_is_no_error(
+    address: str, http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = address.removeprefix("http://").partition(":")
+    head = f"POST /api/query HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), timeout=30) as leaving:
+                leaving.sendall(head.encode() + b'{"sql": ')
+        # One server, one loop: what it answers now comes after what it made of those.
+        assert http.get("/api/tables").status_code == 200
+    assert not caplog.records
 
 
 def test_many_at_once(client: StoreClient) -> None:
