@@ -121,8 +121,8 @@ class Kit(ABC):
                 if rows:
                     marks = ", ".join("?" * len(spec.columns))
                     plain.executemany(f'insert into "{name}" values ({marks})', rows)  # noqa: S608
-            if "= latest" in sql:
-                sql = sql.replace("= latest", "= (select max(minute) from loads)")
+            if "latest" in sql and (table := re.search(r"from (\w+)", sql)):
+                sql = re.sub(r"(\w+) ([=>]) latest\b", rf"\1 \2 (select max(\1) from {table[1]})", sql)  # noqa: S608
             found: list[dict[str, Any]] = plain.sql(sql).to_arrow_table().to_pylist()
             return found
 

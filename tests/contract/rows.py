@@ -51,6 +51,8 @@ LOADS = TableSpec(
     upserts=True,
     time="minute",
 )
+# Tables that nothing was sent to yet, as every table is when a pipeline starts for the first time.
+NOTHING = replace(LOADS, name="nothing", topic="nothing")
 
 
 @dataclass(frozen=True)

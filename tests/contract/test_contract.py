@@ -4,7 +4,7 @@ import pytest
 
 from contract.kit import Kit, same
 from contract.queries import QUERIES
-from contract.rows import EVENTS, LOADS, events, loads, retyped, with_column
+from contract.rows import EVENTS, LOADS, NOTHING, events, loads, retyped, with_column
 from riverrun.errors import QueryError, QueryRefusedError, QueryTimeoutError, StoreTableError
 from riverrun.store.contract import Limits
 
@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def filled(kit: Kit) -> Kit:
-    """A store that follows two topics and has been through all that a table goes through."""
+    """A store that follows three topics, one of them empty, and has been through all that a table goes through."""
     kit.table(EVENTS)
     kit.table(LOADS)
+    kit.table(NOTHING)
     kit.send("events", events(0, 300))
     kit.send("loads", loads(6, 3))
     kit.settle()

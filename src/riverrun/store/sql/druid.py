@@ -86,7 +86,13 @@ def translated(bound: Bound, datasource: Callable[[TableSpec], str | Kept]) -> T
 
 
 def literal(value: Any, kind: str) -> exp.Expr:
-    """A value that the store gave, as it is written in a question."""
+    """A newest value that the store gave, as it is written in a question.
+
+    None: no row has one, so there is nothing to compare with it, and any will do. A time that is null will not: Druid's
+    planner fails of it.
+    """
+    if value is None and kind in ("timestamp", "local"):
+        return _timestamp(datetime.fromtimestamp(0, UTC))
     if value is None:
         return cast(exp.Null(), TYPES.get(kind, exp.DType.DOUBLE), kind)
     if kind in ("timestamp", "local"):

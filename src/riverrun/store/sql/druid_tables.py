@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.sql.binding import Read
-from riverrun.store.sql.druid_functions import TEXT_BYTES, cast, millis, moment
+from riverrun.store.sql.druid_functions import TEXT_BYTES, cast, millis, moment, raw
 from riverrun.store.sql.trees import call, column, number, quoted
 
 TIME = "__time"
@@ -44,7 +44,7 @@ def rows_of(read: Read, found: str | Kept) -> exp.Expr:
     used = [each for each in spec.columns if each.name in read.source.used]
     used = used or [each for each in spec.columns if each.name == (spec.key or (spec.time,))[0]]
     if kept.known is not None and TIME not in kept.known:
-        return _nothing(used, spec)
+        return _nothing(used, spec, newest=read.newest)
     made = exp.Select(from_=exp.From(this=exp.Table(this=quoted(kept.datasource))))
     groups: list[exp.Expr] = []
     picked: Callable[[Column], exp.Expr] = lambda each: _stored(spec, each, kept)  # noqa: E731
@@ -94,21 +94,22 @@ def _picked(name: str, spec: TableSpec, each: Column, kept: Kept, *by: exp.Expr)
     return call(name, stored, *versions)
 
 
-def _nothing(used: Sequence[Column], spec: TableSpec) -> exp.Expr:
-    """No rows, of the types that rows will have."""
-    made = [
-        exp.Alias(
-            this=cast(exp.Null(), TYPES.get(each.type, exp.DType.DOUBLE), each.type),
-            alias=quoted(each.name),
-        )
-        for each in used or spec.columns
-    ]
-    values = exp.Values(
-        expressions=[exp.Tuple(expressions=[number(0)])],
-        alias=exp.TableAlias(this=quoted("nothing"), columns=[quoted("x")]),
-    )
+def _nothing(used: Sequence[Column], spec: TableSpec, *, newest: bool) -> exp.Expr:
+    """No rows, of the types that rows will have. `newest`: only the greatest of a column is asked for.
+
+    Of VALUES, which Druid's planner sees to be none, and plans whatever is asked of them; but of the newest time among them,
+    which is null, it fails. That it has to look for, and so may a time not be null itself: none is ever seen.
+    """
+
+    def never_seen(each: Column) -> exp.Expr:
+        if each.type == "timestamp":
+            return moment(column("x", "nothing"))
+        return cast(exp.Null(), TYPES.get(each.type, exp.DType.DOUBLE), each.type)
+
+    made = [exp.Alias(this=never_seen(each), alias=quoted(each.name)) for each in used or spec.columns]
+    one = raw(f'{"UNNEST(ARRAY[0])" if newest else "(VALUES (0))"} AS "nothing"("x")', "")
     never = exp.Where(this=exp.EQ(this=column("x", "nothing"), expression=number(1)))
-    return exp.Select(expressions=made, from_=exp.From(this=values), where=never)
+    return exp.Select(expressions=made, from_=exp.From(this=one), where=never)
 
 
 def _output(each: Column, value: exp.Expr, spec: TableSpec) -> exp.Expr:
