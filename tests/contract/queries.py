@@ -13,6 +13,7 @@ QUERIES: dict[str, str] = {
     "latest rows of nothing": "select house, load from nothing where minute = latest order by load desc",
     "recent rows of nothing": "select minute, load from nothing where minute > latest - interval '1 minute' order by 1",
     "other latest of nothing": "select count(*) as n from nothing where seen = latest",
+    "newest of nothing": "select max(minute) as minute, min(house) as first, max(house) as last, count(*) as n from nothing",
     "line of nothing": "select minute, sum(load) as load from nothing group by minute order by minute",
     "rows of nothing": "select * from nothing order by load desc, house",
     "line": "select minute, sum(load) as load from loads group by minute order by minute",
@@ -22,6 +23,12 @@ QUERIES: dict[str, str] = {
     "bar": "select house, count(*) as n, sum(load) as load from events group by house order by house",
     "leaderboard": "select house, max(load) as load from loads group by house order by load desc, house limit 3",
     "top rows": "select id, house, load from events where load is not null order by load desc, id limit 10",
+    "ends of text": "select min(house) as first, max(house) as last, min(note) as least, max(note) as most from events",
+    "ends of text by group": "select ok, min(note) as first, max(note) as last from events group by ok order by ok",
+    "ends of some text": "select max(house) filter (where id < 2) as two, min(note) filter (where id < 0) as none"
+    " from events",
+    "newest text": "select house, load from loads where house = (select max(house) from loads) order by minute",
+    "ends of text that is updated": "select minute, max(street) as last from loads group by minute order by minute",
     "distinct": "select count(distinct house) as houses, count(distinct note) as notes from events",
     "distinct rows": "select distinct house, ok from events order by house, ok",
     "nulls": "select count(*) as n, count(load) as loads, count(ok) as oks, count(day) as days, count(note) as notes,"

@@ -303,12 +303,6 @@ class DruidClient:
                 found=said,
                 hint="Ask for less: a shorter time, fewer groups or columns",
             )
-        if "TimestampString" in said:
-            return StoreUnavailableError(
-                "Druid cannot tell the first or last time of a table that has no rows yet",
-                hint="Ask again when its first rows have come",
-                url=self.url,
-            )
         if response.is_server_error and "unsupported" not in kind and "invalid" not in kind:
             return StoreUnavailableError(
                 f"Druid at {self.url} failed to answer",

@@ -49,7 +49,7 @@ CONTEXT: dict[str, Any] = {
 _ROWS = "__rows"
 _AGGREGATES = frozenset(
     {"COUNT", "SUM", "AVG", "MIN", "MAX", "ANY_VALUE", "LATEST_BY", "EARLIEST_BY", "APPROX_QUANTILE_DS", "STRING_AGG",
-     "APPROX_COUNT_DISTINCT_DS_HLL"}
+     "APPROX_COUNT_DISTINCT_DS_HLL", "ARRAY_AGG"}
 )  # fmt: skip
 _LOCAL = "yyyy-MM-dd''T''HH:mm:ss.SSS"
 
@@ -194,8 +194,11 @@ class _Translator:
         if "read" not in node.meta:
             return node
         read = self._reads[node.meta["read"]]
+        whole = node.find_ancestor(exp.Select)
+        added_up = read.newest or (whole is not None and any(aggregates(each) for each in whole.expressions))
         made = exp.Subquery(
-            this=rows_of(read, self._datasource(read.spec)), alias=exp.TableAlias(this=quoted(node.alias))
+            this=rows_of(read, self._datasource(read.spec), added_up=added_up),
+            alias=exp.TableAlias(this=quoted(node.alias)),
         )
         made.meta["read"] = node.meta["read"]
         return made

@@ -101,11 +101,23 @@ def _quantile(given: Arguments) -> exp.Expr:
 def _extreme(name: str) -> Callable[[Arguments], exp.Expr]:
     def made(given: Arguments) -> exp.Expr:
         kind = kind_of(given[0])
-        if kind in ("text", "json", "boolean"):
-            raise cannot(f"{name} of {kind}", "It has them of numbers and times")
-        return call(name.upper(), given[0], kind=kind)
+        if kind in ("json", "boolean"):
+            raise cannot(f"{name} of {kind}", "It has them of numbers, times and text")
+        return _extreme_text(name, given[0]) if kind == "text" else call(name.upper(), given[0], kind=kind)
 
     return made
+
+
+def _extreme_text(name: str, value: exp.Expr) -> exp.Expr:
+    """Druid has no greatest text, but a set of texts, which it keeps in their order, a null first."""
+
+    def texts() -> exp.Expr:
+        return call("ARRAY_AGG", exp.Distinct(expressions=[value.copy()]), number(_LIST_BYTES))
+
+    if name == "max":
+        last = exp.Sub(this=call("ARRAY_LENGTH", texts()), expression=number(1))
+        return call("ARRAY_OFFSET", texts(), last, kind="text")
+    return call("COALESCE", *(call("ARRAY_OFFSET", texts(), number(at)) for at in (0, 1)), kind="text")
 
 
 def _bucket(given: Arguments) -> exp.Expr:

@@ -37,14 +37,15 @@ class Kept:
     twins: bool = False
 
 
-def rows_of(read: Read, found: str | Kept) -> exp.Expr:
-    """The subquery in a table's place: the columns that are used there, of the newest version of each key."""
+def rows_of(read: Read, found: str | Kept, *, added_up: bool = False) -> exp.Expr:
+    """The subquery in a table's place: the columns that are used there, of the newest version of each key. `added_up`: what
+    is selected of them are sums, counts and the like."""
     spec = read.spec
     kept = Kept(found) if isinstance(found, str) else found
     used = [each for each in spec.columns if each.name in read.source.used]
     used = used or [each for each in spec.columns if each.name == (spec.key or (spec.time,))[0]]
     if kept.known is not None and TIME not in kept.known:
-        return _nothing(used, spec, newest=read.newest)
+        return _nothing(used, spec, added_up=added_up)
     made = exp.Select(from_=exp.From(this=exp.Table(this=quoted(kept.datasource))))
     groups: list[exp.Expr] = []
     picked: Callable[[Column], exp.Expr] = lambda each: _stored(spec, each, kept)  # noqa: E731
@@ -94,11 +95,11 @@ def _picked(name: str, spec: TableSpec, each: Column, kept: Kept, *by: exp.Expr)
     return call(name, stored, *versions)
 
 
-def _nothing(used: Sequence[Column], spec: TableSpec, *, newest: bool) -> exp.Expr:
-    """No rows, of the types that rows will have. `newest`: only the greatest of a column is asked for.
+def _nothing(used: Sequence[Column], spec: TableSpec, *, added_up: bool) -> exp.Expr:
+    """No rows, of the types that rows will have.
 
-    Of VALUES, which Druid's planner sees to be none, and plans whatever is asked of them; but of the newest time among them,
-    which is null, it fails. That it has to look for, and so may a time not be null itself: none is ever seen.
+    Of VALUES, which Druid's planner sees to be none, and then plans any order of them; but it fails of the newest time among
+    them, which is null. What is added up it has to look for. Nor may a time be null itself: none is ever seen.
     """
 
     def never_seen(each: Column) -> exp.Expr:
@@ -107,7 +108,7 @@ def _nothing(used: Sequence[Column], spec: TableSpec, *, newest: bool) -> exp.Ex
         return cast(exp.Null(), TYPES.get(each.type, exp.DType.DOUBLE), each.type)
 
     made = [exp.Alias(this=never_seen(each), alias=quoted(each.name)) for each in used or spec.columns]
-    one = raw(f'{"UNNEST(ARRAY[0])" if newest else "(VALUES (0))"} AS "nothing"("x")', "")
+    one = raw(f'{"UNNEST(ARRAY[0])" if added_up else "(VALUES (0))"} AS "nothing"("x")', "")
     never = exp.Where(this=exp.EQ(this=column("x", "nothing"), expression=number(1)))
     return exp.Select(expressions=made, from_=exp.From(this=one), where=never)
 
