@@ -8,7 +8,8 @@ import pytest
 from riverrun.dash.checking import wrong_tiles
 from riverrun.dash.figures import figures_of
 from riverrun.dash.queries import Moment, question
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import QueryError, RecordUnreadableError
+from riverrun.store.sql import prepare
 from support.checked_cases import USE_CASES, UseCase
 from support.usecase_stores import STORES
 from support.usecases import EXAMPLES, Modules, modules_of
@@ -71,6 +72,20 @@ def test_every_tile_shows_something(case: UseCase, modules: Modules) -> None:
         filters = {column: value or good[-1].player} if tile.when else {}
         asked = question(tile, store.tables, filters, Moment(newest=newest))
         assert figures_of(tile, store.ask(asked.sql).rows).rows, tile.title
+
+
+def test_every_tile_can_be_asked_of_druid(case: UseCase, modules: Modules) -> None:
+    good = case.good(modules, case.records(modules, 500))
+    tables = STORES[case.name](modules, good).tables
+    column, value = CHOSEN[case.name]
+    refused = []
+    for tile in modules.app.app.dashboards["main"].tiles:
+        asked = question(tile, tables, {column: value or good[-1].player} if tile.when else {}, Moment(newest=good[-1].at))
+        try:
+            prepare(asked.sql, tables, "druid")
+        except QueryError as error:
+            refused.append(f"{tile.title}: {error}")
+    assert refused == []
 
 
 def test_the_pipeline_is_a_page_of_code(case: UseCase) -> None:
