@@ -38,7 +38,7 @@ export class TileView {
     this.nameSwap();
     this.watcher = new ResizeObserver(() => this.renderer?.resize(this.state?.columns ? this.state : null));
     this.watcher.observe(this.body);
-    this.wait("Waiting for rows");
+    this.wait("Waiting for the first answer");
   }
 
   write() {
