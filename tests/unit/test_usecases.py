@@ -80,7 +80,9 @@ def test_every_tile_can_be_asked_of_druid(case: UseCase, modules: Modules) -> No
     column, value = CHOSEN[case.name]
     refused = []
     for tile in modules.app.app.dashboards["main"].tiles:
-        asked = question(tile, tables, {column: value or good[-1].player} if tile.when else {}, Moment(newest=good[-1].at))
+        asked = question(
+            tile, tables, {column: value or good[-1].player} if tile.when else {}, Moment(newest=good[-1].at)
+        )
         try:
             prepare(asked.sql, tables, "druid")
         except QueryError as error:

@@ -81,6 +81,14 @@ def test_events_that_may_be_there_twice_are_one() -> None:
     ) in made.sql
 
 
+@pytest.mark.parametrize(
+    "what", ["max(minute)", "min(house_id)", "count(*)", "max(load_kw) + 1", "arg_max(load_kw, minute)"]
+)
+def test_what_is_added_up_of_a_table_without_rows_is_looked_for(what: str) -> None:
+    made = prepare(f"select {what} from house_load", TABLES, "druid", datasource=lambda _: Kept("x", frozenset())).sql
+    assert 'FROM UNNEST(ARRAY[0]) AS "nothing"("x")' in made
+
+
 def test_the_greatest_text_is_the_last_of_all() -> None:
     texts = 'ARRAY_AGG(DISTINCT "houses"."street", 65536)'
     made = druid("select max(street), min(street) filter (where house_id > 'h') from houses").sql

@@ -195,7 +195,7 @@ class _Translator:
             return node
         read = self._reads[node.meta["read"]]
         whole = node.find_ancestor(exp.Select)
-        added_up = read.newest or (whole is not None and any(aggregates(each) for each in whole.expressions))
+        added_up = whole is not None and any(aggregates(each) for each in whole.expressions)
         made = exp.Subquery(
             this=rows_of(read, self._datasource(read.spec), added_up=added_up),
             alias=exp.TableAlias(this=quoted(node.alias)),
@@ -414,8 +414,9 @@ class _Translator:
         if name in PART_FUNCTIONS:
             return part(PART_FUNCTIONS[name], given[0])
         if function.druid == "*":
-            return SPECIAL[name](given)
-        made = call(name.upper() if function.druid == "=" else function.druid, *given)
+            made = SPECIAL[name](given)
+        else:
+            made = call(name.upper() if function.druid == "=" else function.druid, *given)
         made.meta["use"] = node.meta.get("use")
         return made
 
