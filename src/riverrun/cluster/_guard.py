@@ -84,6 +84,15 @@ def _signals(wake: int) -> bytes:
     return os.read(wake, 64) if ready else b""
 
 
+def _be_nice_to_other_sessions(niceness: int) -> None:
+    """Linux shares the processor among sessions first (autogroup), and this is a session of its own: a process's own
+    niceness counts only beside those of the same one."""
+    with contextlib.suppress(OSError):
+        group = os.open("/proc/self/autogroup", os.O_WRONLY)
+        os.write(group, str(niceness).encode())
+        os.close(group)
+
+
 def _start(command: list[str], niceness: int, pid_fd: int, keep_fd: int) -> int:
     # Loaded before the fork: between fork and exec as little as possible happens.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -101,6 +110,7 @@ def _start(command: list[str], niceness: int, pid_fd: int, keep_fd: int) -> int:
             signal.signal(number, signal.SIG_DFL)
         if niceness:
             os.nice(niceness)
+            _be_nice_to_other_sessions(niceness)
         if pid_fd >= 0:
             os.set_inheritable(pid_fd, False)
         if keep_fd >= 0:

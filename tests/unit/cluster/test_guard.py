@@ -124,6 +124,17 @@ def test_niceness(output: Path) -> None:
     assert output.read_text() == f"{min(os.nice(0) + 7, 19)}\n"
 
 
+def test_niceness_counts_beside_other_sessions(output: Path) -> None:
+    own = Path("/proc/self/autogroup")
+    # A kernel without such groups compares single processes: there is nothing to say to it.
+    expected = "nice 7" if own.exists() else "none"
+    code = f"import os; print(open({str(own)!r}).read() if os.path.exists({str(own)!r}) else 'none')"
+    process = guarded(python(code), output, niceness=7)
+    process.start()
+    process.wait(10)
+    assert output.read_text().strip().endswith(expected)
+
+
 PARENT = """
 import sys
 from pathlib import Path
