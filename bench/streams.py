@@ -3,10 +3,12 @@
     python bench/streams.py backlog [--events 1000000] [--repeats 3] [--speed near-real-time]
     python bench/streams.py latency [--rate 1000] [--seconds 40] [--speed near-real-time] [--repeats 2]
     python bench/streams.py drain [--events 10000000]
+    python bench/streams.py verify [--events 5000000] [--repeats 2]
 
 `backlog`: from the start of the process until all is read and written, and until the first record is in the output topic.
 `latency`: how old the newest reading in a row is when the row can be read from the output topic (p50, p99).
 `drain`: riverrun alone over a large backlog: records a second and memory in each ten seconds, and the bound of the heap.
+`verify`: `riverrun verify` of a stream that has read the backlog, beside the batch run of the same stream over it.
 """
 
 import argparse
@@ -165,6 +167,31 @@ class Bench:
         assert process.returncode == 0, f"{who} failed: see {self.root}"
         return seconds
 
+    def read_all(self) -> Path:
+        """A project whose stream has read and written everything, near real time."""
+        process = self.start("riverrun")
+        assert process.wait() == 0, f"riverrun failed: see {self.root}"
+        return self.root / f"turn-{self.turn}"
+
+    def batch(self) -> float:
+        """Seconds of a batch run over everything, in a project of its own."""
+        self.turn += 1
+        folder = self.root / f"turn-{self.turn}"
+        folder.mkdir()
+        return self._run(riverrun_command(folder, self.connection.bootstrap_servers, "batch"), folder)
+
+    def verify(self, project: Path) -> float:
+        """Seconds of `riverrun verify` over what a project's stream has read."""
+        command = [sys.executable, "-m", "riverrun", "--project", str(project), "verify", str(JOB / "meters.py")]
+        return self._run([*command, "--bootstrap-servers", self.connection.bootstrap_servers], project)
+
+    def _run(self, command: list[str], folder: Path) -> float:
+        begun = time.perf_counter()
+        with (folder / "out.log").open("ab") as log:
+            code = subprocess.run(command, stdout=log, stderr=log, cwd=folder, check=False).returncode
+        assert code == 0, f"{command} failed: see {folder}"
+        return time.perf_counter() - begun
+
     def drain(self, events: int) -> Drained:
         """riverrun over all there is, looked at several times a second."""
         begun = time.perf_counter()
@@ -223,14 +250,14 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["backlog", "latency", "drain"])
-    parser.add_argument("--events", type=int, help="default: 1,000,000; drain 10,000,000")
+    parser.add_argument("what", choices=["backlog", "latency", "drain", "verify"])
+    parser.add_argument("--events", type=int, help="default: 1,000,000; drain 10,000,000; verify 5,000,000")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--speed", choices=["batch", "near-real-time", "real-time"], default="near-real-time")
     given = parser.parse_args()
-    events = given.events or (10_000_000 if given.what == "drain" else 1_000_000)
+    events = given.events or {"drain": 10_000_000, "verify": 5_000_000}.get(given.what, 1_000_000)
     root = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
     with LocalKafka(root / "kafka", KafkaSettings()) as kafka:
         connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
@@ -247,6 +274,11 @@ def main() -> None:
             report(f"{events:,} readings, {given.speed}: all read and written", totals, "s", against="by hand")
             report("first record in the output topic", firsts, "s", against="by hand")
             report("most memory of all its processes", peaks, "MB", against="by hand")
+        elif given.what == "verify":
+            fill(connection, events)
+            project = bench.read_all()
+            runs = {"verify": lambda: bench.verify(project), "the batch run": bench.batch}
+            report(f"{events:,} readings, start included", alternate(runs, given.repeats), "s", against="the batch run")
         elif given.what == "drain":
             fill(connection, events)
             bench.drain(events).show()

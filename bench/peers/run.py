@@ -165,6 +165,12 @@ class Meeting:
 
     def run(self) -> None:
         stages = self.given.stages
+        self.arena.prepare_start()
+        for contender in self.ready:
+            if not contender.settled():
+                print(f"  {contender.name}: a first run, not measured", file=sys.stderr)
+                self.arena.settle(contender)
+        forget(self.arena.admin, "readings")
         if "backlog" in stages or "bare" in stages:
             print(f"filling {self.given.events:,} readings", file=sys.stderr)
             self.arena.fill(self.given.events)

@@ -46,6 +46,7 @@ LONG_QUIET_SECONDS = 20.0
 DEAD_QUIET_SECONDS = 90.0
 STOP_SECONDS = 15
 FIRST_ROW_SECONDS = 150
+FIRST_RUN_SECONDS = 300
 START_READINGS = 200
 
 Key = tuple[str, int]
@@ -307,6 +308,20 @@ class Arena:
         houses: list[str] = []
         fill(self.connection, START_READINGS, lambda text, _: houses.append(key_of(text)))
         self._close(houses)
+
+    def settle(self, contender: Contender) -> None:
+        """Let it run, with next to nothing to do, until its first run has left what it leaves for later ones."""
+        turn = self._turn(contender.name, contender.output, forever=True)
+        running = Running(contender.commands(turn), turn)
+        deadline = time.monotonic() + FIRST_RUN_SECONDS
+        try:
+            while not contender.settled():
+                if not running.alive() or time.monotonic() > deadline:
+                    raise FailedError(f"its first run did not come to an end: {running.last_line()}")
+                time.sleep(LOOK_SECONDS)
+        finally:
+            running.stop()
+            self._clean(turn)
 
     def start_up(self, contender: Contender) -> float:
         """Seconds from the start of the processes until the first row can be read."""

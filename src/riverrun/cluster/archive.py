@@ -1,6 +1,6 @@
 """Java's class-data archive for a server: halves the time to ready from the second start on.
 
-The first start of a class path writes down which classes it loads; when it is ready, a process of the lowest priority makes
+The first start of a class path writes down which classes it loads; when it is ready, a process of low priority makes
 an archive of them in the user's cache, shared by all projects. Measured: docs/decisions/0003-cluster-runner.md. The archive
 is a help and never a need: Java ignores one that does not fit its class path or version, `drop` removes one that is
 suspected, and whatever goes wrong here only means a slower start.
@@ -21,6 +21,8 @@ from riverrun.cluster.process import GuardedProcess
 _QUIET = "-Xlog:cds=off"
 # Numbers by which lines of one list refer to each other; in a list made of several they would collide.
 _LINE_NUMBER = re.compile(rb" id: \d+")
+# A tenth of what others get where there is not enough for all; with less it would not be done while they are busy.
+_NICENESS = 10
 # Leftovers of a runner that was killed, and archives of jars or a Java that nobody has used for long.
 _LEFTOVER_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
@@ -89,7 +91,7 @@ class ClassArchive:
             files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={self._unfinished}"]
             command = [str(self.runtime.java.executable), *options, *files, "-cp"]
             command.append(class_path or self.runtime.class_path_text)
-            self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=19)
+            self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=_NICENESS)
             self._maker.start()
 
     def _lines(self) -> list[bytes]:

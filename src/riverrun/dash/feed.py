@@ -4,9 +4,11 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from riverrun.dash.figures import Change, Figures, Type, change, figures_of
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 LIMITS = Limits(rows=20_000, seconds=10.0)
 # How many figures a number's way consists of.
 POINTS = 24
+# What a question costs is the middle of so many: one that waited for a core says nothing, but when most do, there is none
+# to spare.
+COSTS = 5
 # Somebody who moves the slider waits for it.
 MOST_WAY_BACK_SECONDS = 0.4
 _LOG = logging.getLogger(__name__)
@@ -74,7 +79,7 @@ class Feed:
         self.views: set[View] = set()
         self.tasks: list[asyncio.Task[None]] = []
         self.way = Way(tile)
-        self.sent_at = 0.0
+        self._seconds: deque[float] = deque(maxlen=COSTS)
 
     # --- asking; called in a thread ---
 
@@ -141,6 +146,7 @@ class Feed:
 
     def take(self, outcome: Outcome) -> bool:
         """Remember an outcome. Whether viewers have something to hear."""
+        self._seconds.append(outcome.seconds)
         self.tables = outcome.tables or self.tables
         if outcome.error is not None:
             same = self.error is not None and str(self.error) == str(outcome.error)
@@ -156,6 +162,11 @@ class Feed:
         self.figures, self.change, self.error = outcome.figures, outcome.change, None
         self.version += 1
         return True
+
+    @property
+    def cost(self) -> float:
+        """Seconds that asking takes."""
+        return median(self._seconds) if self._seconds else 0.0
 
     @property
     def state(self) -> dict[str, Any]:

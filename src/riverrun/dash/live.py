@@ -10,17 +10,19 @@ import hashlib
 import logging
 import time
 import zlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import cached_property, partial
+from statistics import median
 from typing import Any, TypeVar
 
 import msgspec
 
 from riverrun._version import __version__
-from riverrun.dash.feed import Feed, Outcome, Scene, error_for_page, unexpected
+from riverrun.dash.feed import COSTS, Feed, Outcome, Scene, error_for_page, unexpected
 from riverrun.dash.queries import Filters, find_table, has_history, parse, reaches, resolved, tables_read
 from riverrun.errors import QueryError, RiverrunError, StoreUnavailableError, UsageError
 from riverrun.model.dashboard import Dashboard, Tile
@@ -384,6 +386,7 @@ class Hub:
         await self._seen.wait()
 
     async def _watch(self) -> None:
+        costs: deque[float] = deque(maxlen=COSTS)
         while True:
             began = time.monotonic()
             trouble: RiverrunError | None = None
@@ -399,8 +402,8 @@ class Hub:
             if trouble is not None:
                 await asyncio.sleep(MOST_LOOK_SECONDS)
                 continue
-            cost = time.monotonic() - began
-            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, cost / LOOK_SHARE)))
+            costs.append(time.monotonic() - began)
+            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, median(costs) / LOOK_SHARE)))
             await self._wanted.wait()
 
     def _look(self) -> Scene:
@@ -474,7 +477,7 @@ class Hub:
                 feed.dirty.set()
                 continue
             # With many tiles, or dear ones, each waits longer: together they take their share and no more.
-            rest = outcome.seconds * len(self._feeds) / MOST_SHARE
+            rest = feed.cost * len(self._feeds) / MOST_SHARE
             await asyncio.sleep(max(self._least_seconds, min(rest, 10.0)))
 
     def _take(self, feed: Feed, outcome: Outcome) -> None:

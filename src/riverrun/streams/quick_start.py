@@ -1,6 +1,6 @@
 """Spark's class-data archive: Spark is ready in half the time from the second run on.
 
-The first run records which classes it loads; once its streams are at work, a process of the lowest priority makes the
+The first run records which classes it loads; once its streams are at work, a process of low priority makes the
 archive (about 40 seconds of one core, 210 MB in the user's cache). Measured: docs/decisions/0007-streams.md. As with
 Kafka's, it is a help and never a need.
 """
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 _current: ClassArchive | None = None
 
 
+def class_archive(java: Java, jars: list[Path], cache: Path, folder: Path) -> ClassArchive:
+    """The archive of this Spark with these jars beside its own; what its maker says goes into `folder`."""
+    runtime = Runtime(java, (*jars, *_own_jars()), cache)
+    return ClassArchive(runtime, folder / "class-archive.out", f"spark-{version('pyspark')}", ("-Xmx1g",))
+
+
 def archive_options(java: Java, jars: list[Path], cache: Path, folder: Path) -> list[str]:
     """Flags for the JVM that is about to start: use the archive, or record the classes for it."""
     global _current  # noqa: PLW0603
     close_archive()
-    _current = ClassArchive(
-        Runtime(java, (*jars, *_own_jars()), cache),
-        folder / "class-archive.out",
-        f"spark-{version('pyspark')}",
-        ("-Xmx1g",),
-    )
+    _current = class_archive(java, jars, cache, folder)
     return _current.options()
 
 

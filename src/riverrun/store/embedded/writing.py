@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverrun.kafka.bulk import Block
 from riverrun.model.table import TableSpec
@@ -95,23 +96,28 @@ class Writer:
         database, sql = self._database, self._shaping(spec)
         misfits, whole = list(batch.misfits), batch.records.num_rows
         database.rows(_BATCH, batch.records)
-        if spec.upserts or batch.identified:
+        if batch.identified and not spec.upserts:
+            repeated = self._drop_repeated(spec, batch.records)
+            after.repeated += repeated
+            whole -= repeated
+        if spec.upserts:
             database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
             newest, fit = database.row(
                 f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
             )
         else:
             # Straight into the table: most records are of this kind, and a table in between costs a fifth.
-            fit = int(database.prepared(self._appending(spec, f"({sql.rows})"))[0][0])
+            fit = int(database.prepared(self._appending(spec, sql.rows))[0][0])
             after.rows += fit
-            ((newest,),) = database.prepared(f"SELECT epoch(max({quoted(spec.time)})) FROM {rows_of(spec.name)}")
+            # With a bound, or it would read the times of all rows that there are, for every batch.
+            moment = quoted(spec.time)
+            (newest,) = database.row(
+                f"SELECT epoch(max({moment})) FROM {rows_of(spec.name)} WHERE {moment} > to_timestamp({after.newest!r})"
+            )
         if fit < whole:
             misfits += [batch.misfit(row, reason) for row, reason in database.run(sql.misfits)]
         if spec.upserts:
             after.rows += self._upsert(spec, with_misfits=fit < whole)
-        elif batch.identified:
-            after.repeated += self._drop_repeated(spec)
-            after.rows += database.count(self._appending(spec, _SHAPED))
         self._keep_misfits(spec, misfits)
         after.rejected += len(misfits)
         after.newest = max(after.newest, newest or 0.0)
@@ -124,9 +130,9 @@ class Writer:
                 f"INSERT INTO _riverrun.rejected SELECT {literal(spec.name)}, {literal(spec.topic)}, * FROM misfits"
             )
 
-    def _appending(self, spec: TableSpec, source: str) -> str:
+    def _appending(self, spec: TableSpec, rows: str) -> str:
         names = ", ".join(quoted(each.name) for each in spec.columns)
-        return f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM {source} WHERE {FITS}"
+        return f"INSERT INTO {rows_of(spec.name)} ({names}) SELECT {names} FROM ({rows}) WHERE {FITS}"
 
     def _upsert(self, spec: TableSpec, *, with_misfits: bool) -> int:
         """The last record of each key is its row, or deletes it. How many rows more there are then."""
@@ -160,24 +166,46 @@ class Writer:
                 parts.append(f" AND kept.{each} BETWEEN {literal(least)} AND {literal(most)}")
         return "".join(parts)
 
-    def _drop_repeated(self, spec: TableSpec) -> int:
-        """Forget records that are in the table by their identity, and remember those that are not."""
-        first = f"SELECT min({ROW}) FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} GROUP BY {IDENTITY}"
-        dropped = self._database.count(
-            f"DELETE FROM {_SHAPED} WHERE {IDENTITY} IS NOT NULL AND {FITS} AND "
-            f"({ROW} NOT IN ({first}) OR {IDENTITY} IN (SELECT identity FROM {seen_of(spec.name)}))"
+    def _drop_repeated(self, spec: TableSpec, records: pa.Table) -> int:
+        """Leave those of the batch out that are in the table by their identity, and remember the others; how many went.
+
+        By identity alone, before anything is read of them: so the rest goes the same way as records that have none.
+        """
+        seen, whole = seen_of(spec.name), records.num_rows
+        records = _first_of_each(records)
+        self._database.rows(_BATCH, records)
+        # A join, not IN: that would make a hash table of all that were ever seen for a few that came.
+        again = self._database.prepared(
+            f"SELECT DISTINCT {ROW} FROM {seen} AS seen JOIN {_BATCH} AS own ON seen.identity = hash(own.{IDENTITY})"
         )
-        self._database.run(
-            f"INSERT INTO {seen_of(spec.name)} SELECT {IDENTITY}, epoch_ms({TIME}) FROM {_SHAPED} "
-            f"WHERE {IDENTITY} IS NOT NULL AND {FITS}"
+        if again:
+            numbers = pa.array([number for (number,) in again], pa.int64())
+            records = records.filter(pc.invert(pc.is_in(records.column(0), value_set=numbers)))
+            self._database.rows(_BATCH, records)
+        self._database.prepared(
+            f"INSERT INTO {seen} SELECT hash({IDENTITY}), epoch_ms({TIME}) FROM {_BATCH} WHERE {IDENTITY} IS NOT NULL"
         )
-        return dropped
+        return int(whole - records.num_rows)
 
     def _shaping(self, spec: TableSpec) -> shaping.Shaping:
         known = self._shapings.get(spec.name)
         if known is None or known[0] != spec:
             known = self._shapings[spec.name] = (spec, shaping.shaping(spec, _BATCH))
         return known[1]
+
+
+def _first_of_each(records: pa.Table) -> pa.Table:
+    """The records without those whose identity one before them has."""
+    identities = records.column(3)
+    if pc.count_distinct(identities).as_py() == len(identities) - identities.null_count:
+        return records
+    first: set[int] = set()
+    known: set[bytes] = set()
+    for number, identity in zip(records.column(0).to_pylist(), identities.to_pylist(), strict=True):
+        if identity is None or identity not in known:
+            first.add(number)
+            known.add(identity or b"")
+    return records.filter(pc.is_in(records.column(0), value_set=pa.array(sorted(first), pa.int64())))
 
 
 def _moved(state: TableState, block: Block) -> dict[int, int]:
