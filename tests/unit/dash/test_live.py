@@ -11,6 +11,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.dash import live
+from riverrun.dash.feed import Feed, Outcome
 from riverrun.dash.live import Hub, Viewer
 from riverrun.errors import StoreUnavailableError, UsageError
 from support.city import City, city_app
@@ -164,6 +165,17 @@ def test_rows_that_change_nothing_renew_the_figures_age() -> None:
         assert page.tiles["load"]["v"] == version
 
     run(scenario, one_tile())
+
+
+def test_one_question_that_took_long_is_no_reason_to_rest() -> None:
+    feed = Feed(one_tile().dashboards["main"], ONE, {})
+    for seconds in (0.01, 0.01, 2.0, 0.02):
+        feed.take(Outcome(seconds, frozenset()))
+    assert feed.cost == pytest.approx(0.015)
+    for _ in range(3):
+        feed.take(Outcome(2.0, frozenset()))
+    # Now most of them did: the machine is full, or the question is dear.
+    assert feed.cost == 2.0
 
 
 def test_a_slow_viewer_gets_the_newest_state_and_no_queue() -> None:

@@ -102,6 +102,32 @@ def test_records_that_were_sent_again_are_one_row(database: duckdb.DuckDBPyConne
     saved(database, states)
 
 
+def test_a_record_that_does_not_fit_and_is_sent_again_is_told_once(database: duckdb.DuckDBPyConnection) -> None:
+    states = make(database, events())
+    writer = Writer(Session(database))
+    writer.write(block("events", [(0, 0, b"bad")], identity=b"one"), 0, states)
+    again = block("events", [(1, 0, b"bad")], identity=b"one")
+    again.extend(block("events", [(1, 1, b"worse")], identity=b"two"))
+    writer.write(again, 0, states)
+    assert (states["events"].rejected, states["events"].repeated, ids(database)) == (2, 1, [])
+    told = database.execute('SELECT partition, "offset", bytes FROM _riverrun.rejected ORDER BY ALL').fetchall()
+    assert told == [(0, 0, b"bad"), (1, 1, b"worse")]
+    saved(database, states)
+
+
+def test_older_rows_leave_the_newest_time_as_it_is(database: duckdb.DuckDBPyConnection) -> None:
+    states = make(database, events())
+    writer = Writer(Session(database))
+    writer.write(block("events", [(0, 0, event(1))]), 0, states)
+    old = json.dumps({"id": 2, "at": "2025-01-01T00:00:00Z"}).encode()
+    writer.write(block("events", [(0, 1, old)]), 0, states)
+    assert (states["events"].rows, states["events"].newest) == (2, 1767225600.0)
+    new = json.dumps({"id": 3, "at": "2026-01-01T00:00:01.5Z"}).encode()
+    writer.write(block("events", [(0, 2, new)]), 0, states)
+    assert states["events"].newest == 1767225601.5
+    saved(database, states)
+
+
 def test_the_last_record_of_a_key_counts(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, loads())
     writer = Writer(Session(database))
