@@ -45,8 +45,7 @@ def shaping(table: TableSpec, batch: str) -> Shaping:
     parents = sorted({each.path[:depth] for each, _ in fields for depth in range(1, len(each.path))} | {()})
     broken = [(parent, _not_object(parent, fields)) for parent in parents]
     bad = " OR ".join([f"NOT {_OBJECT}", *(test for _, test in broken), *(test for *_, test in misfits)])
-    identity = f"CASE WHEN {IDENTITY} IS NOT NULL THEN hash({IDENTITY}) END AS {IDENTITY}"
-    kept = f"{ROW}, {TIME}, {DEAD}, {VALUE}, {identity}"
+    kept = f"{ROW}, {TIME}, {DEAD}, {VALUE}"
     source = f"""
         FROM (SELECT *, {typed}
               FROM (SELECT {kept}, {_JSON} IS NOT NULL AS {_OBJECT}{", " if texts else ""}{texts}
@@ -61,7 +60,7 @@ def shaping(table: TableSpec, batch: str) -> Shaping:
         ]
     )
     return Shaping(
-        rows=f"SELECT {shown}, {ROW}, {TIME}, {IDENTITY}, {DEAD}, NOT ({bad}) AS {FITS} {source}",
+        rows=f"SELECT {shown}, {ROW}, {DEAD}, NOT ({bad}) AS {FITS} {source}",
         misfits=f"SELECT {ROW}, CASE {reasons} END {source} WHERE {bad}",
     )
 
