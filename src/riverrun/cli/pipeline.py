@@ -148,7 +148,7 @@ def _compiled(
     found = checked_graph(app)
     nowhere = Connection(KafkaSettings(bootstrap_servers=settings.settings.kafka.bootstrap_servers or "127.0.0.1:9092"))
     with _working("Starting Spark"):
-        spark = open_session(found, settings.settings, settings.project, speed=speed)
+        spark = open_session(found, settings.settings, settings.project, speed=speed, only_look=True)
     try:
         return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
     finally:

@@ -29,7 +29,7 @@ from riverrun.streams.compiler import Compilation, compile_app
 from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.handover import Handover, ReplayFolder, before_start
-from riverrun.streams.planner import Plan, plan_streams, slots_for
+from riverrun.streams.planner import Plan, all_in_real_time, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
 from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint, needs_stream
 from riverrun.streams.session import check_alive, start_session
@@ -99,9 +99,13 @@ def _no_streams(app: App) -> str:
     return f"The app {app.name} has no streams. Declare one: {example}, or a function of {source} below @app.stream."
 
 
-def open_session(graph: Graph, settings: Settings, project: Project, *, speed: Speed | None = None) -> "SparkSession":
+def open_session(
+    graph: Graph, settings: Settings, project: Project, *, speed: Speed | None = None, only_look: bool = False
+) -> "SparkSession":
+    """Spark for the streams of a graph; with `only_look` nothing is run on it."""
     slots = slots_for(graph, settings, speed)
-    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots)
+    soon = only_look or all_in_real_time(graph, settings, speed)
+    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots, soon=soon)
 
 
 def slots_of(spark: "SparkSession") -> int:
