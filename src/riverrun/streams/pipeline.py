@@ -29,7 +29,7 @@ from riverrun.streams.compiler import Compilation, compile_app
 from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.handover import Handover, ReplayFolder, before_start
-from riverrun.streams.planner import Plan, all_in_real_time, plan_streams, slots_for
+from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
 from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint, needs_stream
 from riverrun.streams.session import check_alive, start_session
@@ -104,8 +104,7 @@ def open_session(
 ) -> "SparkSession":
     """Spark for the streams of a graph; with `only_look` nothing is run on it."""
     slots = slots_for(graph, settings, speed)
-    soon = only_look or all_in_real_time(graph, settings, speed)
-    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots, soon=soon)
+    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots, brief=only_look)
 
 
 def slots_of(spark: "SparkSession") -> int:

@@ -73,12 +73,6 @@ def slots_for(graph: Graph, settings: Settings, override: Speed | None) -> int:
     return cores() + held
 
 
-def all_in_real_time(graph: Graph, settings: Settings, override: Speed | None) -> bool:
-    """Whether every stream is asked for in real time."""
-    speeds = {asked_speed(graph.app.streams[name].speed, settings, override) for name in graph.order}
-    return speeds == {"real-time"}
-
-
 def plan_streams(
     done: Compilation,
     settings: Settings,

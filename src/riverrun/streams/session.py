@@ -39,8 +39,7 @@ LOCAL_FILES = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
 }
-# Java's second compiler makes code twice as fast and takes a core for the first minute, in which rows come late. Where there
-# are few cores, it is left out of what must be young at once, or is short.
+# Java's second compiler makes code twice as fast and takes a core for the first minute: too much for what is over by then.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 _FEW_CORES = 4
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -83,12 +82,12 @@ def start_session(
     *,
     name: str,
     slots: int = 0,
-    soon: bool = False,
+    brief: bool = False,
     extra: Mapping[str, str] | None = None,
 ) -> "SparkSession":
     """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine.
 
-    `soon` is for what must be quick from the first minute on rather than quickest after it.
+    `brief` is for what is over within a minute: Java compiles less then, where cores are few.
     """
     try:
         from py4j.protocol import Py4JError
@@ -108,7 +107,7 @@ def start_session(
     for each in (folder, folder / "tmp"):
         each.mkdir(parents=True, exist_ok=True)
     ours = _properties(settings, folder, name, slots or cores(), jars)
-    if soon:
+    if brief:
         ours = _joined(ours, compiling_less(ours["spark.master"]))
     quick = archive_options(java, jars, cache, folder) if ours["spark.master"].startswith("local") else []
     properties = _joined(ours, {"spark.driver.extraJavaOptions": " ".join(quick)}, settings.spark.config, extra or {})
@@ -151,7 +150,7 @@ def _joined(*sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def compiling_less(master: str) -> dict[str, str]:
-    """Settings for what must be quick from the first minute on: nothing where there are cores for both."""
+    """Settings for what is over within a minute; none where there are cores for both compilers."""
     few = master.startswith("local") and cores() <= _FEW_CORES
     return {"spark.driver.extraJavaOptions": _ONE_COMPILER} if few else {}
 

@@ -111,7 +111,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int) -> "Iterat
     from riverrun.streams.session import start_session, stop_session
 
     settings = Settings(spark=SparkSettings(driver_memory_mb=1024))
-    session = start_session(settings, tmp_path_factory.mktemp("spark"), name="tests", slots=spark_slots, soon=True)
+    session = start_session(settings, tmp_path_factory.mktemp("spark"), name="tests", slots=spark_slots, brief=True)
     yield session
     stop_session(session)
 
