@@ -6,6 +6,8 @@
 import argparse
 import json
 import random
+import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -16,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 import riverrun as rr
 from riverrun.kafka.admin.admin import Admin
@@ -100,9 +102,9 @@ class Load(threading.Thread):
 def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[str, Any]]]:
     """All committed records of a topic, in order, by partition; what they say which they are is beside their fields."""
     parts = range(len(Admin(connection).topic(topic).partitions))
-    consumer = Consumer(
-        connection.properties({"group.id": "judge", "isolation.level": "read_committed", "enable.partition.eof": True})
-    )
+    consumer = Consumer(connection.properties({
+        "group.id": "judge", "isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "error",
+    }))  # fmt: skip
     found: dict[int, list[dict[str, Any]]] = {}
     try:
         for part in parts:
@@ -111,8 +113,12 @@ def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[st
             while True:
                 message = consumer.poll(30)
                 assert message is not None, "no answer from the broker"
-                if message.error() is not None:
-                    break
+                if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        break
+                    # Whatever else it says, the client tries again by itself; but a place that is gone is the judgement.
+                    assert error.code() != KafkaError._AUTO_OFFSET_RESET, f"{topic}[{part}]: {error}"
+                    continue
                 headers: Any = dict(message.headers() or [])
                 found[part].append(json.loads(message.value() or b"{}") | {"_id": headers.get(IDENTITY)})
     finally:
@@ -187,7 +193,10 @@ def check_rows(readings: list[dict[str, Any]], high: dict[int, list[dict[str, An
     got = {place(row) for rows in high.values() for row in rows}
     wanted = {place(row) for row in readings if row["load_kw"] >= 1}
     missing = wanted - got
-    assert not missing, f"{len(missing)} rows are missing, such as {sorted(missing)[:3]}"
+    found = {part: len(rows) for part, rows in high.items()}
+    assert not missing, (
+        f"{len(missing)} of {len(wanted)} rows are missing, such as {sorted(missing)[:3]}; found: {found}"
+    )
     assert got == wanted, "there are rows that nobody sent"
 
 
@@ -245,8 +254,13 @@ def main() -> None:
     given = parser.parse_args()
     victims = [each for each in VICTIMS if each != "worker" or given.speed != "real-time"]
     plan = crashes(given.seed, given.rounds, victims=victims)
-    with tempfile.TemporaryDirectory(prefix="riverrun-kill-") as folder:
-        done = survive(Path(folder), plan, rate=given.rate, brokers=given.brokers, speed=given.speed)
+    folder = Path(tempfile.mkdtemp(prefix="riverrun-kill-"))
+    try:
+        done = survive(folder, plan, rate=given.rate, brokers=given.brokers, speed=given.speed)
+    except BaseException:
+        print(f"What is left of it is in {folder}", file=sys.stderr)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     kinds = {kind: done.killed.count(kind) for kind in dict.fromkeys(done.killed)}
     print(
         f"{len(done.killed)} kills {kinds} in {done.seconds:.0f} s; {done.readings} readings, {done.rows} rows, "
