@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 LIMITS = Limits(rows=20_000, seconds=10.0)
 # How many figures a number's way consists of.
 POINTS = 24
-# What a question costs is the middle of so many: one that waited for a core says nothing, but when most do, there is none
-# to spare.
+# What a question costs is what the last one took, but not more than the middle of so many: one that waited for a core says
+# nothing; when most do, there is none to spare.
 COSTS = 5
 # Somebody who moves the slider waits for it.
 MOST_WAY_BACK_SECONDS = 0.4
@@ -166,7 +166,7 @@ class Feed:
     @property
     def cost(self) -> float:
         """Seconds that asking takes."""
-        return median(self._seconds) if self._seconds else 0.0
+        return min(self._seconds[-1], median(self._seconds)) if self._seconds else 0.0
 
     @property
     def state(self) -> dict[str, Any]:

@@ -403,7 +403,8 @@ class Hub:
                 await asyncio.sleep(MOST_LOOK_SECONDS)
                 continue
             costs.append(time.monotonic() - began)
-            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, median(costs) / LOOK_SHARE)))
+            cost = min(costs[-1], median(costs))
+            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, cost / LOOK_SHARE)))
             await self._wanted.wait()
 
     def _look(self) -> Scene:
