@@ -42,6 +42,11 @@ LOCAL_FILES = {
 # Java's second compiler makes code twice as fast and takes a core for the first minute: too much for what is over by then.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 _FEW_CORES = 4
+# What a task runs is slow until Java has compiled it, and real-time mode has more tasks than there are cores: among them
+# the two compilers would get a tenth of the machine. Java's priority 4 is one that Linux takes for less than that of the
+# compilers; all threads of Spark's get it (`_compile_first`). Without being root a thread can go down only, never up.
+_COMPILERS_FIRST = "-XX:ThreadPriorityPolicy=1 -XX:JavaPriority4_To_OSPriority=5 -XX:CompilerThreadPriority=0"
+_BELOW_COMPILERS = 4
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _LOG4J = """\
@@ -134,6 +139,7 @@ def _start(
         arguments = f"--properties-file {file} pyspark-shell"
         with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python):
             _launch(context, folder / "spark.out")
+            _compile_first(context)
             return session.builder.getOrCreate()
 
 
@@ -233,6 +239,12 @@ def _launch(context: type, output: Path) -> None:
     context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
+def _compile_first(context: Any) -> None:
+    """All threads that Java starts from here on give way to its compilers, which are there already."""
+    if sys.platform == "linux":
+        context._jvm.java.lang.Thread.currentThread().getThreadGroup().setMaxPriority(_BELOW_COMPILERS)  # noqa: SLF001
+
+
 def _did_not_start(error: Exception, folder: Path) -> SparkUnavailableError:
     output = folder / "spark.out"
     said = output.read_text(errors="replace").splitlines()[-5:] if output.exists() else []
@@ -278,6 +290,8 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     if not settings.spark.master:
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if found["spark.master"].startswith("local"):
+        if sys.platform == "linux":
+            found["spark.driver.extraJavaOptions"] += f" {_COMPILERS_FIRST}"
         # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
