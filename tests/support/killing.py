@@ -134,6 +134,8 @@ class Outcome:
     # At real time: rows that are there again.
     twice: int
     seconds: float
+    # How often the pipeline did not end within a minute when it was asked to.
+    cut_off: int = 0
 
 
 def survive(
@@ -175,7 +177,7 @@ def survive(
             twice = 0
             check_once(run, high)
         rows = sum(map(len, high.values()))
-        return Outcome(run.killed, len(load.acknowledged), rows, twice, time.monotonic() - begun)
+        return Outcome(run.killed, len(load.acknowledged), rows, twice, time.monotonic() - begun, run.cut_off)
 
 
 def place(row: dict[str, Any]) -> tuple[str, int]:
@@ -265,6 +267,7 @@ def main() -> None:
     print(
         f"{len(done.killed)} kills {kinds} in {done.seconds:.0f} s; {done.readings} readings, {done.rows} rows, "
         f"{done.twice} sent again with their identity: all right"
+        f"{f'; asked to end, it did not within a minute {done.cut_off} times' if done.cut_off else ''}"
     )
 
 

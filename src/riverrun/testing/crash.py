@@ -66,6 +66,8 @@ class CrashRun:
     start_seconds: float = 240.0
     # What was killed, in order; a worker only where one came to be killed.
     killed: list[str] = field(default_factory=list)
+    # How often it was asked to end, did not within a minute, and was killed for that.
+    cut_off: int = 0
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
     def __enter__(self) -> Self:
@@ -109,10 +111,7 @@ class CrashRun:
         while not found and victim in ("worker", "alerts") and self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
             found = self._find(victim, pick)
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(found, timeout=30)
+        _end(found)
         if found:
             self.killed.append(victim)
 
@@ -161,7 +160,8 @@ class CrashRun:
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
-            self.kill("tree")
+            self.cut_off += 1
+            _end(self._find("tree", 0.0))
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -229,6 +229,13 @@ def _is_alerts(process: psutil.Process) -> bool:
         return "riverrun" in words and words[words.index("riverrun") :].count("alerts") > 0 and not process.children()
     except psutil.NoSuchProcess:
         return False
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=30)
 
 
 def _one(found: list[psutil.Process], pick: float) -> list[psutil.Process]:
