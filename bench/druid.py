@@ -1,20 +1,23 @@
 """Druid as riverrun's store beside Druid by hand: the same servers, the same topic, a spec as Druid's own pages write it.
 
     python bench/druid.py [--events 500000] [--repeats 3] [--rate 1000] [--seconds 20] [--versions 100000,1000000]
+    python bench/druid.py --only growth [--sizes 1000000,10000000]
 
 Start: from nothing running to the first answer of SQL. Ingest: rows a second between the first tenth and the last row that
 SQL sees, the topic being full before, and what a row costs the indexer in processor time, which says more on a busy machine.
 Freshness: how old a record is when SQL shows it, asked all the time. Upserts: what a question costs over all versions of a
-key, grouped to the newest, beside the same question over the rows as they are.
+key, grouped to the newest, beside the same question over the rows as they are. Growth: ingest, segments and questions as a
+table gets larger.
 """
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,8 +48,8 @@ COLUMNS = (
 SCALARS = ("COUNT(*)", "SUM(load)", "SUM(number)")
 
 
-def row(number: int, keys: int = 1000) -> dict[str, Any]:
-    at = NOON + timedelta(milliseconds=number % 3_600_000)
+def row(number: int, keys: int = 1000, span_ms: int = 3_600_000) -> dict[str, Any]:
+    at = NOON + timedelta(milliseconds=number % span_ms)
     house = number % keys
     return {
         "at": at.isoformat(), "house": f"house-{house}", "street": f"street-{house % 20}", "load": house / 8,
@@ -198,12 +201,57 @@ class Bench:
             print(f"  {what:<36}{statistics.median(taken):>9.0f}   {min(taken):.0f}…{max(taken):.0f}")
         self.end(f"bench.{table.name}")
 
+    def growth(self, sizes: Sequence[int]) -> None:
+        """One table that gets larger: a row a millisecond of event time, of a thousand houses."""
+        topic, name = "growth", "bench.growth"
+        self.admin.create_topic(topic, partitions=2, replicas=0, config={"retention.ms": "-1"})
+        self.store.apply([TableSpec("growth", topic, COLUMNS, time="at")])
+        grouped = (
+            "SELECT street, COUNT(*) AS n, AVG(load) AS mean FROM growth {} GROUP BY street ORDER BY n DESC, street"
+        )
+        minute = """WHERE "at" >= (SELECT MAX("at") FROM growth) - INTERVAL '1' MINUTE"""
+        print(
+            f"\n{'rows':>13}{'rows/s':>10}{'MB on disk':>12}{'segments':>10}{'group-by ms':>13}{'last minute ms':>16}"
+        )
+        before = 0
+        for size in sizes:
+            sender = multiprocessing.get_context("spawn").Process(
+                target=send_more, args=(self.connection.bootstrap_servers, topic, before, size)
+            )
+            begun = time.perf_counter()
+            sender.start()
+            wait(lambda size=size: self.count(name) >= size, 7200)  # type: ignore[misc]
+            took = time.perf_counter() - begun
+            sender.join()
+            segments = (
+                f"SELECT COUNT(*), SUM(\"size\") FROM sys.segments WHERE datasource = '{name}' AND is_published = 1"  # noqa: S608
+            )
+            published, held = self.client.sql(segments, seconds=60).rows[0]
+            asked = [
+                statistics.median(timed(lambda sql=sql: self.store.ask(sql, Limits(seconds=120))) for _ in range(5))
+                for sql in (grouped.format(""), grouped.format(minute))
+            ]
+            print(
+                f"{size:>13,}{(size - before) / took:>10,.0f}{(held or 0) / 1e6:>12,.0f}{published:>10}"
+                f"{asked[0] * 1000:>13,.0f}{asked[1] * 1000:>16,.0f}",
+                flush=True,
+            )
+            before = size
+        self.end(name)
+
     def asked(self, sql: str) -> None:
         """A table by its own name is asked of the store, by Druid's name of Druid."""
         if '"bench.' in sql:
             self.client.sql(sql, seconds=120)
         else:
             self.store.ask(sql, Limits(seconds=120))
+
+
+def send_more(address: str, topic: str, first: int, last: int) -> None:
+    connection = Connection(KafkaSettings(bootstrap_servers=address))
+    with Producer(connection) as producer:
+        values = (json.dumps(row(number, span_ms=10**12)).encode() for number in range(first, last))
+        producer.send_all(topic, values, key=lambda value: json.loads(value)["house"])
 
 
 def wait(condition: Callable[[], bool], seconds: float = 600) -> None:
@@ -222,6 +270,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--versions", default="100000,1000000")
     parser.add_argument("--only", default="ingest,freshness,upserts")
+    parser.add_argument("--sizes", default="1000000,10000000")
     given = parser.parse_args()
     only = given.only.split(",")
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder) / "kafka", KafkaSettings()) as kafka:
@@ -247,6 +296,8 @@ def main() -> None:
                 for versions in map(int, given.versions.split(",")):
                     bench.upserts(versions, 1000)
                     bench.upserts(versions, versions // 10)
+            if "growth" in only:
+                bench.growth([int(each) for each in given.sizes.split(",")])
 
 
 if __name__ == "__main__":

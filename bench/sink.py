@@ -1,10 +1,11 @@
 """Rows written once beside Spark's own sink, which writes them at least once: the same stream and settings, on one Kafka.
 
-    python bench/sink.py [--events 2000000] [--rate 1000] [--seconds 30] [--repeats 2]
+    python bench/sink.py [--events 2000000] [--rate 1000] [--seconds 30] [--repeats 2] [--only throughput,latency] [--here]
 
 Two streams: each house's average by the minute (few rows out), and every reading as it is (as many out as in).
 Throughput: readings by the time of their batches, but for the first, which pays for compiling. Latency: the age of a row as
-a reader gets it (p50, p99). «workers» is how rows are written on a cluster: by the workers that compute them.
+a reader gets it (p50, p99), over `seconds` after half as long to warm up. «workers» is how rows are written on a cluster: by
+the workers that compute them; `--here` leaves it out.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -137,38 +139,51 @@ class Turns:
             end(process)
 
 
+def measure_throughput(turns: Turns, sinks: Sequence[str], repeats: int) -> None:
+    for stream in STREAMS:
+        runs = {sink: lambda stream=stream, sink=sink: turns.throughput(stream, sink) for sink in sinks}
+        report(f"{stream}: readings", alternate(runs, repeats), "thousand/s", against=SINKS[0])
+
+
+def measure_latency(turns: Turns, sinks: Sequence[str], given: argparse.Namespace) -> None:
+    for stream in STREAMS:
+        ages: dict[str, list[list[float]]] = {sink: [] for sink in sinks}
+        for _ in range(given.repeats):
+            for sink in sinks:
+                ages[sink].append(turns.latency(stream, sink, given.rate, given.seconds))
+        for quantile, name in ((0.5, "p50"), (0.99, "p99")):
+            figures = {sink: [each[int(len(each) * quantile)] for each in runs] for sink, runs in ages.items()}
+            report(f"{stream}, {given.rate:,} a second: age of a row, {name}", figures, "ms", against=SINKS[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=2_000_000)
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--only", default="throughput,latency")
+    parser.add_argument("--here", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         stream, sink, address, folder = given.child
         child(stream, sink, address, Path(folder), forever="BENCH_FOREVER" in os.environ)
         return
+    sinks = SINKS[:2] if given.here else SINKS
     root = Path(tempfile.mkdtemp(prefix="riverrun-bench-"))
     with LocalKafka(root / "kafka", KafkaSettings()) as kafka:
         connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
         pipeline().apply(connection)
         turns = Turns(root, Admin(connection))
         for stream in STREAMS:
-            for sink in SINKS:
+            for sink in sinks:
                 turns.admin.create_topic(topic_of(stream, sink), partitions=4, replicas=0, config={})
-        fill(connection, given.events)
-        for stream in STREAMS:
-            runs = {sink: lambda stream=stream, sink=sink: turns.throughput(stream, sink) for sink in SINKS}
-            report(f"{stream}: readings", alternate(runs, given.repeats), "thousand/s", against=SINKS[0])
-        for stream in STREAMS:
-            ages: dict[str, list[list[float]]] = {sink: [] for sink in SINKS}
-            for _ in range(given.repeats):
-                for sink in SINKS:
-                    ages[sink].append(turns.latency(stream, sink, given.rate, given.seconds))
-            for quantile, name in ((0.5, "p50"), (0.99, "p99")):
-                figures = {sink: [each[int(len(each) * quantile)] for each in runs] for sink, runs in ages.items()}
-                report(f"{stream}, {given.rate:,} a second: age of a row, {name}", figures, "ms", against=SINKS[0])
+        if "throughput" in given.only:
+            fill(connection, given.events)
+            measure_throughput(turns, sinks, given.repeats)
+        if "latency" in given.only:
+            measure_latency(turns, sinks, given)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ One Kafka of its own, on this machine, which takes its share of it.
 """
 
 import argparse
+import multiprocessing
 import random
 import shutil
 import statistics
@@ -293,7 +294,10 @@ class Bench:
         for size in sizes:
             with self.store(folder) as store:
                 store.apply([readings(topic)])
-                sender = threading.Thread(target=self._more, args=(topic, before, size))
+                # A process of its own: in ours it would take turns with the store for Python's lock.
+                sender = multiprocessing.get_context("spawn").Process(
+                    target=send_more, args=(self.connection.bootstrap_servers, topic, before, size)
+                )
                 begun = time.perf_counter()
                 sender.start()
                 until(lambda size=size, store=store: store.standing()[0].rows == size)  # type: ignore[misc]
@@ -314,20 +318,23 @@ class Bench:
                 recent = statistics.median(timed(lambda store=store, last=last: store.ask(last)) for _ in range(5))  # type: ignore[misc]
             print(
                 f"{size:>13,}{(size - before) / took:>10,.0f}{with_file / 1e6:>9,.0f}{with_file / size:>7.1f}{opened:>8.2f}"
-                f"{grouped * 1000:>12,.0f}{recent * 1000:>15,.0f}"
+                f"{grouped * 1000:>12,.0f}{recent * 1000:>15,.0f}",
+                flush=True,
             )
             before = size
 
-    def _more(self, topic: str, first: int, last: int) -> None:
-        sender = Producer(self.connection.properties({"linger.ms": 20, "queue.buffering.max.messages": 500_000}))
-        for number in range(first, last):
-            while True:
-                try:
-                    sender.produce(topic, reading(number))
-                    break
-                except BufferError:
-                    sender.poll(0.1)
-        sender.flush()
+
+def send_more(address: str, topic: str, first: int, last: int) -> None:
+    connection = Connection(KafkaSettings(bootstrap_servers=address))
+    sender = Producer(connection.properties({"linger.ms": 20, "queue.buffering.max.messages": 500_000}))
+    for number in range(first, last):
+        while True:
+            try:
+                sender.produce(topic, reading(number))
+                break
+            except BufferError:
+                sender.poll(0.1)
+    sender.flush()
 
 
 def visible(made: Sequence[float], seen: Sequence[tuple[float, int]]) -> list[float]:
