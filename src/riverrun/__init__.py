@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
     from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
     from riverrun.model.connectors.files import folder, tail
+    from riverrun.model.connectors.http import http
     from riverrun.model.connectors.jdbc import jdbc
     from riverrun.model.connectors.mqtt import mqtt
     from riverrun.model.connectors.postgres import postgres

@@ -41,7 +41,8 @@ def page() -> str:
     parts = [
         "# Commands",
         "Made from the commands' own `--help` by `script/docs`. Results go to stdout (`--json` for programs), remarks to "
-        "stderr. Exit code 0: done; 1: it failed; 2: it was asked for wrongly; 130: interrupted.",
+        "stderr. Exit code 0: done; 1: it failed; 2: it was asked for wrongly; 130: interrupted. `verify` has 3 too: it "
+        "cannot be told.",
     ]
     for path, command in all_commands():
         level = "##" if path.count(" ") < 2 else "###"

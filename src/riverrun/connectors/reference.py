@@ -37,9 +37,10 @@ def name_of(connector: type[Source] | type[Sink]) -> str:
 
 def page_of(connector: type[Source] | type[Sink], docs: Path) -> str:
     """The page about a connector: named after its module, or the first that uses it. Empty where there is none."""
-    own = docs / f"{connector.__module__.rpartition('.')[2]}.md"
-    if own.exists():
-        return own.name
+    name = connector.__module__.rpartition(".")[2]
+    for own in (f"{name}.md", f"{name}-ingest.md"):
+        if (docs / own).exists():
+            return own
     used = (f"rr.{name_of(connector)}(", f"riverrun.{name_of(connector)}(")
     pages = sorted(docs.glob("*.md"))
     return next((each.name for each in pages if any(word in each.read_text(encoding="utf-8") for word in used)), "")
