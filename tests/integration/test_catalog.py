@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 import riverrun as rr
-from riverrun.errors import StoreError
+from riverrun.errors import StoreError, TopicNotFoundError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.tail import Tail
+from riverrun.model.state import Place
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.catalog import Catalog, catalog_topic, publish
 from riverrun.testing.pytest_plugin import KafkaUnderTest
@@ -31,6 +34,21 @@ def test_tables_come_change_and_go(kafka: KafkaUnderTest) -> None:
         assert later.refresh() == {"load": wider}
 
 
+def test_one_that_comes_right_after_it_was_not_there_is_seen(kafka: KafkaUnderTest) -> None:
+    """The client remembers for a tenth of a second that there is no such topic."""
+    admin = Admin(kafka.connection)
+    for _ in range(10):
+        topic = f"tail-{secrets.token_hex(4)}"
+        tail = Tail(kafka.connection, topic)
+        with pytest.raises(TopicNotFoundError):
+            tail.read()
+        admin.create_topic(topic, partitions=1, replicas=0, config={})
+        with rr.Producer(kafka.connection) as producer:
+            producer.send(topic, b"1", key="a")
+        assert tail.read() == [(b"a", b"1")]
+        tail.close()
+
+
 def test_one_that_cannot_be_read_is_said_and_the_others_are_followed(kafka: KafkaUnderTest) -> None:
     app = f"catalog{secrets.token_hex(4)}"
     publish(kafka.connection, app, [LOAD])
@@ -48,9 +66,6 @@ def test_one_that_cannot_be_read_is_said_and_the_others_are_followed(kafka: Kafk
 
 
 def test_what_has_not_changed_is_not_published_again(kafka: KafkaUnderTest) -> None:
-    from riverrun.kafka.admin.admin import Admin
-    from riverrun.model.state import Place
-
     app = f"catalog{secrets.token_hex(4)}"
     place = Place(catalog_topic(app), 0)
     publish(kafka.connection, app, [LOAD])

@@ -17,6 +17,7 @@ class Tail:
         self._connection = connection
         self._topic = topic
         self._next = 0
+        self._there = False
         self._consumer: Consumer | None = None
 
     def read(self) -> list[tuple[bytes, bytes | None]]:
@@ -25,11 +26,20 @@ class Tail:
         seconds = float(self._connection.settings.request_timeout_seconds)
         deadline = time.monotonic() + seconds
         try:
+            if not self._there:
+                self._look(consumer, seconds)
             # Asked of the broker: what was acknowledged before this call is below it.
             _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), seconds)
             return self._until(consumer, end, deadline)
         except KafkaException as error:
             raise self._translated(error) from error
+
+    def _look(self, consumer: Consumer, seconds: float) -> None:
+        """See that the topic is there. That it is not, the client remembers for a moment, unless it is asked this way."""
+        error = consumer.list_topics(self._topic, seconds).topics[self._topic].error
+        if error is not None:
+            raise self._translated(error)
+        self._there = True
 
     def _until(self, consumer: Consumer, end: int, deadline: float) -> list[tuple[bytes, bytes | None]]:
         found: list[tuple[bytes, bytes | None]] = []
