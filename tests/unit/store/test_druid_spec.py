@@ -8,6 +8,7 @@ import pytest
 from riverrun.errors import StoreTableError
 from riverrun.model.table import RECORD_TIME, Column, TableSpec
 from riverrun.store.druid.spec import (
+    IDENTITY_INTERCEPTOR,
     INTERCEPTOR,
     Declared,
     Reading,
@@ -74,7 +75,17 @@ def test_other_times_become_milliseconds() -> None:
     transforms = {each["name"]: each["expression"] for each in data_schema(ALL)["transformSpec"]["transforms"]}
     assert transforms["seen"] == 'timestamp_parse("seen")'
     assert transforms["minute_end"] == 'timestamp_parse("minute_end")'
-    assert set(transforms) == {"seen", "minute_end", "__id"}
+    assert set(transforms) == {"seen", "minute_end"}
+
+
+def test_the_identity_is_a_header_where_that_can_be_had_and_else_an_expression() -> None:
+    here = spec_of(ALL)
+    assert here["ioConfig"]["consumerProperties"]["interceptor.classes"] == IDENTITY_INTERCEPTOR
+    assert here["ioConfig"]["inputFormat"]["headerColumnPrefix"] == "__"
+    elsewhere = spec_of(ALL, "time")
+    assert "interceptor.classes" not in elsewhere["ioConfig"]["consumerProperties"]
+    transforms = {each["name"]: each["expression"] for each in elsewhere["dataSchema"]["transformSpec"]["transforms"]}
+    assert transforms["__id"] == 'parse_long(right("__riverrun-id", 15), 16)'
 
 
 def test_values_are_found_by_their_paths() -> None:
@@ -143,6 +154,7 @@ def test_a_roll_up_makes_metrics_and_needs_no_identity() -> None:
     names = [each["name"] for each in schema["dimensionsSpec"]["dimensions"]]
     assert "load" not in names
     assert "__id" not in names
+    assert "interceptor.classes" not in spec_of(table)["ioConfig"]["consumerProperties"]
 
 
 def test_text_cannot_be_summed() -> None:

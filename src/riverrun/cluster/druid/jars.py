@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun.artifacts import Progress, cache_folder, fetch
-from riverrun.cluster.druid.offset_header import offset_header_jar
+from riverrun.cluster.druid.record_headers import record_headers_jar
 from riverrun.cluster.jvm import Runtime
 from riverrun.config import Settings
 from riverrun.errors import CacheError, ClusterError
@@ -40,8 +40,8 @@ class DruidRuntime:
             for name, server_set in EXTENSION_SETS.items()
         }
         cache = cache_folder(settings.artifacts)
-        # Beside Kafka's client, so that the client finds it.
-        jars[KAFKA_EXTENSION].append(offset_header_jar(cache / "druid-offset-header"))
+        # Beside Kafka's client, so that the client finds them.
+        jars[KAFKA_EXTENSION].append(record_headers_jar(cache / "druid-record-headers"))
         return cls(runtime, extension_folder(jars, cache))
 
     @property

@@ -15,19 +15,18 @@ from typing import Any, Literal
 from riverrun.errors import StoreTableError
 from riverrun.model.table import Column, TableSpec, table_from
 
-# Where a row's version comes from. offset: its place in the topic, which cluster/druid/offset_header.py puts beside the
+# Where a row's version comes from. offset: its place in the topic, which cluster/druid/record_headers.py puts beside the
 # record: strict. time: the record's own, in milliseconds; records of a key in one millisecond are equal.
 VersionSource = Literal["offset", "time"]
 
 VERSION, IDENTITY = "__version", "__id"
 # Under this key of its context a supervisor spec says which table it is for.
 CONTEXT = "riverrun"
-# The consumer interceptor, and the header it adds: offset * 65536 + partition, as decimal text.
-INTERCEPTOR = "riverrun.OffsetHeader"
-POSITION_HEADER = "version"
-POSITION_SHIFT = 16
-# Headers come as columns with this before their name: so that header is the column `__version` without more work.
-_HEADER_PREFIX = "__"
+# The consumer interceptors, and the headers they add, as decimal text: the record's place, offset * 65536 + partition; and
+# its identity. (An attached Druid that has the first has the second: they are in one jar.)
+INTERCEPTOR, IDENTITY_INTERCEPTOR = "riverrun.OffsetHeader", "riverrun.IdentityHeader"
+# Headers come as columns with this before their name: so these are the columns `__version` and `__id` without more work.
+HEADER_PREFIX = "__"
 _IDENTITY_HEADER = "riverrun-id"
 _RECORDED = "__recorded"
 
@@ -108,7 +107,7 @@ def supervisor_spec(declared: Declared, reading: Reading) -> dict[str, Any]:
             "ioConfig": {
                 "topic": table.topic,
                 "inputFormat": _input_format(table, declared.version),
-                "consumerProperties": _consumer(reading, declared.version),
+                "consumerProperties": _consumer(table, reading, declared.version),
                 "taskCount": 1,
                 "replicas": 1,
                 "taskDuration": f"PT{reading.task_seconds}S",
@@ -124,6 +123,11 @@ def supervisor_spec(declared: Declared, reading: Reading) -> dict[str, Any]:
                 # A segment is made of all that was put on disk since the task began, column by column, each with a buffer of
                 # 64 kB outside the heap: so many at a time.
                 "maxColumnsToMerge": 200,
+                # What a task puts on disk until it publishes is read once more and thrown away: not worth packing.
+                "indexSpecForIntermediatePersists": {
+                    "dimensionCompression": "uncompressed",
+                    "metricCompression": "none",
+                },
                 "offsetFetchPeriod": "PT5S",
                 "httpTimeout": "PT10S",
                 "shutdownTimeout": "PT10S",
@@ -226,16 +230,11 @@ def _transforms(table: TableSpec, version: VersionSource) -> list[dict[str, Any]
         for each in table.columns
         if each.type == "timestamp" and each.name != table.time
     ]
-    if not table.upserts and not table.rollup:
-        found.append(_expression(IDENTITY, _identity(version)))
+    if version == "time" and not table.upserts and not table.rollup:
+        # The lower 60 bits of what the writer says: text would be kept in memory, one for each row.
+        said = f"parse_long(right({_quoted(HEADER_PREFIX + _IDENTITY_HEADER)}, 15), 16)"
+        found.append(_expression(IDENTITY, said))
     return found
-
-
-def _identity(version: VersionSource) -> str:
-    """The lower 60 bits of the header's number: text would be kept in memory, one for each row. A record without the
-    header is itself: its place, below zero."""
-    said = f"parse_long(right({_quoted(_HEADER_PREFIX + _IDENTITY_HEADER)}, 15), 16)"
-    return f"nvl({said}, -1 - parse_long({_quoted(VERSION)}))" if version == "offset" else said
 
 
 def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:
@@ -248,7 +247,7 @@ def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:
     }
     # By time alone no header is read: one of that name would be taken for the version.
     if version == "offset" if table.upserts else not table.rollup:
-        found |= {"headerFormat": {"type": "string"}, "headerColumnPrefix": _HEADER_PREFIX}
+        found |= {"headerFormat": {"type": "string"}, "headerColumnPrefix": HEADER_PREFIX}
     return found
 
 
@@ -262,12 +261,13 @@ def _field(column: Column) -> dict[str, Any]:
     return {"type": "tree", "name": column.name, "nodes": list(column.path)}
 
 
-def _consumer(reading: Reading, version: VersionSource) -> dict[str, str]:
+def _consumer(table: TableSpec, reading: Reading, version: VersionSource) -> dict[str, str]:
     found = {**reading.consumer, "isolation.level": "read_committed"}
-    if version == "offset":
-        given = [each for each in found.get("interceptor.classes", "").split(",") if each and each != INTERCEPTOR]
-        found["interceptor.classes"] = ",".join([*given, INTERCEPTOR])
-    return found
+    named = found.pop("interceptor.classes", "").split(",")
+    chosen = [each for each in named if each and each not in (INTERCEPTOR, IDENTITY_INTERCEPTOR)]
+    if version == "offset" and not table.rollup:
+        chosen.append(INTERCEPTOR if table.upserts else IDENTITY_INTERCEPTOR)
+    return found | ({"interceptor.classes": ",".join(chosen)} if chosen else {})
 
 
 def _expression(name: str, expression: str) -> dict[str, Any]:
