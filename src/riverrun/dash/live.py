@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import cached_property, partial
-from statistics import median
 from typing import Any, TypeVar
 
 import msgspec
@@ -403,8 +402,8 @@ class Hub:
                 await asyncio.sleep(MOST_LOOK_SECONDS)
                 continue
             costs.append(time.monotonic() - began)
-            cost = min(costs[-1], median(costs))
-            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, cost / LOOK_SHARE)))
+            # The least of the last few: the others waited for a core as well, and a look is cheap.
+            await asyncio.sleep(min(MOST_LOOK_SECONDS, max(LOOK_SECONDS, min(costs) / LOOK_SHARE)))
             await self._wanted.wait()
 
     def _look(self) -> Scene:
