@@ -1,5 +1,6 @@
 """Options of our own suite."""
 
+import os
 import random
 import signal
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # The first test that uses Druid starts it.
 DRUID_TEST_SECONDS = 480
+BRIEF_EVENTS = 100_000
 DRUID_FILES = ("tests/integration/test_druid_",)
 
 # A shell that starts us in the background makes us ignore Ctrl-C, and our children inherit that; tests send it to them.
@@ -27,6 +29,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def spark_slots() -> int:
     """Enough for a real-time stream or two, whatever the machine has."""
     return 24
+
+
+@pytest.fixture(scope="session")
+def spark_brief() -> bool:
+    """With a million events (RIVERRUN_TEST_EVENTS) Java's second compiler is worth its time."""
+    return int(os.environ.get("RIVERRUN_TEST_EVENTS", "0")) <= BRIEF_EVENTS
 
 
 @pytest.fixture(scope="session")

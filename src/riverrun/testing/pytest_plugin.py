@@ -105,13 +105,21 @@ def spark_slots() -> int:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int) -> "Iterator[SparkSession]":
+def spark_brief() -> bool:
+    """Whether Java compiles less for `spark`, where cores are few: right for tests of some thousand records, not of a
+    million. Tests of that kind define their own."""
+    return True
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int, spark_brief: bool) -> "Iterator[SparkSession]":
     """One Spark session for all tests of a run, set up as riverrun sets it up, with a small heap."""
     from riverrun.config import Settings, SparkSettings
     from riverrun.streams.session import start_session, stop_session
 
     settings = Settings(spark=SparkSettings(driver_memory_mb=1024))
-    session = start_session(settings, tmp_path_factory.mktemp("spark"), name="tests", slots=spark_slots, brief=True)
+    folder = tmp_path_factory.mktemp("spark")
+    session = start_session(settings, folder, name="tests", slots=spark_slots, brief=spark_brief)
     yield session
     stop_session(session)
 
