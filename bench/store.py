@@ -80,13 +80,13 @@ def arrow(first: int, rows: int) -> pa.Table:
     })  # fmt: skip
 
 
-def fill(connection: Connection, topic: str, rows: int) -> None:
+def fill(connection: Connection, topic: str, last: int, first: int = 0) -> None:
     sender = Producer(
         connection.properties({"linger.ms": 20, "queue.buffering.max.messages": 500_000, "compression.type": "lz4"})
     )
-    for number in range(rows):
-        if number and number % 2_000_000 == 0:
-            print(f"  {number:,} of {rows:,} sent", file=sys.stderr)
+    for number in range(first, last):
+        if number > first and number % 10_000_000 == 0:
+            print(f"  {number:,} of {last:,} sent", file=sys.stderr)
         while True:
             try:
                 sender.produce(topic, reading(number))
@@ -94,6 +94,11 @@ def fill(connection: Connection, topic: str, rows: int) -> None:
             except BufferError:
                 sender.poll(0.1)
     sender.flush()
+
+
+def send_more(address: str, topic: str, first: int, last: int) -> None:
+    """For a process of its own."""
+    fill(Connection(KafkaSettings(bootstrap_servers=address)), topic, last, first)
 
 
 def until(condition: Callable[[], bool], seconds: float = 3600) -> None:
@@ -322,19 +327,6 @@ class Bench:
                 flush=True,
             )
             before = size
-
-
-def send_more(address: str, topic: str, first: int, last: int) -> None:
-    connection = Connection(KafkaSettings(bootstrap_servers=address))
-    sender = Producer(connection.properties({"linger.ms": 20, "queue.buffering.max.messages": 500_000}))
-    for number in range(first, last):
-        while True:
-            try:
-                sender.produce(topic, reading(number))
-                break
-            except BufferError:
-                sender.poll(0.1)
-    sender.flush()
 
 
 def visible(made: Sequence[float], seen: Sequence[tuple[float, int]]) -> list[float]:
