@@ -226,7 +226,8 @@ class Bench:
             segments = (
                 f"SELECT COUNT(*), SUM(\"size\") FROM sys.segments WHERE datasource = '{name}' AND is_published = 1"  # noqa: S608
             )
-            published, held = self.client.sql(segments, seconds=60).rows[0]
+            # No row at all where nothing is published yet.
+            published, held = next(iter(self.client.sql(segments, seconds=60).rows), (0, 0))
             asked = [
                 statistics.median(timed(lambda sql=sql: self.store.ask(sql, Limits(seconds=120))) for _ in range(5))
                 for sql in (grouped.format(""), grouped.format(minute))
