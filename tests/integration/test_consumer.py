@@ -5,11 +5,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_INVALID, KafkaError, Producer
 
 import riverrun as rr
 from riverrun.errors import (
@@ -331,6 +332,34 @@ def test_seeking_to_a_time(bench: Bench) -> None:
         assert [record.value for record in consumer] == [1, 2]
         consumer.seek_to_time(begin + timedelta(minutes=5))
         assert list(consumer) == []
+
+
+def test_a_seek_holds_though_the_group_is_told_later_that_it_has_no_offset(bench: Bench) -> None:
+    bench.fill(3)
+    with bench.consumer() as consumer:
+        consumer.seek(0, 1)
+        # The client asks for the group's offset as it gets a partition. On a busy machine the answer takes until now.
+        consumer._reading._event(_Told(bench.place()))  # type: ignore[arg-type]
+        assert [record.value for record in consumer] == [1, 2]
+
+
+@dataclass
+class _Told:
+    """What the client says of a partition of which the group has no offset."""
+
+    place: Place
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+    def topic(self) -> str:
+        return self.place.topic
+
+    def partition(self) -> int:
+        return self.place.partition
+
+    def offset(self) -> int:
+        return OFFSET_INVALID
 
 
 def test_a_new_group_starts_where_it_is_told(bench: Bench) -> None:

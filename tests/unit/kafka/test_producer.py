@@ -480,8 +480,12 @@ def test_a_forked_child_cannot_use_its_parents_producer() -> None:
     code = """
 import gc
 from test_producer import *
-p = lonely()
+p = lonely(properties={"reconnect.backoff.ms": 10_000, "reconnect.backoff.max.ms": 10_000})
 delivery = p.send_soon(ORDERS, EVENT)
+# The C library's resolver has a lock that a fork copies as it is; if a thread of the client has it, no name is resolved in
+# the child, ever. So not while the parent connects.
+while p._core.client._last_error is None:
+    p._core.client.turn()
 child = os.fork()
 if child == 0:
     for use in (lambda: p.send(ORDERS, EVENT), lambda: p.send_soon(ORDERS, EVENT), lambda: p.send_all(ORDERS, [EVENT])):

@@ -339,7 +339,7 @@ class Consumer(Generic[V]):
         unknown = [place for place in places if place not in done]
         done |= self._reading.committed(unknown) if self.group else {}
         unknown = [place for place in places if place not in done]
-        done |= self._reading.lookup.offsets_at(unknown, self._start)
+        done |= self._reading.lookup.offsets_at(unknown, self.options.first)
         ends = self._reading.lookup.offsets_at(places, OFFSET_END)
         return {place: max(0, ends[place] - done[place]) for place in places}
 
@@ -441,11 +441,6 @@ class Consumer(Generic[V]):
                     group=self.group,
                 )
             self._hand.put(self._reading.fetch(_FETCH, _TURN_SECONDS))
-
-    @property
-    def _start(self) -> datetime | int:
-        start = self.options.start
-        return start if isinstance(start, datetime) else OFFSET_BEGINNING if start == "earliest" else OFFSET_END
 
     @property
     def _finished(self) -> bool:

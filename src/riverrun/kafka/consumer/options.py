@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypedDict, get_args
 
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
+
 from riverrun.errors import OffsetGoneError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.model.state import Place
@@ -189,6 +191,13 @@ class ConsumerOptions:
     @property
     def waits_for_commit(self) -> bool:
         return self.commit in ("batch", "record") if self.commit_wait is None else self.commit_wait
+
+    @property
+    def first(self) -> datetime | int:
+        """Where a group begins that has no offset yet, as `Lookup.offsets_at` takes it."""
+        if isinstance(self.start, datetime):
+            return self.start
+        return OFFSET_BEGINNING if self.start == "earliest" else OFFSET_END
 
     @property
     def pins_start(self) -> bool:

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Consumer, KafkaException, Message
@@ -134,9 +133,7 @@ class Subscription:
     def _beginnings(self, places: list[Place]) -> dict[Place, int]:
         if self.choice.group:
             return dict.fromkeys(places, OFFSET_STORED)
-        if isinstance(self.options.start, datetime):
-            return self.lookup.offsets_at(places, self.options.start)
-        return dict.fromkeys(places, OFFSET_BEGINNING if self.options.start == "earliest" else OFFSET_END)
+        return self.lookup.offsets_at(places, self.options.first)
 
     def _subscribe(self, topics: list[str]) -> None:
         self._topics = topics
@@ -262,7 +259,9 @@ class Subscription:
         elif code in _RESET:
             if place in self.owned:
                 if offset is None or offset < 0:
-                    self._new.add(place)
+                    # Unless a seek came first: the group's offset was asked for before it, and the answer came after it.
+                    if place not in self.positions:
+                        self._new.add(place)
                 else:
                     self._out_of_range[place] = offset
         elif code == ClientError._MAX_POLL_EXCEEDED:
@@ -443,11 +442,8 @@ class Subscription:
             self.options.on_gone(error)
 
     def _begin_new(self, places: set[Place]) -> None:
-        start = self.options.start
-        if start == "earliest":
-            self.move(dict.fromkeys(places, OFFSET_BEGINNING))
-            return
-        offsets = self.lookup.offsets_at(places, start if isinstance(start, datetime) else OFFSET_END)
+        # The offset itself, not «the oldest»: that the client looks up on its own, and goes there even after a seek.
+        offsets = self.lookup.offsets_at(places, self.options.first)
         self.move(offsets)
         if self.options.pins_start:
             for place, offset in offsets.items():

@@ -139,7 +139,7 @@ class Client:
             self.produce = self._refuse
             self._refusal = (
                 "This producer was made before the process forked, and its threads are in the parent",
-                "Make a producer in the child, after the fork",
+                'Make one in the child, and start that with multiprocessing\'s "spawn", or before there is a producer here',
             )
 
     def _on_error(self, error: ClientError) -> None:
