@@ -9,6 +9,8 @@ QUERIES: dict[str, str] = {
     "latest of the latest": "select house, load from loads where minute = latest order by load desc",
     "everything updated": "select * from loads order by minute, house",
     "everything appended": "select * from events order by id limit 50",
+    "latest spelt out": "select sum(load) as load from loads where minute = (select max(minute) from loads)",
+    "latest spelt out, of nothing": "select (select max(minute) from nothing) is null as none, count(*) as n from loads",
     "latest of nothing": "select sum(load) as load, count(*) as n from nothing where minute = latest",
     "latest rows of nothing": "select house, load from nothing where minute = latest order by load desc",
     "recent rows of nothing": "select minute, load from nothing where minute > latest - interval '1 minute' order by 1",

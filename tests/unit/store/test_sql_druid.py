@@ -111,6 +111,34 @@ def test_latest_can_be_asked_first_so_that_segments_are_skipped() -> None:
     assert made.given([None]).endswith("TIME_SHIFT(TIMESTAMP '1970-01-01 00:00:00.000', 'PT1H', -1)")
 
 
+@pytest.mark.parametrize(
+    ("newest", "first"),
+    [
+        ("select max(minute) from house_load", True),
+        ("select max(MINUTE) as m from House_Load", True),
+        ("select max(h.minute) from house_load as h", True),
+        # Other than the newest time there is in a table.
+        ("select max(minute) from house_load where load_kw > 1", False),
+        ("select max(minute) from house_load limit 1", False),
+        ("select min(minute) from house_load", False),
+        ("select max(minute) + interval '1 minute' from house_load", False),
+        ("with house_load as (select * from house_load where load_kw > 1) select max(minute) from house_load", False),
+    ],
+)
+def test_latest_spelt_out_is_asked_first_too(newest: str, first: bool) -> None:
+    made = druid(f"select sum(load_kw) from house_load where minute > ({newest}) - interval '1 hour'")
+    assert len(made.latest) == first
+    if first:
+        assert made.latest[0].sql.startswith('SELECT MAX("house_load"."minute") AS "latest" FROM (SELECT "__time"')
+        assert "TIMESTAMP '2026-01-01 00:09:00.000', 'PT1H'" in made.given(["2026-01-01T00:09:00.000Z"])
+
+
+def test_latest_spelt_out_is_null_where_there_is_none() -> None:
+    made = druid("select (select max(minute) from house_load) as newest")
+    assert made.given(["2026-01-01T00:09:00.000Z"]) == "SELECT TIMESTAMP '2026-01-01 00:09:00.000' AS \"newest\""
+    assert "SELECT MAX(" in made.given([None])
+
+
 def test_latest_of_a_value_is_that_of_the_newest_versions() -> None:
     made = druid("select house_id from house_load where load_kw = latest")
     assert "LATEST_BY" in made.latest[0].sql

@@ -36,6 +36,8 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
     ("select count(*) from house_load l join houses h using (house_id) where l.minute = latest and street = 'Main'", [(2,)]),
     ("with m as (select minute, sum(load_kw) s from house_load group by 1) select s from m where minute = latest", [(42.0,)]),
     ("select count(*) from readings where day = latest", [(1,)]),
+    ("select sum(load_kw) from house_load where minute = (select max(minute) from house_load)", [(42.0,)]),
+    ("select count(*) from house_load l where l.minute > (select max(o.minute) from house_load o) - interval '2 minutes'", [(6,)]),
     # What panels ask: numbers, lines, leaderboards, shares.
     ("select minute, street, sum(load_kw) as load_kw from house_load join houses using (house_id) "
      "group by minute, street order by minute desc, street limit 2", [(at(9), "Main", 27.5), (at(9), "Oak", 14.5)]),

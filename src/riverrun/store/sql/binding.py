@@ -19,6 +19,7 @@ from riverrun.store.sql.series import row_count
 from riverrun.store.sql.trees import (
     call,
     column,
+    has_only,
     is_whole,
     kind_of,
     listed,
@@ -54,6 +55,8 @@ class Newest:
     node: exp.Expr
     table: TableSpec | None
     kind: str
+    # The question has the subquery itself, anywhere. Where there is no newest value, it stays.
+    spelt: bool = False
 
 
 @dataclass
@@ -79,7 +82,7 @@ class _Binder:
         self.latest: list[Newest] = []
         self._tables = {name.lower(): spec for name, spec in tables.items()}
         self._sources: list[Source] = []
-        self._expressions = Expressions(self._subquery, self._newest)
+        self._expressions = Expressions(self._subquery, self._newest, self._spelt)
         # The names of WITH around the place that is bound now.
         self._names: dict[str, Columns] = {}
 
@@ -482,6 +485,29 @@ class _Binder:
             )
         for word in words:
             word.replace(self._newest_of(source, found.name, kind_of(found)))
+
+    def _spelt(self, node: exp.Expr) -> exp.Expr | None:
+        """`(select max(minute) from house_load)`: the newest time of a table, which is `latest` spelt out."""
+        select = node.this
+        if not isinstance(select, exp.Select) or not has_only(select, "expressions", "from_"):
+            return None
+        table = select.args["from_"].this if select.args.get("from_") else None
+        largest = select.expressions[0].unalias()
+        is_max = isinstance(largest, exp.Anonymous) and largest.name.lower() == "max" and len(largest.expressions) == 1
+        named = largest.expressions[0] if is_max else None
+        if len(select.expressions) > 1 or not isinstance(table, exp.Table) or not isinstance(named, exp.Column):
+            return None
+        if not has_only(table, "this", "alias") or (named.table or table.alias_or_name) != table.alias_or_name:
+            return None
+        spec = None if table.name.lower() in self._names else self._tables.get(table.name.lower())
+        if spec is None:
+            return None
+        kind = {each.name.lower(): each.type for each in spec.columns}.get(named.name.lower(), "")
+        if kind not in ("timestamp", "date"):
+            return None
+        made = self._newest_of(_source(spec.name, [], spec), named.name, kind)
+        self.latest[-1].spelt = True
+        return made
 
     def _newest_of(self, source: Source, name: str, kind: str) -> exp.Expr:
         if source.table is not None:

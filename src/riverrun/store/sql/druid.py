@@ -76,8 +76,9 @@ def translated(bound: Bound, datasource: Callable[[TableSpec], str | Kept]) -> T
         filled = before.copy()
         for node in list(filled.find_all(exp.Subquery)):
             at = node.meta.get("latest", -1)
-            if at in asked:
-                node.replace(literal(values[asked.index(at)], bound.latest[at].kind))
+            value = values[asked.index(at)] if at in asked else None
+            if at in asked and (value is not None or not bound.latest[at].spelt):
+                node.replace(literal(value, bound.latest[at].kind))
         return written(_Translator(bound.reads, datasource).whole(filled, bound.outputs), "druid")
 
     newest = [_Translator(bound.reads, datasource).visit(bound.latest[at].node.this.copy()) for at in asked]

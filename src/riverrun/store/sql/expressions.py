@@ -33,6 +33,7 @@ Bind = Callable[[exp.Expr, Scope], exp.Expr]
 # Binds a subquery in place; gives the types of its columns.
 Subquery = Callable[[exp.Expr, Scope], list[str]]
 Latest = Callable[[exp.Expr, Scope], None]
+Spelt = Callable[[exp.Expr], exp.Expr | None]
 _TYPES = {
     exp.DType.TEXT: "text", exp.DType.VARCHAR: "text", exp.DType.CHAR: "text",
     exp.DType.BOOLEAN: "boolean",
@@ -55,9 +56,10 @@ _PATH = re.compile(r"\$(\.[A-Za-z_]\w*|\[\d+\])*")
 class Expressions:
     """Binds expressions in place: `bind` gives the node to put where the old one was, with its type."""
 
-    def __init__(self, subquery: Subquery, latest: Latest) -> None:
+    def __init__(self, subquery: Subquery, latest: Latest, spelt: Spelt) -> None:
         self._subquery = subquery
         self._latest = latest
+        self._spelt = spelt
         self._known: dict[type[exp.Expr], Bind] = {
             exp.Literal: self._literal,
             exp.Boolean: lambda node, _: with_kind(node, "boolean"),
@@ -486,6 +488,8 @@ class Expressions:
         if "latest" in node.meta:
             # We made it, and it is bound.
             return node
+        if (newest := self._spelt(node)) is not None:
+            return newest
         given = self._subquery(node.this, scope)
         if len(given) != 1:
             raise QueryError(

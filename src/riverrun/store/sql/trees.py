@@ -1,6 +1,6 @@
 """Small helpers for the trees of questions: making nodes, what is known of them, what may be in them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sqlglot import ErrorLevel, exp
 
@@ -70,9 +70,17 @@ def place_of(node: exp.Expr) -> str:
 
 def only(node: exp.Expr, *names: str) -> None:
     """Refuse a node that has more than these parts: what is not known is not allowed."""
-    for name, value in node.args.items():
-        if name not in names and value not in (None, False, [], ""):
-            raise refused(node, name.strip("_"))
+    for name in _others(node, names):
+        raise refused(node, name.strip("_"))
+
+
+def has_only(node: exp.Expr, *names: str) -> bool:
+    """Whether a node has no more than these parts."""
+    return not any(_others(node, names))
+
+
+def _others(node: exp.Expr, names: Collection[str]) -> Iterator[str]:
+    return (name for name, value in node.args.items() if name not in names and value not in (None, False, [], ""))
 
 
 def refused(node: exp.Expr, what: str = "") -> QueryRefusedError:
