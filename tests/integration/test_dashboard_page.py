@@ -102,6 +102,7 @@ def test_a_click_on_a_street_shows_its_houses(page: Page, city: City) -> None:
     houses = [f"house-{house:04}" for house in range(24) if city.street_of(house) == "Elm Street"]
     expect(value(page, "houses")).to_have_text(str(len(houses)))
     expect(tile(page, "houses-of-street").locator(".legend-name")).to_have_count(len(houses))
+    expect(tile(page, "readings-of-street").locator("th")).to_have_text(["minute", "house id", "load kw"])
     expect(tile(page, "highest-houses").locator(".entry")).to_have_count(len(houses))
     # The tile that was clicked keeps all streets, and marks the one.
     expect(tile(page, "load-by-street").locator('[aria-pressed="true"]')).to_contain_text("Elm Street")

@@ -10,6 +10,14 @@ function formatter(options) {
 
 const BIG = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
 
+// How many decimals a number needs, by its size.
+export function places(value) {
+  const number = Number(value);
+  const size = Math.abs(number);
+  if (!Number.isFinite(number) || Number.isInteger(number)) return 0;
+  return size >= 1000 ? 0 : size >= 100 ? 1 : size >= 0.1 ? 2 : 4;
+}
+
 // A number that fits a tile: few digits, and the same number of them from one update to the next.
 export function figure(value, decimals = -1, short = true) {
   if (value === null || value === undefined || value === "") return "–";
@@ -23,8 +31,7 @@ export function figure(value, decimals = -1, short = true) {
       if (size >= unit) return formatter({ minimumFractionDigits: 2, maximumFractionDigits: 2 }).format(number / unit) + " " + sign;
     }
   }
-  let digits = decimals;
-  if (digits < 0) digits = Number.isInteger(number) ? 0 : size >= 1000 ? 0 : size >= 100 ? 1 : size >= 0.1 || size === 0 ? 2 : 4;
+  const digits = decimals < 0 ? places(number) : decimals;
   return formatter({ minimumFractionDigits: digits, maximumFractionDigits: digits }).format(number);
 }
 

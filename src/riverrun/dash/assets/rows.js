@@ -1,7 +1,7 @@
 // Rows as a table: a tile of its own, and what every chart is for those who would rather read it.
 import { el, setText } from "./dom.js";
 import { level } from "./colors.js";
-import { cell, label } from "./format.js";
+import { cell, label, places } from "./format.js";
 
 const MOST = 500;
 
@@ -21,7 +21,7 @@ export class RowsTile {
     const shape = JSON.stringify([state.columns, this.page.filters.size]);
     if (shape !== this.shape) {
       this.shape = shape;
-      this.head.replaceChildren(el("tr", {}, ...state.columns.map(({ name, type }) => el("th", { scope: "col", "data-type": type }, name))));
+      this.head.replaceChildren(el("tr", {}, ...state.columns.map(({ name, type }) => el("th", { scope: "col", "data-type": type, title: name }, name.replaceAll("_", " ")))));
       this.body.replaceChildren();
     }
     // A chart's rows go from old to new; a reader wants the newest first.
@@ -30,6 +30,10 @@ export class RowsTile {
     const rows = all.slice(0, MOST);
     const times = state.columns.findIndex(({ type }) => type === "time");
     const besides = times >= 0 ? rows.reduce((most, row) => Math.max(most, row[times] ?? 0), 0) : undefined;
+    // As many decimals for all numbers of a column, so that they can be compared down it.
+    this.decimals = state.columns.map(({ type }, at) => (type !== "number" ? -1
+      : state.y.includes(at) && this.tile.decimals >= 0 ? this.tile.decimals
+      : rows.reduce((most, row) => Math.max(most, places(row[at])), 0)));
     while (this.body.rows.length > rows.length) this.body.lastElementChild.remove();
     rows.forEach((row, at) => {
       const line = this.body.rows[at] ?? this.body.appendChild(el("tr", {}, ...state.columns.map(({ type }) => el("td", { "data-type": type }))));
@@ -41,8 +45,7 @@ export class RowsTile {
 
   cell(box, value, number, state, besides) {
     const { type } = state.columns[number];
-    const decimals = state.y.includes(number) ? this.tile.decimals : -1;
-    const text = cell(value, type, decimals, besides);
+    const text = cell(value, type, this.decimals[number], besides);
     if (state.y.includes(number)) box.dataset.level = level(value, this.tile.thresholds);
     if (number !== state.by || !this.tile.by) return setText(box, text);
     const button = box.firstElementChild ?? box.appendChild(el("button", { type: "button", class: "cell" }));

@@ -90,13 +90,14 @@ export class SeriesTile {
     const zero = this.tile.kind !== "line" && this.tile.kind !== "candle";
     return {
       ...size,
-      padding: [8, 10, 0, 0],
+      padding: [8, 24, 0, 0],
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
       focus: { alpha: 0.25 },
       scales: { x: { time: this.type === "time", range: (_, low, high) => this.along(low, high) }, y: { range: (_, low, high) => bounds(low, high, zero) } },
       axes: [
-        { ...axis, size: 2 * parseFloat(font()), gap: 6, space: 64, grid: { show: false }, values: (plot, splits) => this.timeLabels(splits) },
+        { ...axis, size: 2 * parseFloat(font()), gap: 6, space: 64, grid: { show: false }, values: (plot, splits) => this.timeLabels(splits),
+          ...(this.type === "time" ? {} : { incrs: () => (this.times.every(Number.isInteger) ? WHOLE : STEPS) }) },
         { ...axis, size: (plot, values) => widest(values), gap: 6, space: 36, values: (plot, splits) => tickLabels(splits) },
       ],
       bands: this.tile.kind === "area" ? lines.slice(1).map((_, at) => ({ series: [at + 2, at + 1] })) : [],
@@ -113,7 +114,7 @@ export class SeriesTile {
   }
 
   timeLabels(splits) {
-    if (this.type !== "time") return splits.map((at) => figure(at));
+    if (this.type !== "time") return tickLabels(splits);
     const seconds = splits.length > 1 && splits[1] - splits[0] < 60;
     let before = "";
     return splits.map((at) => {
@@ -245,6 +246,10 @@ function bounds(low, high, zero) {
   const base = low >= 0 && (zero || low < high * 0.6) ? 0 : low - (high - low) * 0.08;
   return [base, high + (high - base) * 0.08];
 }
+
+// Between two labels of numbers; there is no over 7.5 where all are whole.
+const STEPS = Array.from({ length: 19 }, (_, at) => [1, 2, 2.5, 5].map((first) => first * 10 ** (at - 6))).flat();
+const WHOLE = STEPS.filter(Number.isInteger);
 
 export function tickLabels(splits) {
   const step = splits.length > 1 ? Math.abs(splits[1] - splits[0]) : 1;
