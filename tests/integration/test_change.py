@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-import riverrun as rr
 from riverrun.app import load_app
 from riverrun.config import Project, Settings, SparkSettings
 from riverrun.errors import ChangedError
@@ -26,7 +25,7 @@ from riverrun.streams.verify import Verdict, Verifier
 from riverrun.streams.versions import changes_of
 from riverrun.testing import KafkaUnderTest
 from support.shell import Shell
-from support.streaming import run_streams
+from support.streaming import read_rows, run_streams
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -230,8 +229,7 @@ class Edits:
         return said
 
     def rows(self, stem: str) -> list[dict[str, Any]]:
-        with rr.Consumer(self.name(stem), connection=self.connection, follow=False) as consumer:
-            return [json.loads(record.raw or b"") for record in consumer]
+        return read_rows(self.connection, self.name(stem))
 
     def newest(self, stem: str, column: str) -> dict[str, Any]:
         """The last row of each key, by house."""

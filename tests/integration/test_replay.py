@@ -24,7 +24,14 @@ from pyspark.sql import SparkSession
 from riverrun.app import App, load_app
 from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
 from riverrun.config.stream_state import StreamState
-from riverrun.errors import AlreadyRunningError, OffsetGoneError, RiverrunError, TopicExistsError, UsageError
+from riverrun.errors import (
+    AlreadyRunningError,
+    ChangedError,
+    OffsetGoneError,
+    RiverrunError,
+    TopicExistsError,
+    UsageError,
+)
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
@@ -309,6 +316,11 @@ def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
         wait_for(
             lambda: live.last and all(each.phase == "running" for each in live.last.streams), "the next generation"
         )
+        # With another stream that could not go on, the pipeline would end at the swap.
+        both = PIPELINE.replace("F.lit(1)", "F.lit(2)").replace('"1 minute")', '"2 minutes")')
+        (town.root / "app.py").write_text(both)
+        with pytest.raises(ChangedError, match="minutes cannot go on with it"):
+            town.replay("kept", "1 hour ago")
         # The pipeline file is changed, and the running one knows nothing of it.
         (town.root / "app.py").write_text(PIPELINE.replace("F.lit(1)", "F.lit(2)"))
         kept = town.replay("kept", (town.begin + BACK / 2).isoformat())

@@ -72,6 +72,12 @@ def run_streams(
     return {each.name: each for each in last[-1].streams}
 
 
+def read_rows(connection: Connection, topic: str) -> list[dict[str, Any]]:
+    """All rows of a topic."""
+    with rr.Consumer(topic, connection=connection, follow=False) as consumer:
+        return [json.loads(record.raw or b"") for record in consumer]
+
+
 def newest(connection: Connection, topic: str, key: Collection[str]) -> dict[tuple[str, ...], dict[str, Any]]:
     """The newest row of each key in a topic."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}

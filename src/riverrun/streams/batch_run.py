@@ -11,9 +11,10 @@ from riverrun.streams.checkpoint import Offsets, offsets_of
 
 @dataclass(frozen=True)
 class BatchRun:
-    """A run under an id of its own, from and to these offsets of topics."""
+    """A run under an id of its own, from and to these offsets of topics, by code with this fingerprint."""
 
     id: str
+    code: str
     begin: Offsets
     end: Offsets
     file: Path
@@ -23,16 +24,18 @@ class BatchRun:
         """The run that is not over; None when there is none, or its file says nothing that makes sense."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            return cls(str(content["id"]), offsets_of(content["begin"]), offsets_of(content["end"]), file)
+            return cls(
+                str(content["id"]), str(content["code"]), offsets_of(content["begin"]), offsets_of(content["end"]), file
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     @classmethod
-    def begin_over(cls, file: Path, begin: Offsets, end: Offsets) -> "BatchRun":
-        run = cls(f"batch-{uuid4()}", begin, end, file)
+    def begin_over(cls, file: Path, code: str, begin: Offsets, end: Offsets) -> "BatchRun":
+        run = cls(f"batch-{uuid4()}", code, begin, end, file)
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"id": run.id, "begin": begin, "end": end}), encoding="utf-8")
+        temporary.write_text(json.dumps({"id": run.id, "code": code, "begin": begin, "end": end}), encoding="utf-8")
         temporary.replace(file)
         return run
 

@@ -1,14 +1,45 @@
-"""What a stream's checkpoint says: which life of it, how far it is, and from where. Reads Spark's files, changes none."""
+"""A stream's checkpoint: where it is, and what it says: which life of it, how far it is, and from where. Spark's files are
+read, never changed."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 Offsets = dict[str, dict[int, int]]
+
+
+def local_folder(place: str) -> Path | None:
+    """The folder of this machine that a place of checkpoints is, written as a path or as file:///…; None of any other."""
+    path = place.removeprefix("file:")
+    return None if "://" in path else Path(path)
+
+
+def remove_checkpoint(spark: "SparkSession", place: str) -> None:
+    """Wherever it is. What is still there afterwards would be gone on with, so that is an error."""
+    folder = local_folder(place)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        left = folder.exists()
+    else:
+        hadoop: Any = spark._jvm.org.apache.hadoop.fs.Path(place)  # type: ignore[union-attr]  # noqa: SLF001
+        files = hadoop.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
+        files.delete(hadoop, True)
+        left = files.exists(hadoop)
+    if left:
+        raise CheckpointError(
+            "The old checkpoint cannot be removed",
+            expected="that we may delete what is there",
+            found=place,
+            hint="Remove it by hand, or let streams.checkpoints name another place",
+        )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Compiled code differs between versions of Python: a hash says nothing there (blu
 """
 
 import dis
+import functools
 import hashlib
 import sys
 import types
@@ -71,6 +72,9 @@ class _Walk:
             yield from self.parts(thing.__self__)
         elif isinstance(thing, types.ModuleType):
             yield f"module {thing.__name__}"
+        elif isinstance(thing, functools.partial):
+            yield "partial"
+            yield from self.parts([thing.func, thing.args, thing.keywords])
         elif isinstance(thing, staticmethod | classmethod):
             yield type(thing).__name__
             yield from self.parts(thing.__func__)
@@ -94,10 +98,20 @@ class _Walk:
                 yield from self.parts(cell.cell_contents)
             except ValueError:
                 yield "empty"
-        for name in sorted(_names(function.__code__)):
-            if name in function.__globals__:
-                yield f"global {name}"
-                yield from self.parts(function.__globals__[name])
+        yield from self._looked_up(sorted(_names(function.__code__)), function.__globals__)
+
+    def _looked_up(
+        self, names: list[str], there: Mapping[str, Any], inside: tuple[types.ModuleType, ...] = ()
+    ) -> Iterator[str]:
+        for name in names:
+            if name not in there or name.startswith("__"):
+                continue
+            value = there[name]
+            yield " ".join(["global", *(each.__name__ for each in inside), name])
+            yield from self.parts(value)
+            # Of a module of the user's what the code names: `helpers.scale`.
+            if isinstance(value, types.ModuleType) and not _is_installed(value) and value not in inside:
+                yield from self._looked_up(names, vars(value), (*inside, value))
 
     def _code(self, code: types.CodeType) -> Iterator[str]:
         yield f"code {code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
@@ -139,7 +153,7 @@ class _Walk:
         yield f"object {kind.__module__}.{kind.__qualname__}" if _installed(kind) else f"object {kind.__name__}"
         if not _installed(kind):
             yield from self.parts(kind)
-        inner = getattr(thing, "__dict__", None)
+        inner = getattr(thing, "__dict__", None) or _slots(thing)
         if inner:
             for name, value in sorted(inner.items()):
                 yield str(name)
@@ -159,11 +173,22 @@ def _names(code: types.CodeType) -> set[str]:
     return found
 
 
+def _slots(thing: Any) -> dict[str, Any]:
+    names = [name for kind in type(thing).__mro__ for name in _listed(vars(kind).get("__slots__", ()))]
+    return {name: getattr(thing, name) for name in names if hasattr(thing, name)}
+
+
+def _listed(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
 def _installed(thing: Any) -> bool:
     """Whether it can be looked up in a module that is not the user's: then its name says enough."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
-    if module is None or "<locals>" in thing.__qualname__:
-        return False
+    return module is not None and "<locals>" not in thing.__qualname__ and _is_installed(module)
+
+
+def _is_installed(module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str):
         return module.__name__ != "__main__"

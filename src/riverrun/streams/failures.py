@@ -52,6 +52,10 @@ class Files:
 
 def explain(stream: Stream, error: BaseException, files: Files) -> RiverrunError:
     """The error of a stream as ours, with the cause on top."""
+    if type(error) is errors.KafkaError:
+        # A broker's answer without a class of its own, as when it has forgotten a writer that was quiet for a week. The next
+        # try has a new writer.
+        return StreamFailedError(f"The stream {stream.name} could not write its rows: {error}", stream=stream.name)
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)

@@ -1,6 +1,5 @@
 """All streams of an app, running: topics made, queries started and looked after, everything stopped in order."""
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -25,6 +24,7 @@ from riverrun.model.state import Place
 from riverrun.store.catalog import publish
 from riverrun.streams.books import Books
 from riverrun.streams.change import Change
+from riverrun.streams.checkpoint import remove_checkpoint
 from riverrun.streams.compiler import Compilation, compile_app
 from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.graph import Graph, graph_of
@@ -245,7 +245,7 @@ class Pipeline:
 
     def _forget(self, around: Surroundings, name: str, group: str) -> None:
         """Where a stream stood, so that it begins again at the first record there is."""
-        shutil.rmtree(checkpoint_of(around.checkpoints, self._folder / name), ignore_errors=True)
+        remove_checkpoint(self.done.spark, checkpoint_of(around.checkpoints, self._folder / name))
         for each in ("account.json", "bite.json", "batch-run.json"):
             (self._folder / name / each).unlink(missing_ok=True)
         if group in self._admin.group_names():

@@ -60,6 +60,7 @@ from riverrun.streams.running import FIRST_BITE, LARGEST_BITE, SMALLEST_BITE, La
 from riverrun.streams.session import check_alive
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.user_code import code_of
+from riverrun.streams.versions import changes_of
 from riverrun.streams.wish import Wish
 
 if TYPE_CHECKING:
@@ -176,8 +177,28 @@ class Replay:
         file = self._wish.app.path
         return f"{file.name} {self._wish.stream}" if file else self._wish.stream
 
+    def _check_others(self) -> None:
+        """Who runs the pipeline starts again with this file after the swap, with all its streams: they must be able to."""
+        if not stream_state.is_running(self._project):
+            return
+        found = changes_of(self._done, self._files.stream.parent)
+        stuck = [
+            name for name, each in found.items() if each.kind in ("fresh", "refused") and name != self._wish.stream
+        ]
+        if stuck:
+            raise ChangedError(
+                [
+                    f"{self._wish.stream} cannot be replayed beside the pipeline that runs: that starts again with this "
+                    f"file at the swap, and {', '.join(stuck)} cannot go on with it ({found[stuck[0]].because}). Stop the "
+                    f"pipeline, replay {' and '.join([self._wish.stream, *stuck])}, and run it again; or change one stream "
+                    "at a time."
+                ],
+                streams=", ".join(stuck),
+            )
+
     def _begin(self) -> None:
         self._check_speed()
+        self._check_others()
         live = self._live()
         begin = self._starts(live)
         number = current(self._files.stream) + 1

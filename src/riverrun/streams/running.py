@@ -19,8 +19,9 @@ from riverrun.kafka.java_client import java_properties
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
 from riverrun.streams.batch_run import BatchRun
+from riverrun.streams.blueprint import blueprint_of
 from riverrun.streams.books import Books
-from riverrun.streams.checkpoint import Offsets, query_id
+from riverrun.streams.checkpoint import Offsets, local_folder, query_id
 from riverrun.streams.compiler import Compilation, encoded, identified
 from riverrun.streams.cut import is_cut_off, is_written, planned
 from riverrun.streams.failures import Files, explain
@@ -217,13 +218,18 @@ class RunningStream:
 
     def _batch_run(self) -> BatchRun:
         """The run that a crash cut off, or a new one over all there is."""
-        cut_off = BatchRun.read(self._run_file)
-        if cut_off is not None:
+        cut_off, code = BatchRun.read(self._run_file), blueprint_of(self._around.done, self.name).fingerprint
+        if cut_off is not None and cut_off.code != code:
+            # Its parts may hold other rows by now: some would be lost, others be there twice.
+            self._around.notice(
+                f"{self.name} was cut off in a batch, and its code has changed since: it begins a new one over all records"
+            )
+        elif cut_off is not None:
             self._around.notice(
                 f"{self.name} goes on with a batch that was cut off; what it wrote is not written again"
             )
             return cut_off
-        return BatchRun.begin_over(self._run_file, *self._all_there_is())
+        return BatchRun.begin_over(self._run_file, code, *self._all_there_is())
 
     def _all_there_is(self) -> tuple[Offsets, Offsets]:
         admin = self._around.admin
@@ -438,8 +444,8 @@ def _refuse(frame: "DataFrame", batch: int) -> None:
 def check_checkpoint(around: Surroundings, name: str, group: str, own: Path) -> None:
     """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again. `own` is the
     stream's folder."""
-    folder = Path(checkpoint_of(around.checkpoints, own).removeprefix("file:"))
-    if "://" in around.checkpoints or (folder / "metadata").exists():
+    folder = local_folder(checkpoint_of(around.checkpoints, own))
+    if folder is None or (folder / "metadata").exists():
         return
     stood = around.admin.committed(group)
     if stood:

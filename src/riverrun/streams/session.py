@@ -22,6 +22,7 @@ from riverrun.artifacts.sets import fetch
 from riverrun.artifacts.spark_java import spark_java_home
 from riverrun.config import Settings
 from riverrun.errors import SparkUnavailableError, not_installed
+from riverrun.streams.checkpoint import local_folder
 from riverrun.streams.quick_start import archive_options, close_archive, drop_archive
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
         found["spark.driver.maxResultSize"] = "0"
-        if "://" not in settings.streams.checkpoints.removeprefix("file://"):
+        if local_folder(settings.streams.checkpoints) is not None:
             # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
             found |= LOCAL_FILES
     else:

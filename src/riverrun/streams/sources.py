@@ -62,7 +62,7 @@ class KafkaRecords:
         self._options = {f"kafka.{name}": value for name, value in java_properties(connection).items()}
         # Records of aborted transactions never happened.
         self._options["kafka.isolation.level"] = "read_committed"
-        # What retention took is told by us, with the number (streams/offsets.py), and the stream goes on.
+        # What retention took is told by us, with the number (streams/books.py), and the stream goes on.
         self._options["failOnDataLoss"] = "false"
         self._moving = {"startingOffsets": "earliest"} | dict(options or {})
         self._ranges = dict(ranges or {})

@@ -20,7 +20,7 @@ from riverrun.model.state import Place
 from riverrun.streams.blueprint import History, blueprint_of
 from riverrun.streams.change import judge
 from riverrun.streams.checkpoint import Stand
-from riverrun.streams.compiler import Compilation, Compiled, encoded
+from riverrun.streams.compiler import IDENTITY, Compilation, Compiled, encoded
 from riverrun.streams.sources import Counters, KafkaRecords
 from riverrun.streams.values import Shape
 
@@ -114,7 +114,9 @@ class Verifier:
         pairs = self._pairs(compiled, stand, earlier).cache()
         try:
             self._count(pairs, verdict)
-            if verdict.wrong:
+            if verdict.wrong.get("missing"):
+                verdict.unproved = self._unsure(compiled, verdict)
+            if verdict.wrong and not verdict.unproved:
                 verdict.causes = list(self._causes(compiled, stand, verdict, late))
         finally:
             pairs.unpersist()
@@ -147,9 +149,28 @@ class Verifier:
                 return why
         if compiled.query.joins_streams:
             return "which rows a join of two streams makes depends on how long it waited for each"
-        if compiled.revises and not compiled.key:
+        if compiled.query.aggregated and compiled.revises and not compiled.key:
             return "its rows replace earlier ones and have no key"
         return ""
+
+    def _unsure(self, compiled: Compiled, verdict: Verdict) -> str:
+        """Why rows that are not there may be missing all the same."""
+        missing = verdict.wrong["missing"]
+        if self._sent_in_real_time(compiled):
+            return (
+                f"{compiled.stream.target} has rows that were sent in real time, which do not say what batch made them"
+            )
+        if _final(compiled) and not _closes(compiled) and set(verdict.wrong) == {"missing"}:
+            return (
+                f"{missing} of its rows may be of windows that are still open: which rows are final is told by the window, "
+                "and it is not the time of its rows"
+            )
+        return ""
+
+    def _sent_in_real_time(self, compiled: Compiled) -> bool:
+        records = KafkaRecords(self._done.spark, self._connection, headers=True).still(compiled.stream.target)
+        named = f"exists(headers, h -> h.key = '{IDENTITY}') and not exists(headers, h -> h.key = '{BATCH}')"
+        return not records.where(named).isEmpty()
 
     def _gone(self, stand: Stand) -> str:
         """Records that retention has taken cannot be read again."""
@@ -172,11 +193,9 @@ class Verifier:
         records = KafkaRecords(self._done.spark, self._connection, ranges=ranges, topics=topics)
         counters = Counters(moving=False)
         rows = self._done.rows(compiled.stream.name, records, counters=counters, moving=False)
-        if compiled.mode == "append" and compiled.query.aggregated:
+        if _final(compiled) and _closes(compiled):
             # Rows are sent once, when they are final.
-            end = F.col(compiled.time).getField("end") if _is_window(rows.schema[compiled.time].dataType) else None
-            if end is not None:
-                rows = rows.where(F.unix_millis(end) <= stand.watermark_ms)
+            rows = rows.where(F.unix_millis(F.col(compiled.time).getField("end")) <= stand.watermark_ms)
         return self._typed(compiled, encoded(rows, compiled, counters))
 
     def _found(self, compiled: Compiled, stand: Stand, earlier: Collection[str]) -> "DataFrame":
@@ -188,7 +207,7 @@ class Verifier:
         raw = records.still(compiled.stream.target)
         for topic in self._admin.topics(list(earlier), config=False):
             raw = raw.union(records.still(topic))
-        batch = F.expr(f"cast(filter(headers, h -> h.key = '{BATCH}')[0].value as string)")
+        batch = F.expr(f"cast(get(filter(headers, h -> h.key = '{BATCH}'), 0).value as string)")
         number = F.element_at(F.split("_batch", "/"), -1).cast("bigint")
         mine = raw.withColumn("_batch", batch).where(F.col("_batch").startswith(f"{stand.generation}/"))
         mine = mine.withColumn("_number", number).where(F.col("_number").between(stand.since, stand.batch))
@@ -330,7 +349,7 @@ class Verifier:
 def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
     """Whether two values are equal, doubles within `CLOSE`; null is equal to null."""
     from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql.types import DoubleType, FloatType, StructType
+    from pyspark.sql.types import ArrayType, DoubleType, FloatType, StructType
 
     if isinstance(kind, StructType):
         both = F.lit(True)
@@ -340,6 +359,10 @@ def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
     if "map<" in kind.simpleString():
         # Maps cannot be compared; their JSON can.
         return F.to_json(F.struct(left)).eqNullSafe(F.to_json(F.struct(right)))
+    if isinstance(kind, ArrayType):
+        equal = F.zip_with(left, right, lambda one, other: _equal(one, other, kind.elementType))
+        same = (F.size(left) == F.size(right)) & F.forall(equal, lambda one: one)
+        return F.coalesce(same, left.isNull() & right.isNull())
     if isinstance(kind, DoubleType | FloatType):
         near = F.abs(left - right) <= F.lit(CLOSE) * F.greatest(F.abs(left), F.abs(right))
         return F.coalesce(near, left.isNull() & right.isNull()) | left.eqNullSafe(right)
@@ -347,13 +370,20 @@ def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
 
 
 def _by_key(compiled: Compiled) -> bool:
-    """Whether rows are told apart by their key: those of an aggregate are."""
-    return bool(compiled.key) and (compiled.revises or compiled.query.aggregated)
+    """Whether rows are told apart by their key: those of an aggregate are. What is made of such rows, one by one, is not."""
+    return bool(compiled.key) and compiled.query.aggregated
 
 
-def _is_window(kind: "DataType") -> bool:
+def _final(compiled: Compiled) -> bool:
+    """Whether it is an aggregate that sends a row once, when its window is over."""
+    return compiled.mode == "append" and compiled.query.aggregated
+
+
+def _closes(compiled: Compiled) -> bool:
+    """Whether the time of its rows is their window, so that it can be told when one is over."""
     from pyspark.sql.types import StructType
 
+    kind = compiled.columns[compiled.time].dataType if compiled.time else None
     return isinstance(kind, StructType) and set(kind.names) == {"start", "end"}
 
 

@@ -1,5 +1,6 @@
 """Every stream's code against what its checkpoint was made by, before anything starts; and the versions, written down."""
 
+import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,12 @@ from riverrun.model.state import Place
 from riverrun.streams.blueprint import FILE, Blueprint, History, blueprint_of
 from riverrun.streams.books import read_rate
 from riverrun.streams.change import Change, judge, judge_history
-from riverrun.streams.checkpoint import Position, read_position
+from riverrun.streams.checkpoint import Position, local_folder, read_position
 from riverrun.streams.compiler import Compilation
 from riverrun.streams.generations import checkpoint_of
+
+# Under this name in a stream's folder: the ids of the topics that it reads. One that is made again has another.
+TOPICS = "topics.json"
 
 
 @dataclass
@@ -54,6 +58,10 @@ class Versions:
                 new.append(name)
             if name in once or name in fresh or not self._has_checkpoint(name):
                 found[name] = self._begin_anew(name, history, blueprint, write=name not in once)
+            elif made_anew := self._made_anew(name):
+                found[name] = Change("fresh", (made_anew,))
+                problems.append(f"{name} cannot go on: {made_anew}. `riverrun run {self._file} --fresh {name}` does.")
+                continue
             else:
                 found[name] = self._go_on(name, history, blueprint, insists=name in keep)
             if found[name].kind in ("fresh", "refused"):
@@ -67,9 +75,10 @@ class Versions:
             self.notice(each)
 
     def begin(self, name: str) -> None:
-        """Write down what a stream runs as; right before it starts."""
+        """Write down what a stream runs as, and which topics it reads; right before it starts."""
         if name in self._next:
             self._next[name].write(self.folder / name / FILE)
+            _write(self.folder / name / TOPICS, self._topic_ids(name))
 
     # --- one stream ---------------------------------------------------------------------------------------------------
 
@@ -109,12 +118,27 @@ class Versions:
             )
         return change
 
+    def _topic_ids(self, name: str) -> dict[str, str]:
+        found = self.admin.topics(self.done.sources(name), config=False)
+        return {topic: state.topic_id for topic, state in found.items()}
+
+    def _made_anew(self, name: str) -> str:
+        """Which topic it has read that is another one by now: where it stood means nothing there, and it would skip rows."""
+        before = _read(self.folder / name / TOPICS)
+        for topic, now in self._topic_ids(name).items():
+            if before.get(topic, now) != now:
+                return (
+                    f"{topic}, which it reads, was deleted and made again since. The place where it stood was in the old "
+                    "one; it has to begin at the first record of the new one"
+                )
+        return ""
+
     def _more(self, history: History, blueprint: Blueprint, position: Position) -> History:
         return history.begin(blueprint, since_batch=position.begun + 1, after=position.ended, begin=position.end)
 
     @property
     def _is_remote(self) -> bool:
-        return "://" in self.checkpoints
+        return local_folder(self.checkpoints) is None
 
     def _has_checkpoint(self, name: str) -> bool:
         return self._is_remote or (self._checkpoint(name) / "metadata").exists()
@@ -146,7 +170,7 @@ class Versions:
             return (
                 f"{name} is refused, because readers of {topic} have rows of another kind: {change.because}. "
                 f'Give it a topic of its own, `topic="{topic}_2"`, and `{run} --fresh {name}`; or, when nobody needs the '
-                f"rows so far, `riverrun topics delete {topic}` and `{run} --fresh {name}`"
+                f"rows so far, `riverrun topics delete {topic}` and `{run} {self._fresh_with_readers(name)}`"
             )
         text = f"{name} needs fresh state: {change.because}. {self._again(name)} "
         text += (
@@ -158,6 +182,12 @@ class Versions:
         elif insists:
             text += ". --keep-state does not help: Spark could not use the state, or would use it wrongly"
         return text
+
+    def _fresh_with_readers(self, name: str) -> str:
+        """What begins anew together with a topic: the stream that writes it and those that read it."""
+        topic = self.done.streams[name].stream.target
+        readers = [each for each in self.done.streams if topic in self.done.sources(each)]
+        return " ".join(f"--fresh {each}" for each in [name, *readers])
 
     @property
     def _file(self) -> str:
@@ -213,6 +243,19 @@ class Versions:
 def changes_of(done: Compilation, folder: Path) -> dict[str, Change]:
     """The verdict on every stream of an app by what is written down, without a broker."""
     return {name: judge_history(History.read(folder / name / FILE), blueprint_of(done, name)) for name in done.streams}
+
+
+def _read(file: Path) -> dict[str, str]:
+    try:
+        return {str(topic): str(made) for topic, made in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _write(file: Path, topics: dict[str, str]) -> None:
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(topics), encoding="utf-8")
+    temporary.replace(file)
 
 
 def _duration(seconds: float) -> str:

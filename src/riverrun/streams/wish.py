@@ -11,7 +11,7 @@ from riverrun.errors import UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.near import nearest
 from riverrun.model.when import EARLIEST, Position, parse_position
-from riverrun.streams.checkpoint import read_stand
+from riverrun.streams.checkpoint import local_folder, read_stand
 from riverrun.streams.generations import Generation, checkpoint_name, checkpoint_of
 from riverrun.streams.handover import ReplayFolder, forget_replay, read_state
 from riverrun.streams.pipeline import checkpoints_of, replay_group, streams_folder
@@ -56,15 +56,15 @@ def wish_of(app: App, settings: Settings, project: Project, stream: str, asked: 
             hint=f"Did you mean {near}?" if near else "",
             stream=stream,
         )
-    checkpoints = checkpoints_of(settings, project, app).removeprefix("file:")
-    if "://" in checkpoints:
+    checkpoints = local_folder(place := checkpoints_of(settings, project, app))
+    if checkpoints is None:
         raise UsageError(
             "A replay needs checkpoints in a folder of this machine",
-            found=f"streams.checkpoints = {checkpoints}",
+            found=f"streams.checkpoints = {place}",
             stream=stream,
         )
     position = parse_position(asked, what="--from") if asked else EARLIEST
-    return Wish(app, stream, asked, position, ReplayFolder(streams_folder(project, app) / stream), checkpoints)
+    return Wish(app, stream, asked, position, ReplayFolder(streams_folder(project, app) / stream), str(checkpoints))
 
 
 def finish_swap(wish: Wish, admin: Admin) -> Generation | None:

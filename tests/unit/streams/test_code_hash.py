@@ -1,6 +1,8 @@
 """A hash of what Python code does: it sees every change of that, and nothing else."""
 
+import functools
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +96,53 @@ def test_what_is_tried_matters() -> None:
 def test_what_calls_itself_ends() -> None:
     again = "def f(n):\n    return n and f(n - 1)\n"
     assert code_hash(made(again)) == code_hash(made(again))
+
+
+def module_of(source: str, file: Path) -> types.ModuleType:
+    """A module of the user's, as an import makes it."""
+    module = types.ModuleType("helpers")
+    module.__file__ = str(file)
+    exec(compile(source, str(file), "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
+@pytest.mark.parametrize(
+    ("helpers", "same"),
+    [
+        ("RATE = 2\ndef scale(x):\n    return x * RATE\ndef other(x):\n    return 5", True),
+        ("RATE = 3\ndef scale(x):\n    return x * RATE\ndef other(x):\n    return 0", False),
+        ("RATE = 2\ndef scale(x):\n    return x + RATE\ndef other(x):\n    return 0", False),
+    ],
+)
+def test_what_a_module_of_the_users_does_matters_as_far_as_it_is_used(helpers: str, same: bool, tmp_path: Path) -> None:
+    source = "def f(x):\n    return helpers.scale(x)"
+
+    def hash_with(text: str) -> str:
+        made_here = made(source)
+        made_here.__globals__["helpers"] = module_of(text, tmp_path / "helpers.py")
+        return code_hash(made_here)
+
+    first = "RATE = 2\ndef scale(x):\n    return x * RATE\ndef other(x):\n    return 0"
+    assert (hash_with(helpers) == hash_with(first)) is same
+
+
+def test_modules_that_know_each_other_come_to_an_end(tmp_path: Path) -> None:
+    one, two = module_of("", tmp_path / "one.py"), module_of("", tmp_path / "two.py")
+    one.two, two.one = two, one  # type: ignore[attr-defined]
+    found = made("def f(x):\n    return one.two.one.two")
+    found.__globals__["one"] = one
+    assert code_hash(found) == code_hash(found)
+
+
+def test_what_a_partial_holds_matters() -> None:
+    first = made(FIRST)
+    assert code_hash(functools.partial(first, more=2)) == code_hash(functools.partial(made(FIRST), more=2))
+    assert code_hash(functools.partial(first, more=2)) != code_hash(functools.partial(first, more=3))
+    assert code_hash(functools.partial(first, 1)) != code_hash(functools.partial(first, 2))
+
+
+def test_what_is_in_slots_matters() -> None:
+    source = "class Rate:\n    __slots__ = ('by',)\n    def __init__(self, by):\n        self.by = by"
+    rate = made(source, "Rate")
+    assert code_hash(rate(2)) == code_hash(made(source, "Rate")(2))
+    assert code_hash(rate(2)) != code_hash(rate(3))

@@ -6,6 +6,8 @@ from riverrun.errors import (
     BrokerUnreachableError,
     CheckpointError,
     DiskFullError,
+    FencedError,
+    KafkaError,
     RiverrunError,
     StreamCodeError,
     StreamFailedError,
@@ -78,6 +80,16 @@ def test_only_what_may_work_later_is_tried_again() -> None:
     assert explain(STREAM, RuntimeError("TimeoutException from kafka"), FILES).retryable
     assert explain(STREAM, RuntimeError("anything else"), FILES).retryable
     assert not explain(STREAM, RuntimeError(PYTHON), FILES).retryable
+
+
+def test_a_brokers_answer_that_nobody_knows_is_tried_again_with_a_new_writer() -> None:
+    forgotten = KafkaError("The broker refused adding partitions: INVALID_PRODUCER_ID_MAPPING")
+    found = explain(STREAM, forgotten, FILES)
+    assert found.retryable
+    assert "INVALID_PRODUCER_ID_MAPPING" in str(found)
+    # These have a class of their own, and no later try changes them.
+    fenced = FencedError("Another writer has taken over")
+    assert explain(STREAM, fenced, FILES) is fenced
 
 
 def test_a_full_disk_is_told_with_the_folders_that_may_be_on_it() -> None:

@@ -36,10 +36,12 @@ class Cluster:
     """Every topic has one partition, with so many records."""
 
     records = 30_000
+    # Of all topics: how often they were made again.
+    life = 1
 
     def topics(self, names: Collection[str], *, config: bool) -> dict[str, Any]:
         assert not config
-        return {name: SimpleNamespace(partitions=[0]) for name in names}
+        return {name: SimpleNamespace(partitions=[0], topic_id=f"{name}-{self.life}") for name in names}
 
     def offsets(self, places: Collection[Place], at: str) -> dict[Place, int]:
         return dict.fromkeys(places, 10 if at == "earliest" else 10 + self.records)
@@ -181,3 +183,16 @@ def test_another_name_is_another_stream(world: World) -> None:
     ]
     world.judge(replace(AVERAGES, name="averages", target="averages"))
     assert world.said[0].startswith("sums has run and is not in meters.py any more. What it left behind: its topic, ")
+
+
+def test_a_topic_that_was_made_again_is_another_one(world: World) -> None:
+    world.judge(SUMS).begin("sums")
+    world.ran("sums", 3)
+    world.judge(SUMS)
+    world.cluster.life = 2
+    with pytest.raises(ChangedError) as caught:
+        world.judge(SUMS)
+    assert "readings, which it reads, was deleted and made again since" in str(caught.value)
+    assert "`riverrun run meters.py --fresh sums` does" in str(caught.value)
+    world.judge(SUMS, fresh=["sums"]).begin("sums")
+    world.judge(SUMS)

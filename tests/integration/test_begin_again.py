@@ -1,0 +1,150 @@
+"""What a stream must not go on with: a checkpoint it was told to forget, a topic made again, another code's half batch."""
+
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from riverrun.app import load_app
+from riverrun.errors import ChangedError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.streams.batch_run import BatchRun
+from riverrun.streams.checkpoint import remove_checkpoint
+from riverrun.streams.versions import TOPICS
+from riverrun.testing import KafkaUnderTest
+from support.streaming import read_rows, run_streams
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+PIPELINE = """
+import riverrun as rr
+
+app = rr.App("again_X")
+
+class Reading(rr.Event):
+    house: str = rr.key()
+    number: int
+
+app.topic("numbers_X", Reading)
+
+@app.stream(key="house")
+def even_X(numbers_X):
+    return numbers_X.where("number % 2 = 0")
+"""
+
+
+@dataclass
+class Pipe:
+    """A pipeline of one stream that copies even numbers, and its cluster."""
+
+    connection: Connection
+    root: Path
+    spark: SparkSession
+    mark: str
+
+    @property
+    def stream(self) -> str:
+        return f"even{self.mark}"
+
+    @property
+    def topic(self) -> str:
+        return f"numbers{self.mark}"
+
+    @property
+    def folder(self) -> Path:
+        return self.root / ".riverrun" / "streams" / f"again{self.mark}" / self.stream
+
+    def write(self, text: str = PIPELINE) -> None:
+        (self.root / "app.py").write_text(text.replace("_X", self.mark))
+
+    def send(self, *numbers: int) -> None:
+        producer = Producer(self.connection.properties())
+        for number in numbers:
+            producer.produce(self.topic, json.dumps({"house": "h", "number": number}), "h")
+        producer.flush()
+
+    def run(self, **options: Any) -> list[str]:
+        said: list[str] = []
+        load_app(self.root / "app.py").apply(self.connection)
+        run_streams(self.spark, self.root / "app.py", self.connection, self.root, notice=said.append, **options)
+        return said
+
+    def numbers(self) -> list[int]:
+        return [row["number"] for row in read_rows(self.connection, self.stream)]
+
+
+@pytest.fixture
+def pipe(kafka: KafkaUnderTest, spark: SparkSession, tmp_path: Path) -> Iterator[Pipe]:
+    found = Pipe(kafka.connection, tmp_path, spark, f"_{secrets.token_hex(3)}")
+    found.write()
+    load_app(tmp_path / "app.py").apply(kafka.connection)
+    yield found
+    Admin(kafka.connection).delete_topics([found.topic, found.stream])
+
+
+def test_a_topic_that_was_made_again_is_not_gone_on_in(pipe: Pipe) -> None:
+    pipe.send(1, 2, 3, 4)
+    pipe.run(speed="near-real-time")
+    admin = Admin(pipe.connection)
+    admin.delete_topics([pipe.topic])
+    load_app(pipe.root / "app.py").apply(pipe.connection)
+    pipe.send(6, 7, 8)
+    with pytest.raises(ChangedError) as caught:
+        pipe.run(speed="near-real-time")
+    assert f"{pipe.topic}, which it reads, was deleted and made again since" in str(caught.value)
+    assert f"--fresh {pipe.stream}" in str(caught.value)
+    pipe.run(speed="near-real-time", fresh=[pipe.stream])
+    pipe.send(10)
+    pipe.run(speed="near-real-time")
+    assert pipe.numbers() == [2, 4, 6, 8, 10]
+    assert json.loads((pipe.folder / TOPICS).read_text()) == {pipe.topic: admin.topic(pipe.topic).topic_id}
+
+
+def test_a_batch_that_was_cut_off_is_not_finished_by_other_code(pipe: Pipe) -> None:
+    pipe.send(1, 2, 3, 4)
+    ends = {pipe.topic: {0: 2}}
+    begun = BatchRun.begin_over(pipe.folder / "batch-run.json", "of other code", {pipe.topic: {0: 0}}, ends)
+    (said,) = [each for each in pipe.run(speed="batch") if "cut off" in each]
+    assert "its code has changed since: it begins a new one over all records" in said
+    assert pipe.numbers() == [2, 4]
+    assert BatchRun.read(begun.file) is None
+
+
+def test_a_batch_that_was_cut_off_goes_on_over_the_same_records(pipe: Pipe) -> None:
+    pipe.send(1, 2, 3, 4)
+    pipe.run(speed="batch")
+    # What that one wrote down of its code, and half of what it read.
+    file = pipe.folder / "batch-run.json"
+    codes: list[str] = []
+    original = BatchRun.begin_over.__func__  # type: ignore[attr-defined]
+
+    def keep(cls: type[BatchRun], path: Path, code: str, begin: Any, end: Any) -> BatchRun:
+        codes.append(code)
+        return original(cls, path, code, begin, end)  # type: ignore[no-any-return]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(BatchRun, "begin_over", classmethod(keep))
+        pipe.run(speed="batch")
+    BatchRun.begin_over(file, codes[0], {pipe.topic: {0: 0}}, {pipe.topic: {0: 2}})
+    (said,) = [each for each in pipe.run(speed="batch") if "cut off" in each]
+    assert "what it wrote is not written again" in said
+    assert pipe.numbers() == [2, 4, 2, 4, 2]
+
+
+@pytest.mark.parametrize("place", ["{path}", "file://{path}", "viewfs://table/kept"])
+def test_a_checkpoint_is_removed_wherever_it_is(spark: SparkSession, tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "kept"
+    (folder / "state").mkdir(parents=True)
+    (folder / "metadata").write_text("{}")
+    hadoop: Any = spark._jsc.hadoopConfiguration()
+    hadoop.set("fs.viewfs.mounttable.table.link./kept", f"file://{folder}")
+    remove_checkpoint(spark, place.format(path=folder) if "viewfs" not in place else f"{place}/state")
+    assert not (folder / "state").exists()
+    assert folder.exists() is ("viewfs" in place)
