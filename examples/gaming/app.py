@@ -76,7 +76,6 @@ def outliers(player_minutes: DataFrame) -> DataFrame:
 app.alert(
     "too_good",
     outliers,
-    when="times > 3",
     by="player",
     to=["+353 20 910 0003"],
     text="{player} made {points} points in the minute of {minute:%H:%M}, {times:.1f} times what is usual. Have a look.",

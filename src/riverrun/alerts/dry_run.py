@@ -53,10 +53,11 @@ def dry_run(rules: Sequence[Rule], history: Iterable[Arrived], *, until: int = -
             now = max(now, moment)
             found.first = now if found.first < 0 else found.first
             _pass_time(desk, now, found)
-            for effect in effects:
+            for effect in [*watch.sweep(now, ledger.cases), *effects]:
                 desk.take(effect, now)
             _send(desk, now, found)
             desk.drain()
+        watch.drain()
         found.records += len(arrived.records)
     _pass_time(desk, max(now, until), found)
     found.last = now

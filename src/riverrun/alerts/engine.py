@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
 from riverrun.alerts.channels.contract import Delivery, Message
-from riverrun.alerts.episodes import Effect, TopicClock, Tracker
+from riverrun.alerts.episodes import Effect, Tracker
 from riverrun.alerts.ledger import (
     Change,
     Episode,
@@ -36,6 +36,7 @@ from riverrun.errors import TransactionError
 _LOG = logging.getLogger("riverrun.alerts")
 # What nobody waits for is kept this often: episodes that did not fire, and how far we are.
 _COMMIT_MS = 1000
+_SWEEP_MS = 60_000
 
 Place = tuple[str, int]
 
@@ -98,7 +99,6 @@ class Watch:
     def __init__(self, rules: Iterable[Rule], ledger: Ledger) -> None:
         self.counts = Counts()
         self._readers: dict[str, list[tuple[RowReader, list[Tracker]]]] = {}
-        self._clocks: dict[str, TopicClock] = {}
         self._positions = dict(ledger.positions)
         self._moved: set[Place] = set()
         episodes: dict[str, list[Episode]] = {}
@@ -112,7 +112,11 @@ class Watch:
                 readers.append((RowReader(rule.table), [tracker]))
             else:
                 same.append(tracker)
-        self._clocks = {topic: TopicClock() for topic in self._readers}
+            episodes.pop(rule.name, None)
+        # Of rules that are gone.
+        self._orphans = [each for several in episodes.values() for each in several]
+        self._swept: int | None = None
+        self._sorted_out: list[Change] = []
 
     def start(self, positions: Iterable[Position]) -> None:
         """Where reading begins, of partitions that have no place yet."""
@@ -161,7 +165,7 @@ class Watch:
                 yield record.recorded, list(self._judged(record, left))
 
     def _judged(self, record: Incoming, behind: Iterable[Place]) -> Iterator[Effect]:
-        clock = self._clocks[record.topic]
+        late = [partition for topic, partition in behind if topic == record.topic]
         for reader, trackers in self._readers.get(record.topic, ()):
             try:
                 seen = reader.read(
@@ -173,22 +177,41 @@ class Watch:
                 self.counts.reasons[reason] = self.counts.reasons.get(reason, 0) + 1
                 continue
             self.counts.rows += 1
-            clock.saw(record.partition, seen.at)
-            now = clock.now(partition for topic, partition in behind if topic == record.topic)
             for tracker in trackers:
                 yield from tracker.take(seen)
-                yield from tracker.pass_time(now, seen)
+                yield from tracker.follow(seen, late)
 
     def advance(self, topic: str, to: int) -> Iterator[tuple[int, list[Effect]]]:
         """The time of a topic moves as if rows of nobody's came until then: each moment at which a key was silent for too
         long, and what came of it."""
-        clock, trackers = self._clocks[topic], [each for _, several in self._readers[topic] for each in several]
+        trackers = [each for _, several in self._readers[topic] for each in several]
         at = -1
         while at < to:
             at = max(at + 1, min([to, *(each.next_due for each in trackers)]))
-            clock.saw(0, at)
             by = Seen(topic, 0, 0, at, at, {})
-            yield at, [effect for each in trackers for effect in each.pass_time(clock.now(), by)]
+            for each in trackers:
+                each.clock.reach(at)
+            yield at, [effect for each in trackers for effect in each.pass_time(each.clock.now(), by)]
+
+    def sweep(self, now: int, cases: Iterable[tuple[str, str, int]]) -> list[Effect]:
+        """Forget keys that nobody hears of any more, once a minute. `cases` are those that are not forgotten."""
+        if self._swept is not None and now - self._swept < _SWEEP_MS:
+            return []
+        self._swept = now
+        told = {(rule, key) for rule, key, _ in cases}
+        self._sort_out(told)
+        trackers = [tracker for readers in self._readers.values() for _, several in readers for tracker in several]
+        return [effect for tracker in trackers for effect in tracker.sweep(now, told)]
+
+    def _sort_out(self, told: Container[tuple[str, str]]) -> None:
+        """A rule that is gone holds of nobody. It counts on if it comes back while there are cases of it."""
+        for each in self._orphans:
+            if (each.rule, each.key) not in told:
+                self._sorted_out.append(forgotten(each))
+            elif each.state != "quiet":
+                each.state, each.since = "quiet", -1
+                self._sorted_out.append(kept(each))
+        self._orphans = [each for each in self._orphans if (each.rule, each.key) in told]
 
     def drain(self) -> list[Change]:
         """What has to be kept since the last call."""
@@ -201,7 +224,8 @@ class Watch:
                     found += tracker.drain()
                     gone += tracker.forgotten()
         # A key that was forgotten and came back is kept.
-        changes = dict(map(forgotten, gone)) | dict(map(kept, found))
+        changes = dict(map(forgotten, gone)) | dict(map(kept, found)) | dict(self._sorted_out)
+        self._sorted_out = []
         return list(changes.items())
 
 
@@ -246,6 +270,8 @@ class Engine:
         self.namespace = ledger.namespace
         self.watch = Watch(rules, ledger)
         self.desk = Desk(rules, ledger)
+        # The watch has them now, and forgets them.
+        ledger.episodes.clear()
         self._kept_at = 0
         self._failed = False
         # A place to go on from is kept before the first row, or a crash would forget where we began.
@@ -259,6 +285,8 @@ class Engine:
         with self._lock:
             for key, value in arrived.told:
                 self._told(key, value)
+            for effect in self.watch.sweep(now, self.desk.ledger.cases):
+                self.desk.take(effect, now)
             for effect in self.watch.take(arrived.records, arrived.behind):
                 self.desk.take(effect, now)
             self.watch.reached(arrived.next)

@@ -52,7 +52,7 @@ class Position(_Record, tag="position"):
 
 class Episode(_Record, tag="episode"):
     """How a key stands for a rule. `number` counts its episodes; times are event times: the newest row's, when the condition
-    began to hold, when it last fired (-1: never)."""
+    began to hold, when it last fired (-1: never). Only `read` is our clock or Kafka's: the day on which a row last came."""
 
     rule: str
     key: str
@@ -61,7 +61,10 @@ class Episode(_Record, tag="episode"):
     time: int = -1
     since: int = -1
     fired: int = -1
-    # For absence: the last row there was. For rules that fire at every row: the newest identities of real time.
+    read: int = -1
+    # For absence: the topic's time when the last row came, and that row. For rules that fire at every row: the newest
+    # identities of real time.
+    heard: int = -1
     row: dict[str, Any] = {}
     recent: list[str] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from riverrun.alerts.channels.contract import Delivery, Message
-from riverrun.alerts.episodes import NEVER, Effect, Fire, Resolve
+from riverrun.alerts.episodes import KEEP_MS, MOST_SWEPT, NEVER, Effect, Fire, Lapse, Resolve
 from riverrun.alerts.ledger import (
     Ack,
     Case,
@@ -34,9 +34,7 @@ from riverrun.alerts.template import MOST_CHARACTERS, shortened
 from riverrun.model.alert import SEVERITIES, ColumnOf, Quiet, clock_time
 from riverrun.model.quantity import duration_text
 
-KEEP_MS = 30 * 86_400_000
 _SWEEP_MS = 60_000
-_MOST_SWEPT = 5000
 _LINE = 120
 _NEW = Delivery()
 # Stages of a letter whose receiver was told, or will be.
@@ -119,11 +117,12 @@ class Desk:
     # --- what episodes lead to ---
 
     def take(self, effect: Effect, now: int) -> None:
-        rule = self._rules[effect.rule]
         if isinstance(effect, Fire):
-            self._fired(rule, effect, now)
+            self._fired(self._rules[effect.rule], effect, now)
+        elif isinstance(effect, Resolve):
+            self._resolved(self._rules[effect.rule], effect, now)
         else:
-            self._resolved(rule, effect, now)
+            self._lapsed(effect, now)
 
     def _fired(self, rule: Rule, fire: Fire, now: int) -> None:
         whole = rule.whole(fire.row)
@@ -143,24 +142,40 @@ class Desk:
             self._unanswered.add((case.rule, case.key, case.number))
 
     def _resolved(self, rule: Rule, over: Resolve, now: int) -> None:
-        place = (over.rule, over.key, over.number)
-        case = self.ledger.cases.get(place)
-        self._unanswered.discard(place)
+        case = self._over(over, now)
         if case is None:
             return
-        case = msgspec.structs.replace(case, state="resolved", ended=now, letters=list(case.letters))
-        told: list[str] = []
-        for each in [self.ledger.letters[id_] for id_ in case.letters if id_ in self.ledger.letters]:
-            if each.stage == "held":
-                self._end(each, "cancelled", "it was over before it was sent")
-            elif each.stage in _TOLD and self._delivery(each.message.id).state not in ("refused", "expired"):
-                told.append(each.message.receiver)
+        letters = [self.ledger.letters[id_] for id_ in case.letters if id_ in self.ledger.letters]
+        told = [
+            each.message.receiver
+            for each in letters
+            if each.stage in _TOLD and self._delivery(each.message.id).state not in ("refused", "expired")
+        ]
         if rule.resolved is not None:
             whole = rule.whole(over.row)
             text = rule.resolved.fill(whole, rule.zone(whole))
             why = _Occasion(rule, case, whole, over.recorded, now)
             case.letters += [self._write(why, "resolved", to, text) for to in dict.fromkeys(told)]
         self._put(case)
+
+    def _lapsed(self, lapse: Lapse | Case, now: int) -> None:
+        """It is over, and nobody is told: nobody knows since when."""
+        case = self._over(lapse, now)
+        if case is not None:
+            self._put(case)
+
+    def _over(self, what: Resolve | Lapse | Case, now: int) -> Case | None:
+        """The case as it is at its end; None when it has ended before. What was held of it goes no more."""
+        place = (what.rule, what.key, what.number)
+        case = self.ledger.cases.get(place)
+        self._unanswered.discard(place)
+        if case is None or case.state != "firing":
+            return None
+        for id_ in case.letters:
+            letter = self.ledger.letters.get(id_)
+            if letter is not None and letter.stage == "held":
+                self._end(letter, "cancelled", "it was over before it was sent")
+        return msgspec.structs.replace(case, state="resolved", ended=now, letters=list(case.letters))
 
     def _write(self, why: _Occasion, kind: Kind, to: str, text: str) -> str:
         """A letter, and whether it may go out now."""
@@ -355,25 +370,33 @@ class Desk:
         self._put(msgspec.structs.replace(case, escalated=now, letters=[*case.letters, *made]))
 
     def _sweep(self, now: int) -> None:
-        """Forget what ended long ago, a few at a time."""
+        """End what nobody judges any more, and forget what ended long ago, a few at a time."""
         self._swept = now
         before = now - self._keep_ms
-        firing = {place for place, each in self.ledger.cases.items() if each.state == "firing"}
-        old: list[Record] = [
-            each
-            for each in self.ledger.cases.values()
-            if each.state != "firing" and max(each.made, each.ended) < before
-        ]
-        old += [
-            each
+        for case in [each for each in self.ledger.cases.values() if each.rule not in self._rules]:
+            self._lapsed(case, now)
+        young = {
+            place
+            for place, each in self.ledger.cases.items()
+            if each.state == "firing" or max(each.made, each.ended) >= before
+        }
+        letters = {
+            id_: each
             for id_, each in self.ledger.letters.items()
             if each.made < before
             and id_ not in self._waiting
             and (each.stage != "out" or self._gone(id_))
-            and (each.rule, each.key, each.number) not in firing
+            and (each.rule, each.key, each.number) not in young
+        }
+        # A case goes after its letters, and the episode after its case: so an id is not used again while a letter has it.
+        cases = [
+            each
+            for place, each in self.ledger.cases.items()
+            if place not in young and all(id_ in letters or id_ not in self.ledger.letters for id_ in each.letters)
         ]
-        old += [each for each in self.ledger.silences.values() if each.until < before]
-        for each in old[:_MOST_SWEPT]:
+        silences = [each for each in self.ledger.silences.values() if each.until < before]
+        old: list[Record] = [*letters.values(), *cases, *silences]
+        for each in old[:MOST_SWEPT]:
             gone: list[Record | None] = [each]
             if isinstance(each, Case):
                 gone.append(self.ledger.acks.get((each.rule, each.key, each.number)))

@@ -7,7 +7,7 @@ none (NaN) is no value here: no condition can be true of it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, NoReturn
 
 import msgspec
@@ -54,6 +54,8 @@ class RowReader:
             content = self._load(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MisfitError("it is not JSON") from error
+        except ArithmeticError as error:
+            raise MisfitError("it has a number that is out of range") from error
         if not isinstance(content, dict):
             raise MisfitError("it is not a JSON object")
         row = {each.name: _value(each, content, recorded) for each in self.table.columns}
@@ -90,7 +92,7 @@ def typed(column: Column, found: Any) -> Any:
         return None
     try:
         return _typed(column, found)
-    except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise MisfitError(f"{column.name} is not {column.type}: {str(found)[:80]}") from error
 
 
@@ -134,15 +136,27 @@ def _typed(column: Column, found: Any) -> Any:
         return _whole(found)
     if column.decimal:
         exact = Decimal(found) if isinstance(found, str | int | Decimal) else Decimal(repr(found))
-        return exact if exact.is_finite() else None
+        return _fitted(exact, *column.decimal) if exact.is_finite() else None
     return _moment(column.type, found)
 
 
 def _whole(found: Any) -> int:
+    # Before int() writes 1e999999999 out.
+    if isinstance(found, Decimal) and not -_LARGEST <= found < _LARGEST:
+        _refuse()
     whole = int(found)
     if (not isinstance(found, str) and whole != found) or not -_LARGEST <= whole < _LARGEST:
         _refuse()
     return whole
+
+
+def _fitted(exact: Decimal, precision: int, scale: int) -> Decimal:
+    """A decimal of so many digits, so many of them behind the point; InvalidOperation or Inexact when it is none. It stays
+    as it is written, unless that is by an exponent: 0e-999999999 is short, but who formats it gets all its zeros."""
+    context = Context(prec=precision, traps=[InvalidOperation, Inexact])
+    fitted = exact.quantize(Decimal(1).scaleb(-scale), context=context)
+    exponent = exact.as_tuple().exponent
+    return exact if isinstance(exponent, int) and -scale <= exponent <= 0 else fitted
 
 
 def _moment(kind: str, found: Any) -> datetime | date:

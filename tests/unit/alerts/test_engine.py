@@ -190,6 +190,64 @@ def test_silence_is_judged_by_all_partitions() -> None:
     assert list(gateway.texts.values()) == ["h1 is silent"]
 
 
+def test_a_row_of_tomorrow_sends_nothing() -> None:
+    tomorrow = record(5, 24 * 60, 1.0, "h0", recorded=NOON)
+    rows = [*(record(offset, 0, 1.0, f"h{offset}") for offset in range(5)), tomorrow]
+    rows += [record(6 + 4 * each + house, each + 1, 1.0, f"h{house + 1}") for each in range(40) for house in range(4)]
+    log, gateway = MemoryLog(records=rows), Gateway()
+    live(log, gateway, [rule("gone", silent="15 minutes", text="{house_id} is silent", expires="forever")], Clock())
+    assert gateway.texts == {}
+
+
+def test_a_number_that_nothing_can_hold_is_a_misfit_and_the_next_row_is_read() -> None:
+    odd = Incoming(TOPIC, 0, 0, NOON, b'{"house_id":"h1","note":1e99999999999999999999,"at":"2026-01-15T12:00:00Z"}')
+    engine = Engine([overload()], MemoryLog(records=[odd, record(1, 0, 3.0)]), clock=Clock())
+    assert engine.step() == 2
+    assert (engine.watch.counts.misfits, len(engine.due(NOON))) == (1, 1)
+
+
+DAY = 24 * 60 * MINUTE
+
+
+# What is over for thirty days is forgotten; what fires is over after thirty days without a row.
+@pytest.mark.parametrize(("when", "days"), [("", 32), ("load_kw > 2.0", 63)])
+def test_keys_that_come_once_do_not_fill_the_ledger(when: str, days: int) -> None:
+    """A ball, a transfer: each fires once and is never heard of again."""
+    log, gateway, clock = MemoryLog(), Gateway(), Clock()
+    for day in range(80):
+        log.records += [record(2 * day + each, day * 24 * 60, 3.0, f"once-{day}-{each}") for each in range(2)]
+        # A crash every day: how old a key is survives it.
+        engine = Engine([rule(when=when)], log, clock=clock)
+        for _ in range(2):
+            engine.step()
+            gateway.send_due(engine, clock.now)
+            clock.now += DAY // 2
+        engine.close()
+    assert len(gateway.taken) == 160
+    found = folded(log.ledger)
+    sizes = {len(shelf) for shelf in (found.episodes, found.cases, found.letters, found.sent)}
+    assert 2 * (days - 4) < min(sizes) <= max(sizes) <= 2 * days
+
+
+def test_the_episodes_of_a_rule_that_is_gone_go_with_its_cases() -> None:
+    log, gateway, clock = MemoryLog(records=[record(0, 0, 3.0), record(1, 0, 1.0, "h2")]), Gateway(), Clock()
+    live(log, gateway, [overload()], clock)
+    other = rule("other", when="load_kw > 9")
+    clock.now += MINUTE
+    live(log, gateway, [other], clock)
+    [(place, episode)] = [each for each in folded(log.ledger).episodes.items() if each[0][0] == "overload"]
+    assert (place[1], episode.state, episode.number) == ("h1", "quiet", 1)
+    # It counts on when it comes back.
+    log.records.append(record(2, 1, 3.0))
+    live(log, gateway, [overload(), other], clock)
+    assert len(gateway.taken) == 2
+    for _ in range(3):
+        clock.now += 31 * DAY
+        live(log, gateway, [other], clock)
+    assert [name for name, _ in folded(log.ledger).episodes if name == "overload"] == []
+    assert folded(log.ledger).cases == {}
+
+
 def test_a_ledger_of_a_newer_version_is_not_guessed_at() -> None:
     silence = Silence(id="1", until=0, version=99)
     with pytest.raises(RecordUnreadableError, match="a newer riverrun"):

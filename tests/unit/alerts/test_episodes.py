@@ -1,13 +1,15 @@
 """Episodes, by the rows' own time: once, with hysteresis, for so long, not too often, and silence."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from riverrun.alerts import episodes
-from riverrun.alerts.episodes import TopicClock, Tracker
+from riverrun.alerts.episodes import Fire, TopicClock, Tracker
 from riverrun.alerts.ledger import Episode, Ledger, kept
+from riverrun.alerts.rows import Seen
 from support.watching import MINUTE, NOON, rule, run, seen, table, told
 
 
@@ -40,8 +42,9 @@ def test_keys_have_episodes_of_their_own() -> None:
 def test_it_must_last() -> None:
     tracker = Tracker(rule(lasting="2 minutes"))
     assert run(tracker, [seen(0, 3.0), seen(1, 3.0), seen(1.5, 1.0), seen(2, 3.0), seen(3.9, 3.0)]) == []
-    fire = tracker.take(seen(4, 3.0))[0]
-    assert (fire.number, fire.at, getattr(fire, "since", 0)) == (1, NOON + 4 * MINUTE, NOON + 2 * MINUTE)
+    [fire] = tracker.take(seen(4, 3.0))
+    assert isinstance(fire, Fire)
+    assert (fire.number, fire.at, fire.since) == (1, NOON + 4 * MINUTE, NOON + 2 * MINUTE)
 
 
 def test_a_cooldown_is_between_two_firings_of_a_key() -> None:
@@ -135,7 +138,8 @@ def test_a_key_without_rows_is_told_by_the_time_of_the_others() -> None:
     assert tracker.pass_time(other.at, other) == []
     later = seen(15, 1.0, "h2")
     tracker.take(later)
-    fire = tracker.pass_time(later.at, later)[0]
+    [fire] = tracker.pass_time(later.at, later)
+    assert isinstance(fire, Fire)
     assert (fire.key, fire.number, fire.row["load_kw"], fire.recorded) == ("h1", 1, 1.5, later.recorded)
     assert tracker.pass_time(later.at + MINUTE, later) == []
     assert run(tracker, [seen(16, 1.0, "h1")]) == [("resolve", "h1", 1)]
@@ -162,14 +166,87 @@ def test_silence_is_not_kept_for_every_row() -> None:
     assert written == 5
 
 
+def test_who_is_late_is_not_silent_again_at_once() -> None:
+    tracker = Tracker(rule(silent="15 minutes"))
+    rows = [seen(0, house="slow"), *(seen(minute, house="h2") for minute in range(61))]
+    assert [each for row in rows for each in follow(tracker, row)] == [("fire", "slow", 1)]
+    # An hour late, and then not at all.
+    assert follow(tracker, seen(1, house="slow")) == [("resolve", "slow", 1)]
+    tracker = restored(tracker)
+    after = [told_at for told_at in range(61, 90) if follow(tracker, seen(told_at, house="h2"))]
+    # From the hour at which it came, and two minutes more for what a crash may have forgotten.
+    assert after == [77]
+
+
+# --- the clock of a topic ---
+
+
+def follow(tracker: Tracker, row: Seen) -> list[tuple[str, str, int]]:
+    """A row as the engine gives it."""
+    return told([*tracker.take(row), *tracker.follow(row)])
+
+
+def clock_at(clock: TopicClock, minute: float, house: str = "h1", *, recorded: float | None = None) -> float:
+    """The minute that the clock shows after a row of this minute."""
+    row = seen(minute, house=house)
+    kafka = row.at if recorded is None else NOON + round(recorded * MINUTE)
+    clock.saw(replace(row, recorded=kafka), house)
+    return (clock.now() - NOON) / MINUTE
+
+
 def test_the_clock_waits_for_a_partition_that_is_behind() -> None:
-    clock = TopicClock()
-    clock.saw(0, 100)
+    clock = TopicClock(leap=MINUTE)
+    ahead, back = seen(2), replace(seen(1), partition=1)
+    clock.saw(ahead, "h1")
     assert clock.now(behind=[1]) == -1
-    clock.saw(1, 40)
-    assert clock.now(behind=[1]) == 40
-    assert clock.now() == 100
-    assert clock.now(behind=[1]) == 100
+    clock.saw(back, "h2")
+    assert clock.now(behind=[1]) == back.at
+    assert clock.now() == ahead.at
+    assert clock.now(behind=[1]) == ahead.at
+
+
+def test_one_wrong_clock_does_not_move_it() -> None:
+    clock = TopicClock(leap=5 * MINUTE)
+    day = 24 * 60
+    assert clock_at(clock, day, "wrong", recorded=0) < 0
+    for minute in range(30):
+        assert clock_at(clock, minute, "h1") == minute
+        # However often, and many at once.
+        assert clock_at(clock, minute + day, "wrong", recorded=minute) == minute
+        assert clock_at(clock, minute + day + 0.5, "wrong", recorded=minute) == minute
+        assert clock_at(clock, minute, "h2") == minute
+
+
+def test_it_follows_when_another_key_is_as_far() -> None:
+    clock = TopicClock(leap=5 * MINUTE)
+    assert clock_at(clock, 0, "h1") == 0
+    assert clock_at(clock, 60, "h1", recorded=0.1) == 0
+    assert clock_at(clock, 59, "h2", recorded=0.1) == 59
+    assert clock_at(clock, 60, "h1", recorded=0.1) == 60
+    # Only as far as both are.
+    assert clock_at(clock, 900, "h1", recorded=0.2) == 60
+    assert clock_at(clock, 66, "h2", recorded=0.2) == 66
+
+
+def test_it_follows_one_key_by_small_steps_and_as_far_as_kafkas_clock() -> None:
+    clock = TopicClock(leap=5 * MINUTE)
+    # A day of events in 24 s of Kafka's time.
+    for minute in range(0, 24 * 60, 5):
+        assert clock_at(clock, minute, recorded=minute / 3600) == minute
+    pause = TopicClock(leap=5 * MINUTE)
+    assert [clock_at(pause, minute) for minute in (0, 60, 3000)] == [0, 60, 3000]
+
+
+def test_a_row_of_tomorrow_makes_nobody_silent() -> None:
+    tracker = Tracker(rule(silent="15 minutes"))
+    houses = [f"h{number}" for number in range(5)]
+    found = [each for house in houses for each in follow(tracker, seen(0, house=house))]
+    found += follow(tracker, replace(seen(24 * 60, house="h0"), recorded=NOON))
+    for minute in range(1, 40):
+        alive = houses[1:4] if minute > 10 else houses[1:]
+        found += [each for house in alive for each in follow(tracker, seen(minute, house=house))]
+    # Who is silent is told all the same.
+    assert found == [("fire", "h4", 1)]
 
 
 def test_keys_that_never_fired_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,3 +261,67 @@ def test_keys_that_never_fired_do_not_fill_the_memory(monkeypatch: pytest.Monkey
     state = tracker.state("fired")
     assert isinstance(state, Episode)
     assert state.state == "firing"
+
+
+# --- forgetting ---
+
+DAY = 24 * 60
+
+
+def swept(tracker: Tracker, day: float, *told_of: str) -> list[str]:
+    """A sweep so many days after noon, while these keys have cases: the keys whose episodes are given up."""
+    return [
+        each.key for each in tracker.sweep(NOON + round(day * DAY * MINUTE), {("overload", key) for key in told_of})
+    ]
+
+
+def test_a_key_without_rows_is_forgotten_after_its_case() -> None:
+    tracker = Tracker(rule())
+    run(tracker, [seen(0, 3.0, "once"), seen(1, 1.0, "once"), seen(0, 1.0, "quiet"), seen(0, 3.0, "h1")])
+    for day in range(1, 40):
+        run(tracker, [seen(day * DAY, 3.0, "h1")])
+        assert swept(tracker, day, "once", "h1") == []
+        tracker = restored(tracker) if day == 3 else tracker
+    # The other one never fired.
+    assert [each.key for each in tracker.forgotten()] == ["quiet"]
+    assert tracker.state("once") is not None
+    assert swept(tracker, 40, "h1") == []
+    assert [each.key for each in tracker.forgotten()] == ["once"]
+    assert len(tracker) == 1
+    assert run(tracker, [seen(40 * DAY, 3.0, "once"), seen(40 * DAY, 3.0, "h1")]) == [("fire", "once", 1)]
+
+
+def test_what_fires_and_is_never_heard_of_again_is_given_up() -> None:
+    tracker = Tracker(rule())
+    run(tracker, [seen(0, 3.0)])
+    assert swept(tracker, 29, "h1") == []
+    assert swept(tracker, 31, "h1") == ["h1"]
+    assert swept(restored(tracker), 31, "h1") == []
+    # It counts on while it has a case.
+    assert run(tracker, [seen(32 * DAY, 3.0)]) == [("fire", "h1", 2)]
+
+
+def test_who_is_silent_is_given_up_and_can_come_back() -> None:
+    tracker = Tracker(rule("overload", silent="15 minutes"))
+    for minute in (0, 31 * DAY):
+        follow(tracker, seen(minute, house="h2"))
+        if not minute:
+            follow(tracker, seen(0, house="gone"))
+    state = tracker.state("gone")
+    assert state is not None
+    assert state.state == "firing"
+    assert swept(tracker, 31, "gone", "h2") == ["gone"]
+    assert follow(tracker, seen(31 * DAY + 1, house="gone")) == [("resolve", "gone", 1)]
+    assert swept(tracker, 63, "h2") == []
+    assert tracker.state("gone") is None
+    # Its time to be silent comes, and it is not known any more.
+    assert follow(tracker, seen(64 * DAY, house="h2")) == []
+
+
+def test_an_episode_of_an_older_ledger_is_as_old_as_its_first_sweep() -> None:
+    tracker = Tracker(rule(), [Episode(rule="overload", key="h1", number=1)])
+    assert swept(tracker, 100) == []
+    assert [each.read for each in tracker.drain()] == [NOON + 100 * DAY * MINUTE]
+    assert len(tracker) == 1
+    swept(tracker, 131)
+    assert len(tracker) == 0

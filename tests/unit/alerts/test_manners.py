@@ -7,7 +7,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.alerts.channels.contract import Delivery
-from riverrun.alerts.episodes import Tracker
+from riverrun.alerts.episodes import Lapse, Tracker
 from riverrun.alerts.ledger import Ack, Ledger, Silence
 from riverrun.alerts.lookup import Lookup
 from riverrun.alerts.manners import Desk, quiet_until
@@ -341,3 +341,46 @@ def test_what_is_long_over_is_forgotten() -> None:
     assert [number for _, _, number in office.ledger.cases] == [2]
     assert len([value for _, value in office.desk.drain() if value is None]) == 3
     assert [each.number for each in office.ledger.letters.values()] == [2]
+
+
+def test_a_case_is_not_forgotten_before_its_letters() -> None:
+    """Else its number could be used again, and the next message be taken for this one."""
+    office = Office(rule(when=""))
+    for effect in office.trackers[0].take(seen(0, 3.0)):
+        office.desk.take(effect, NOON)
+    office.desk.published()
+    office.desk.tick(noon(24 * 31))
+    assert len(office.ledger.cases) == len(office.desk.due(noon(24 * 31))) == 1
+    office.at(noon(24 * 31))
+    office.desk.tick(noon(24 * 31) + MINUTE)
+    assert (office.ledger.cases, office.ledger.letters, office.ledger.sent) == ({}, {}, {})
+
+
+def test_what_is_given_up_is_over_and_nobody_is_told() -> None:
+    quiet = rr.quiet("22:00", "07:00", zone="Europe/Dublin")
+    office = Office(
+        rule(resolved="over", escalate=rr.escalate(after="10 minutes", to=["+9"])), rule("night", quiet=quiet)
+    )
+    office.row(11 * 60, 3.0)
+    for name in ("overload", "night"):
+        office.desk.take(Lapse(name, "h1", 1), noon(12))
+    assert {case.state for case in office.ledger.cases.values()} == {"resolved"}
+    assert office.stages() == [("fired", "out"), ("fired", "cancelled")]
+    assert office.at(noon(20)) == []
+    # Who comes back later is not told of what ended before.
+    office.row(21 * 60, 1.0)
+    assert {case.ended for case in office.ledger.cases.values()} == {noon(12)}
+    assert len(office.ledger.letters) == 2
+
+
+def test_what_a_rule_that_is_gone_had_told_is_over() -> None:
+    office = Office(rule(), rule("gone"))
+    office.row(0, 3.0)
+    office.desk = Desk([rule()], office.ledger)
+    office.at(noon(1))
+    assert {name: case.state for (name, *_), case in office.ledger.cases.items()} == {
+        "overload": "firing",
+        "gone": "resolved",
+    }
+    office.at(noon(24 * 31))
+    assert [name for name, *_ in office.ledger.cases] == ["overload"]

@@ -82,9 +82,43 @@ def test_a_value_is_what_its_column_says(name: str, given: Any, value: Any) -> N
     assert read(**{name: given})[name] == value
 
 
+def paid(number: str, column: str = "decimal(10,2)") -> Any:
+    """A row's decimal, of a number as it stands in JSON."""
+    columns = [Column("paid", column, ("paid",)) if each.name == "paid" else each for each in table().columns]
+    raw = f'{{"at":"2026-01-15T12:00:00Z","paid":{number}}}'.encode()
+    return RowReader(table(columns=tuple(columns))).read(0, 0, NOON, raw).row["paid"]
+
+
 def test_a_decimal_keeps_its_digits() -> None:
-    raw = b'{"at":"2026-01-15T12:00:00Z","paid":12345678901234567.89}'
-    assert RowReader(table()).read(0, 0, NOON, raw).row["paid"] == Decimal("12345678901234567.89")
+    assert paid("12345678901234567.89", "decimal(19,2)") == Decimal("12345678901234567.89")
+    assert str(paid("1.5")) == "1.5"
+
+
+@pytest.mark.parametrize("number", ["123456789", "1.501", "1e8", "1e999999999", "1e-999999999", '"1e999999999"'])
+def test_a_decimal_of_more_digits_than_its_column_has_is_no_row(number: str) -> None:
+    with pytest.raises(MisfitError, match=r"paid is not decimal\(10,2\)"):
+        paid(number)
+
+
+@pytest.mark.parametrize(
+    ("number", "value"),
+    [("12345678.90", "12345678.90"), ("1.500", "1.50"), ("1e3", "1000.00"), ("0e-999999999", "0.00"), ("0e9", "0.00")],
+)
+def test_a_decimal_that_fits_is_as_long_as_its_column(number: str, value: str) -> None:
+    assert str(paid(number)) == value
+
+
+@pytest.mark.parametrize("name", ["readings", "load_kw", "note", "paid"])
+def test_a_number_that_no_decimal_can_be_is_no_row(name: str) -> None:
+    raw = f'{{"at":"2026-01-15T12:00:00Z","{name}":1e99999999999999999999}}'.encode()
+    with pytest.raises(MisfitError, match="it has a number that is out of range"):
+        RowReader(table()).read(0, 0, NOON, raw)
+
+
+@pytest.mark.timeout(20)
+def test_a_whole_number_is_not_written_out_to_see_whether_it_fits() -> None:
+    with pytest.raises(MisfitError, match="readings is not bigint"):
+        RowReader(table()).read(0, 0, NOON, b'{"at":"2026-01-15T12:00:00Z","readings":1e999999999}')
 
 
 @pytest.mark.parametrize(
