@@ -166,3 +166,11 @@ def test_figures_are_what_plain_python_finds(stocks: Modules, filled: tuple[Memo
     }
     assert shown("Halts") == [(len(first),)]
     assert first
+
+
+def test_halts_of_yesterday_are_not_of_today(stocks: Modules, sent: list[Any]) -> None:
+    store, _ = market_store(stocks, sent)
+    day = BEGIN.replace(hour=0) + timedelta(days=1)
+    assert rows(stocks, store, day, "Halts") != [(0,)]
+    store.put("movers", [{"day": day, "symbol": "AVON", "company": "Avon"}])
+    assert rows(stocks, store, day, "Halts") == [(0,)]

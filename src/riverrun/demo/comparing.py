@@ -4,13 +4,16 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from riverrun.config import find_project
+from riverrun.config.stream_state import last
 from riverrun.demo.playing import source_options
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
+from riverrun.model.event import schema_of
 
 # The values of a row that tell it apart, and the others by their names.
 Key = tuple[Any, ...]
@@ -25,7 +28,8 @@ class Check:
     """A stream: the columns that tell its rows apart, those that are compared, and the same by plain Python from the good
     events, a value or a tuple for each key. `a.b` is a part of a column.
 
-    `final` is the column that says what time a row is of, where a stream sends each row once, when its time is over.
+    `final` is the column that says what time a row is of, where a stream sends each row once, when its time is over. That is
+    at the latest `after` that time: as long as its windows are, or its gaps. Who knows better says so, and more is compared.
     """
 
     stream: str
@@ -33,6 +37,7 @@ class Check:
     figures: tuple[str, ...]
     expected: Callable[[Sequence[Any]], Mapping[Any, Any]]
     final: str = ""
+    after: timedelta = timedelta(minutes=15)
 
     def rows(self, found: Iterable[Row]) -> dict[Key, Row]:
         """The newest row of each key, as a consumer gives them."""
@@ -47,12 +52,13 @@ class Check:
             for key, figures in self.expected(good).items()
         }
 
-    def not_final(self, right: Mapping[Key, Row], found: Mapping[Key, Row]) -> set[Key]:
-        """Rows that need not be there yet. All rows of a time come together, so up to the newest that came all are there."""
-        if not self.final:
+    def not_final(self, right: Mapping[Key, Row], found: Mapping[Key, Row], clock: datetime | None) -> set[Key]:
+        """Rows that need not be there yet. Those must be whose time is over by the stream's `clock`. All rows of a time come
+        together, so all must be up to the newest that came."""
+        if not self.final or clock is None:
             return set()
-        times = [self._time(key, row) for key, row in found.items()]
-        return {key for key, row in right.items() if not times or self._time(key, row) > max(times)}
+        over = max([clock - self.after, *(self._time(key, row) for key, row in found.items())])
+        return {key for key, row in right.items() if self._time(key, row) > over}
 
     def _time(self, key: Key, row: Row) -> Any:
         return row[self.final] if self.final in row else key[self.key.index(self.final)]
@@ -110,6 +116,18 @@ def report(
     return len(told)
 
 
+def clock_of(stream: str, event: type, good: Sequence[Any]) -> datetime:
+    """How far a stream's time has come (its watermark). Its pipeline says so: a stream may be stopped after it has read all
+    events, and before it has sent what was final with the last of them. Where no pipeline has said it, the events do."""
+    told = last(find_project())
+    for each in told.streams if told is not None else ():
+        if each.name == stream and each.watermark:
+            return datetime.fromisoformat(each.watermark)
+    schema = schema_of(event)
+    newest: datetime = max(getattr(each, schema.time_field or "") for each in good)
+    return newest - timedelta(milliseconds=schema.late_ms)
+
+
 def compare(about: str, events: Callable[[int], Iterator[Any]], event: type, checks: Iterable[Check]) -> int:
     """The program figures.py of a use case: computes the figures of the events that its source has sent, says where those
     of the streams differ, and gives the exit code."""
@@ -120,7 +138,9 @@ def compare(about: str, events: Callable[[int], Iterator[Any]], event: type, che
     good = [each for each in islice(events(options.seed), options.events) if isinstance(each, event)]
     wrong = 0
     for check in checks:
+        # The clock first: what is over by it has been sent.
+        clock = clock_of(check.stream, event, good) if check.final else None
         expected, found = check.right(good), check.rows(rows_of(check.stream))
-        left_out = check.not_final(expected, found)
+        left_out = check.not_final(expected, found, clock)
         wrong += report(check.stream, expected, found, left_out=left_out, why="they are not final yet")
     return 1 if wrong else 0

@@ -1,19 +1,22 @@
 """Rows as people and programs want them: JSON, lines of JSON, CSV, Arrow, Parquet.
 
 Numbers are exact: integers have all their digits, decimals are written as they are. Times are ISO 8601 in UTC. A
-number that JSON cannot say (infinity, not a number) is null there.
+number that JSON cannot say (infinity, not a number) is null there. A time outside the years 1 to 9999, which a question may
+compute, only Arrow and Parquet can say.
 """
 
 import csv
 import io
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from riverrun.errors import QueryError
 from riverrun.store.arrow import type_word
 
 if TYPE_CHECKING:
@@ -63,8 +66,21 @@ def document(answer: "Answer") -> bytes:
 
 def dicts(rows: "pa.Table") -> list[dict[str, Any]]:
     """Rows as Python values: datetime, date, Decimal, int, float, str, bool, None."""
-    found: list[dict[str, Any]] = rows.to_pylist()
+    with _years():
+        found: list[dict[str, Any]] = rows.to_pylist()
     return found
+
+
+@contextmanager
+def _years() -> Iterator[None]:
+    try:
+        yield
+    except OverflowError as error:
+        raise QueryError(
+            "The answer has a time that only Arrow and Parquet can say",
+            expected="the years 1 to 9999",
+            hint="Ask for it as text, cast(… as text), or for one of these formats",
+        ) from error
 
 
 def shown(rows: "pa.Table") -> list[dict[str, Any]]:
@@ -102,7 +118,9 @@ def _csv(rows: "pa.Table") -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows.column_names)
-    for row in zip(*(rows.column(at).to_pylist() for at in range(rows.num_columns)), strict=True):
+    with _years():
+        columns = [rows.column(at).to_pylist() for at in range(rows.num_columns)]
+    for row in zip(*columns, strict=True):
         writer.writerow([_cell(value) for value in row])
     return text.getvalue().encode("utf-8", "surrogatepass")
 

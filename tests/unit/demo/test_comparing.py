@@ -1,15 +1,21 @@
 """Holding what streams wrote against plain Python: what is compared, what is left out, and what is said."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
 
 import pytest
 
+import riverrun as rr
+from riverrun.config import Project
+from riverrun.config.stream_state import state_path
 from riverrun.demo import comparing
-from riverrun.demo.comparing import Check, compare, differences, report
+from riverrun.demo.comparing import Check, clock_of, compare, differences, report
+from riverrun.model.progress import PipelineProgress, StreamProgress
 
 BEGIN = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
 LATER = BEGIN + timedelta(minutes=1)
@@ -39,14 +45,60 @@ def test_the_newest_row_of_each_key_counts() -> None:
 
 def test_rows_that_are_not_final_yet_need_not_be_there() -> None:
     right, found = FINAL.right([]), FINAL.rows([row(BEGIN, 1.5)])
-    assert FINAL.not_final(right, found) == {(LATER, "h1")}
-    assert FINAL.not_final(right, {}) == right.keys()
-    assert MINUTES.not_final(right, found) == set()
+    assert FINAL.not_final(right, found, BEGIN) == {(LATER, "h1")}
+    assert FINAL.not_final(right, {}, LATER - timedelta(seconds=1)) == right.keys()
+    assert MINUTES.not_final(right, found, BEGIN) == set()
     # A minute before the newest has to be there.
-    assert FINAL.not_final(right, FINAL.rows([row(LATER, 2.5)])) == set()
+    assert FINAL.not_final(right, FINAL.rows([row(LATER, 2.5)]), BEGIN) == set()
     # The time may be a figure as well: that of a session's end.
     ends = Check("sessions", ("player",), ("ended",), lambda _: {"ada": BEGIN, "eve": LATER}, final="ended")
-    assert ends.not_final(ends.right([]), {("ada",): {"ended": BEGIN}}) == {("eve",)}
+    assert ends.not_final(ends.right([]), {("ada",): {"ended": BEGIN}}, BEGIN) == {("eve",)}
+
+
+def test_rows_whose_time_is_over_have_to_be_there_though_none_came() -> None:
+    right = FINAL.right([])
+    assert FINAL.not_final(right, {}, BEGIN + FINAL.after) == {(LATER, "h1")}
+    assert FINAL.not_final(right, {}, LATER + FINAL.after) == set()
+
+
+class Reading(rr.Event):
+    house: str = rr.key()
+    at: datetime = rr.event_time(late="2 minutes")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RIVERRUN_PROJECT", str(tmp_path))
+    return Project(tmp_path)
+
+
+def test_the_clock_of_a_stream_is_what_its_pipeline_says(project: Project) -> None:
+    good = [Reading(house="h1", at=LATER), Reading(house="h2", at=BEGIN)]
+    by_events = LATER - timedelta(minutes=2)
+    assert clock_of("minutes", Reading, good) == by_events
+    state_path(project).parent.mkdir(parents=True)
+    streams = [StreamProgress("minutes", watermark="2026-11-16T07:50:00.000Z"), StreamProgress("others")]
+    told = PipelineProgress("app", "app.py", 1, "", streams=streams)
+    state_path(project).write_text(json.dumps(told.as_dict()), encoding="utf-8")
+    assert clock_of("minutes", Reading, good) == BEGIN - timedelta(minutes=10)
+    assert clock_of("others", Reading, good) == by_events
+
+
+@pytest.mark.usefixtures("project")
+def test_a_stream_that_wrote_nothing_is_not_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = Check("readings", ("house", "at"), ("times",), lambda good: Counter((each.house, each.at) for each in good),
+                  final="at", after=timedelta(minutes=1))  # fmt: skip
+
+    def events(_: int) -> Iterator[Reading]:
+        return (Reading(house="h1", at=BEGIN + timedelta(minutes=each)) for each in count())
+
+    monkeypatch.setattr(comparing, "rows_of", lambda _: iter(()))
+    monkeypatch.setattr(sys, "argv", ["figures.py", "--events", "5"])
+    assert compare("", events, Reading, [found]) == 1
+    assert capsys.readouterr().out.startswith("readings     2 rows, 2 differ; 3 not compared")
 
 
 def test_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,11 @@ GOOD = {
     },
     '{"window":{"start":"2026-01-01T05:30:00+05:30"}}': {"start": datetime(2026, 1, 1, tzinfo=UTC)},
     '{"window":{"start":"2026-01-01T00:00:00"}}': {"start": datetime(2026, 1, 1, tzinfo=UTC)},
+    '{"window":{"start":"0001-01-01T00:00:00Z"}}': {"start": datetime(1, 1, 1, tzinfo=UTC)},
+    '{"window":{"start":"9999-12-31T23:59:59.999999Z"},"day":"9999-12-31"}': {
+        "start": datetime.max.replace(tzinfo=UTC),
+        "day": date.max,
+    },
     '{"window":null,"n":null,"j":null,"more":1}': {},
     "{}": {},
     ' {"n": 9223372036854775807} ': {"n": 9223372036854775807},
@@ -94,6 +99,9 @@ BAD = {
     '{"window":5}': "window is not a JSON object",
     '{"window":{"start":5}}': "start is not a timestamp: 5",
     '{"window":{"start":"infinity"}}': "start is not a timestamp: infinity",
+    '{"window":{"start":"12026-01-01T00:00:00Z"}}': "start is not a timestamp: 12026-01-01T00:00:00Z",
+    '{"window":{"start":"0001-01-01T00:00:00+14:00"}}': "start is not a timestamp: 0001-01-01T00:00:00+14:00",
+    '{"window":{"start":"9999-12-31T23:59:59-00:01"}}': "start is not a timestamp: 9999-12-31T23:59:59-00:01",
     '{"n":1.5}': "n is not a bigint: 1.5",
     '{"n":"abc"}': "n is not a bigint: abc",
     '{"n":true}': "n is not a bigint: true",
@@ -105,6 +113,8 @@ BAD = {
     '{"small":1.505}': "small is not a decimal(5,2): 1.505",
     '{"price":1.0000000000000000001}': "price is not a decimal(38,18): 1.0000000000000000001",
     '{"day":"2026-13-01"}': "day is not a date: 2026-13-01",
+    '{"day":"12026-01-01"}': "day is not a date: 12026-01-01",
+    '{"day":"0000-01-01"}': "day is not a date: 0000-01-01",
 }
 
 

@@ -35,6 +35,14 @@ def fill(file: StoreFile, state: TableState, rows: int, *, ending: float = 0.0) 
     state.rows += rows
 
 
+def update(file: StoreFile, rows: int) -> None:
+    """So many rows of the table that is updated by key."""
+    file.database.execute(
+        "INSERT INTO _rows.loads SELECT now(), now(), md5(range::VARCHAR), random() FROM range($1)", [rows]
+    )
+    file.database.execute("CHECKPOINT")
+
+
 def test_rows_older_than_the_retention_go(file: StoreFile) -> None:
     states = make(file.database, events(retention_ms=3600_000))
     fill(file, states["events"], 7200)
@@ -107,15 +115,48 @@ def test_the_log_stays_small_where_questions_overlap(file: StoreFile, monkeypatc
 
 def test_a_full_store_of_updated_tables_says_so_once(file: StoreFile) -> None:
     states = make(file.database, loads())
-    file.database.execute(
-        "INSERT INTO _rows.loads SELECT now(), now(), md5(range::VARCHAR), random() FROM range(200000); CHECKPOINT"
-    )
+    update(file, 200_000)
     said: list[str] = []
     work = Upkeep(Session(file.database), file, states, 1_000_000, said.append)
     work.bound_size()
     work.bound_size()
     assert len(said) == 1
     assert "store.max_size" in said[0]
+
+
+def test_no_rows_go_for_tables_that_are_updated(file: StoreFile) -> None:
+    states = make(file.database, loads(), events())
+    update(file, 200_000)
+    fill(file, states["events"], 10_000)
+    said: list[str] = []
+    work = Upkeep(Session(file.database), file, states, 1_000_000, said.append)
+    work.bound_size()
+    fill(file, states["events"], 10_000)
+    work.bound_size()
+    assert states["events"].rows == 20_000
+    assert file.database.execute("SELECT count(*) FROM events").fetchone() == (20_000,)
+    assert len(said) == 1
+    assert "updated by key" in said[0]
+
+
+def test_few_large_rows_make_room_before_all_are_gone(file: StoreFile) -> None:
+    """They are one group of rows, whose space DuckDB takes back only when none of it is left."""
+    states = make(file.database, events())
+    fill(file, states["events"], 50_000)
+    file.database.execute("UPDATE _rows.events SET note = repeat(note, 10); CHECKPOINT; CHECKPOINT")
+    work = Upkeep(Session(file.database), file, states, 1, print)
+    work._max_bytes = int(work._used() * 0.85)
+    work.bound_size()
+    assert work._used() <= work._max_bytes
+    assert 30_000 <= states["events"].rows < 50_000
+
+
+def test_no_more_go_when_those_that_went_made_no_room(file: StoreFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = make(file.database, events())
+    fill(file, states["events"], 10_000)
+    monkeypatch.setattr(Upkeep, "_used", lambda _: 300_000)
+    Upkeep(Session(file.database), file, states, 299_999, print).bound_size()
+    assert states["events"].rows == 9000
 
 
 def test_a_table_that_is_mostly_dead_is_written_anew(file: StoreFile, monkeypatch: pytest.MonkeyPatch) -> None:

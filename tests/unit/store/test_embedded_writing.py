@@ -210,6 +210,43 @@ def test_records_that_are_gone_are_counted(database: duckdb.DuckDBPyConnection) 
     saved(database, states)
 
 
+def test_records_before_a_gap_are_not_gone(database: duckdb.DuckDBPyConnection) -> None:
+    states = make(database, events())
+    found = block("events", [(0, 0, event(1)), (0, 1, event(2)), (0, 12, event(3))])
+    found.gaps.append(Gap(Place("events", 0), 2, 12, 20))
+    Writer(Session(database)).write(found, 0, states)
+    assert ids(database) == [1, 2, 3]
+    assert (states["events"].gone, states["events"].positions) == (10, {0: 13})
+
+
+CUT = Gap(Place("events", 0), 1000, 900, 900)
+
+
+def test_what_comes_after_a_log_was_cut_is_new(database: duckdb.DuckDBPyConnection) -> None:
+    states = make(database, events())
+    states["events"].positions = {0: 1000, 1: 1000}
+    found = block("events", [(0, 900, event(1)), (0, 905, event(2)), (1, 999, event(3))])
+    found.gaps.append(CUT)
+    Writer(Session(database)).write(found, 0, states)
+    # Of the other partition, it is in the table already.
+    assert ids(database) == [1, 2]
+    assert (states["events"].gone, states["events"].positions) == (0, {0: 906, 1: 1000})
+    saved(database, states)
+
+
+def test_what_came_before_a_log_was_cut_is_kept(database: duckdb.DuckDBPyConnection) -> None:
+    states = make(database, events())
+    states["events"].positions = {0: 998}
+    writer = Writer(Session(database))
+    before = block("events", [(0, 998, event(1)), (0, 999, event(2))])
+    before.gaps.append(CUT)
+    writer.write(before, 0, states)
+    assert (ids(database), states["events"].positions) == ([1, 2], {0: 900})
+    writer.write(block("events", [(0, 900, event(3))]), 0, states)
+    assert (ids(database), states["events"].positions) == ([1, 2, 3], {0: 901})
+    saved(database, states)
+
+
 def test_a_table_that_fails_does_not_stop_the_others(database: duckdb.DuckDBPyConnection) -> None:
     states = make(database, events(), loads())
     database.execute("DROP VIEW loads; DROP TABLE _rows.loads")

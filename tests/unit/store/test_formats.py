@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from riverrun.errors import QueryError
 from riverrun.store.arrow import as_promised, type_word
 from riverrun.store.contract import Answer
 from riverrun.store.formats import MEDIA, document, encoded, shown
@@ -82,6 +83,16 @@ def test_a_table_for_people() -> None:
     assert row["at"] == "2026-01-02 03:04:05.678901"
     assert row["load"] == "0.1"
     assert row["money"] == "12345678901234567890.10"
+
+
+@pytest.mark.parametrize("kind", ["json", "ndjson", "csv"])
+def test_a_year_that_only_arrow_and_parquet_know_is_said(kind: str) -> None:
+    far = Answer(pa.table({"at": pa.array([2**58], pa.timestamp("us", tz="UTC"))}))
+    with pytest.raises(QueryError, match="1 to 9999"):
+        encoded(far, kind)
+    with pytest.raises(QueryError, match="as text"):
+        shown(far.rows)
+    assert pq.read_table(io.BytesIO(encoded(far, "parquet"))) == far.rows
 
 
 def test_no_other_format() -> None:

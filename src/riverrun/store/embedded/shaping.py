@@ -4,7 +4,7 @@
 Every value is read as its text first, as it is written, and then cast: so that a number keeps all its digits, and a value
 that does not fit is told from one that is not there. A DECIMAL among the fields is what makes DuckDB keep numbers as they
 are written; without one it reads them as doubles. What fits: the type's own JSON and the same as text ("12", "1.50", "NaN").
-Whole numbers may be written 12.0; a decimal is not rounded; a time without a zone is UTC.
+Whole numbers may be written 12.0; a decimal is not rounded; a time without a zone is UTC; years are 1 to 9999.
 """
 
 import json
@@ -21,6 +21,11 @@ FITS = '"~fits"'
 _OBJECT, _JSON = '"~object"', '"~json"'
 _AS_WRITTEN = {"_riverrun_as_written": "DECIMAL(1,0)"}
 _FOUND = 80
+# The years that all who read an answer know, 1 to 9999 in UTC; infinity is not in them.
+_YEARS = {
+    "timestamp": ("TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"),
+    "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
+}
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,8 @@ def _misfit(column: Column, text: str, value: str) -> str:
             # 1e400 is no infinity.
             return f"{there}({value} IS NULL OR (isinf({value}) AND NOT contains(lower({text}), 'inf')))"
         case "timestamp" | "date":
-            return f"{there}coalesce(NOT isfinite({value}), true)"
+            least, most = _YEARS[column.type]
+            return f"{there}coalesce({value} NOT BETWEEN {least} AND {most}, true)"
         case "bigint":
             # DuckDB rounds 1.5. What is not written as whole numbers are is looked at again.
             whole = f"coalesce(TRY_CAST({text} AS DECIMAL(38,18)) <> {value}, true)"

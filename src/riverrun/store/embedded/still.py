@@ -11,6 +11,7 @@ from riverrun.model.table import Column, TableSpec
 from riverrun.store.contract import Limits
 from riverrun.store.embedded.asking import Asking
 from riverrun.store.embedded.schema import quoted, type_of
+from riverrun.store.formats import dicts
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,8 +34,7 @@ def ask_rows(
             answer = asking.ask(sql, tables, Limits(), "")
         finally:
             asking.close()
-    found: list[dict[str, Any]] = answer.rows.to_pylist()
-    return found
+    return dicts(answer.rows)
 
 
 def newest_of(spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> "datetime | None":

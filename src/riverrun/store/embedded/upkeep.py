@@ -6,7 +6,7 @@ is taken back by writing the table anew, when most of it is dead.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import duckdb
@@ -26,6 +26,9 @@ DEAD_PART = 0.5
 _DEAD_LEAST = 500_000
 # What goes at once when the file is too large: this part of the rows of the largest table.
 _BITE = 0.1
+# DuckDB keeps rows in groups of so many, and takes back the space of a whole one.
+_GROUP = 122_880
+_BLOCK = 262_144
 # How long questions are waited for when the log is large, and when it is very large.
 _PAUSE_SECONDS, _LONG_PAUSE_SECONDS = 1.0, 30.0
 _MEBIBYTE = 1 << 20
@@ -103,21 +106,31 @@ class Upkeep:
     def bound_size(self) -> None:
         """While the file is larger than it may be, the oldest rows of the append table that has most go.
 
-        While a question still sees rows that went, there is no checkpoint and no free space: no more go until there is.
+        None go for nothing: not where all else is too large already, and no more when those that went made no room. While a
+        question still sees rows that went, there is no checkpoint and no free space: no more go until there is.
         """
         if self._max_bytes <= 0 or self._used() <= self._max_bytes:
             self._full = False
             return
+        appended = [each for each in self._states.values() if not each.spec.upserts]
         while self._checkpoint() and (used := self._used()) > self._max_bytes:
-            largest = max(
-                (each for each in self._states.values() if not each.spec.upserts and each.rows),
-                key=lambda each: each.rows,
-                default=None,
-            )
-            if largest is None:
-                self._say_full(used)
+            largest = max((each for each in appended if each.rows), key=lambda each: each.rows, default=None)
+            rest = used - self._blocks_of(appended)
+            if largest is None or rest > self._max_bytes:
+                self._say_full(used, rest)
                 return
-            self._take_oldest(largest)
+            if not self._make_room(largest, used):
+                return
+
+    def _make_room(self, state: TableState, used: int) -> bool:
+        """Let the oldest rows of a table go; whether less is used than before."""
+        gone = self._take_oldest(state)
+        if not self._checkpoint():
+            return False
+        if self._used() >= used and gone < _GROUP:
+            # Less than a group, of which nothing is taken back by itself: all rows would go before it made room.
+            self.rewrite(state)
+        return self._used() < used
 
     def _checkpoint(self) -> bool:
         """Write into the file what is beside it. Not while a question needs what it would take away."""
@@ -127,19 +140,32 @@ class Upkeep:
             return False
         return True
 
-    def _take_oldest(self, state: TableState) -> None:
+    def _take_oldest(self, state: TableState) -> int:
         rows, most = rows_of(state.spec.name), max(1, int(state.rows * _BITE))
         oldest = f"SELECT rowid FROM {rows} ORDER BY {quoted(state.spec.time)} NULLS FIRST LIMIT {most}"
         gone = self._delete(state, f"rowid IN ({oldest})")
         self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {state.spec.name} went")
+        return gone
 
-    def _say_full(self, used: int) -> None:
+    def _say_full(self, used: int, rest: int) -> None:
         if not self._full:
             self._notice(
-                f"The store takes {used:,} bytes, more than store.max_size allows, and has only tables that are updated by "
-                "key, of which nothing goes by itself: give them a retention, or the store more room"
+                f"The store takes {used:,} bytes, more than store.max_size allows, and {rest:,} of them are not of tables "
+                "that are appended to. Of those that are updated by key nothing goes by itself: give them a retention, or "
+                "the store more room"
             )
         self._full = True
+
+    def _blocks_of(self, states: Sequence[TableState]) -> int:
+        """Bytes of these tables. Small ones share blocks."""
+        if not states:
+            return 0
+        tables = " UNION ALL ".join(f"FROM pragma_storage_info({_stored(each)})" for each in states)
+        (blocks,) = self._database.row(
+            "SELECT count(DISTINCT block) FROM "
+            f"(SELECT unnest(list_append(additional_block_ids, block_id)) AS block FROM ({tables})) WHERE block >= 0"
+        )
+        return int(blocks) * _BLOCK
 
     def _used(self) -> int:
         """Bytes in use: free blocks are in the file, but will be written before it grows."""
@@ -152,12 +178,12 @@ class Upkeep:
     def bound_dead(self) -> None:
         """Measure the tables; write those anew that are mostly dead rows."""
         for state in self._states.values():
-            name = literal(f"_rows.{quoted(state.spec.name)}")
             blocks, kept = self._database.row(
                 "SELECT count(DISTINCT block_id) FILTER (block_id >= 0) + sum(len(additional_block_ids)), "
-                f"sum(count) FILTER (column_id = 0 AND segment_type <> 'VALIDITY') FROM pragma_storage_info({name})"
+                "sum(count) FILTER (column_id = 0 AND segment_type <> 'VALIDITY') "
+                f"FROM pragma_storage_info({_stored(state)})"
             )
-            state.bytes = int(blocks or 0) * 262_144
+            state.bytes = int(blocks or 0) * _BLOCK
             dead = int(kept or 0) - state.rows
             if dead > _DEAD_LEAST and dead > DEAD_PART * int(kept):
                 self.rewrite(state)
@@ -186,3 +212,8 @@ class Upkeep:
             state.rows = before
             raise
         return gone
+
+
+def _stored(state: TableState) -> str:
+    """The table's name, for functions that want it as text."""
+    return literal(f"_rows.{quoted(state.spec.name)}")

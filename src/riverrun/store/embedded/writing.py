@@ -78,14 +78,19 @@ class Writer:
             # What failed may have been the answer to a commit that was done: the file knows.
             state = load(self._database)[spec.name]
         after = replace(state, positions=dict(state.positions))
+        # From where on records are new: that the log was cut means that offsets behind its end are new again.
+        new = dict(state.positions)
         for gap in block.gaps:
-            before = after.positions.get(gap.place.partition, 0)
+            partition = gap.place.partition
+            before = after.positions.get(partition, 0)
             if gap.place.topic == spec.topic and (gap.made_anew or gap.next > before):
-                after.gone += max(0, gap.next - before)
-                after.positions[gap.place.partition] = gap.next
+                after.gone += max(0, gap.next - max(before, gap.first))
+                after.positions[partition] = gap.next
+                if gap.made_anew:
+                    new[partition] = min(gap.next, new.get(partition, 0))
         columns = block.topics.get(spec.topic)
         if columns is not None:
-            batch = batch_of(spec, columns, state.positions)
+            batch = batch_of(spec, columns, new)
             if batch.records.num_rows or batch.misfits:
                 self._rows(spec, batch, after)
         after.positions = _moved(after, block)
@@ -209,10 +214,10 @@ def _first_of_each(records: pa.Table) -> pa.Table:
 
 
 def _moved(state: TableState, block: Block) -> dict[int, int]:
-    """The positions of a table behind a block."""
-    positions = dict(state.positions)
+    """The positions of a table behind a block. What was reached before a log was cut is behind its end."""
+    positions, cut = dict(state.positions), {gap.place: gap.first for gap in block.gaps if gap.made_anew}
     for place, offset in block.reached.items():
-        if place.topic == state.spec.topic:
+        if place.topic == state.spec.topic and offset != cut.get(place):
             positions[place.partition] = max(offset, positions.get(place.partition, 0))
     return positions
 
