@@ -86,8 +86,10 @@ def unmatched(transactions: DataFrame) -> DataFrame:
 
 @app.stream
 def hours(transactions: DataFrame) -> DataFrame:
+    """What is done and moved. Of a transfer's two legs the one counts that leaves an account."""
+    moved = F.expr("if(kind = 'transfer', greatest(-cents, 0), abs(cents))")
     by_kind = once(transactions).groupBy(F.window("at", "1 hour").alias("hour"), "kind")
-    return by_kind.agg(F.count("*").alias("transactions"), F.sum(F.abs("cents")).alias("cents"))
+    return by_kind.agg(F.count("*").alias("transactions"), F.sum(moved).alias("cents"))
 
 
 # --- what people hear ---
@@ -138,10 +140,12 @@ BURSTS = """
 TRIPS = """
     select at, account_id, name, left_city, city, max(km) as km, max(minutes) as minutes
     from travel group by at, account_id, name, left_city, city order by at desc, account_id limit 50"""
-FLAGGED = "select count(distinct account_id) from {} where at > latest - interval '1 day'"
+# By the hours, which always move: the newest flag may be days old.
+FLAGGED = "select count(distinct account_id) from {} where at > (select max(hour) from hours) - interval '1 day'"
 BROKEN = (
     "select hour, transfer_id, legs, net_cents / 100.0 as net, cents / 100.0 as euros from unmatched order by hour desc"
 )
+# Of accounts that were used at all: before its first transaction, one is not in `balances`.
 RED = """
     select account_id, name, -cents / 100.0 as owed, overdraft_cents / 100.0 as allowed from balances
     where cents < -overdraft_cents order by owed desc, account_id limit 12"""
@@ -159,13 +163,13 @@ ONE = """
 OPEN = "select count(*) from transfers where net_cents <> 0"
 
 app.dashboard(
-    rr.number("Held in all accounts", HELD, unit="million €", decimals=3, width=3),
+    rr.number("Held in used accounts", HELD, unit="million €", decimals=3, width=3),
     rr.number("Transactions an hour", LAST_HOUR, width=2),
     rr.number("Cards tried out", FLAGGED.format("velocity"), unit="in a day", width=2),
     rr.number("Cards in two places", FLAGGED.format("travel"), unit="in a day", width=2),
     rr.number("Transfers with a leg open", OPEN, width=3),
     rr.area("Moved, hour by hour", MOVED, x="hour", y="moved", by="kind", unit="thousand €", width=8, height=4),
-    rr.bar("Accounts by what is on them", PURSES, by="purse", y="accounts", width=4, height=4),
+    rr.bar("Used accounts by what is on them", PURSES, by="purse", y="accounts", width=4, height=4),
     rr.rows("Impossible travel: a card in two cities", TRIPS, by="account_id", width=7, height=3),
     rr.rows("Transfers that do not net to zero", BROKEN, width=5, height=3),
     rr.rows("Cards tried out: six payments within ten minutes", BURSTS, by="account_id", width=7, height=4),

@@ -95,6 +95,16 @@ def test_a_changed_row_changes_the_join_from_then_on(bank):
     assert (row["cents"], row["name"], row["overdraft_cents"]) == (9499, "Ada Byrne", 50_000)
 
 
+def test_money_counts_however_late_it_comes(bank):
+    bank.send("transactions", transaction(1), transaction(2, at=AT + timedelta(days=2)))
+    assert [row["cents"] for row in bank.rows("balances")] == [9000]
+    # Two days late, and once more.
+    bank.send("transactions", transaction(3, cents=-100), transaction(3, cents=-100))
+    [row] = bank.rows("balances")
+    assert (row["cents"], row["transactions"], row["at"]) == (8900, 3, AT + timedelta(days=2))
+    assert bank.account("balances").late == 0
+
+
 def test_who_is_flagged_gets_a_message_on_the_phone_they_have(bank):
     bank.send(
         "transactions", transaction(0, city="Dublin"), transaction(1, city="Lisbon", at=AT + timedelta(minutes=20))
@@ -110,6 +120,16 @@ def test_who_is_flagged_gets_a_message_on_the_phone_they_have(bank):
     assert "paid 6 times within ten minutes" in told.text
 
 
+def test_flags_of_a_day_are_counted_from_now(bank):
+    bank.send(
+        "transactions", transaction(0, city="Dublin"), transaction(1, city="Lisbon", at=AT + timedelta(minutes=20))
+    )
+    assert [list(row.values()) for row in bank.tile("Cards in two places")] == [[1]]
+    # The card is in two places no more; the bank goes on.
+    bank.send("transactions", transaction(2, at=AT + timedelta(days=3)))
+    assert [list(row.values()) for row in bank.tile("Cards in two places")] == [[0]]
+
+
 def test_a_transfer_is_told_only_when_its_other_leg_cannot_come(bank):
     legs = [transaction(n, kind="transfer", cents=sign * 700, transfer_id="t-1") for n, sign in ((1, -1), (2, 1))]
     bank.send("transactions", legs[0], transaction(3, kind="transfer", cents=-900, transfer_id="t-2"))
@@ -118,6 +138,8 @@ def test_a_transfer_is_told_only_when_its_other_leg_cannot_come(bank):
     bank.send("transactions", legs[1])
     assert bank.rows("unmatched") == []
     assert sorted(row["net_cents"] for row in bank.rows("transfers")) == [-900, 0]
+    # What was moved is what left accounts, not both legs of it.
+    assert [(row["transactions"], row["cents"]) for row in bank.rows("hours")] == [(3, 1600)]
     bank.advance(AT + timedelta(hours=4))
     [row] = bank.rows("unmatched")
     assert (row["transfer_id"], row["legs"], row["net_cents"]) == ("t-2", 1, -900)

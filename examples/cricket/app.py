@@ -120,15 +120,16 @@ LIVE = """
     select match_id, batting, runs || '/' || wickets as score, balls // 6 || '.' || balls % 6 as overs, run_rate, needed,
         balls_left, required_rate, result
     from scoreboard where at > latest - interval '30 minutes' order by match_id"""
+# Each ball is two rows, one for each end: who never faces a ball has been in, too, and may be run out.
 BATTING = """
-    select b.innings, b.striker as batter, sum(b.runs) as runs, count_if(b.extra <> 'wide') as balls,
-        count_if(b.runs = 4) as fours, count_if(b.runs = 6) as sixes,
-        round(100.0 * sum(b.runs) / count_if(b.extra <> 'wide'), 1) as strike_rate,
-        coalesce(max(w.how), 'not out') as how_out
-    from balls b left join (
-        select match_id, innings, dismissed, max(wicket) as how from balls where wicket <> '' group by all
-    ) w on w.match_id = b.match_id and w.innings = b.innings and w.dismissed = b.striker
-    group by b.match_id, b.innings, b.striker order by b.innings desc, min(b.at), batter"""
+    select innings, batter, sum(runs) as runs, count_if(faced and extra <> 'wide') as balls, count_if(runs = 4) as fours,
+        count_if(runs = 6) as sixes, round(100.0 * sum(runs) / count_if(faced and extra <> 'wide'), 1) as strike_rate,
+        coalesce(max(case when dismissed = batter then wicket end), 'not out') as how_out
+    from (
+        select match_id, innings, extra, wicket, dismissed, side = 1 as faced, over_no * 1000 + ball_no * 2 + side as came,
+            case when side = 1 then striker else partner end as batter, case when side = 1 then runs else 0 end as runs
+        from balls cross join (values (1), (2)) as ends(side)) one
+    group by match_id, innings, batter order by innings desc, min(came), batter"""
 BOWLING = """
     select innings, bowler, sum(legal) // 6 || '.' || sum(legal) % 6 as overs,
         count_if(legal = 6 and conceded = 0) as maidens, sum(conceded) as runs,

@@ -55,10 +55,10 @@ class Figures:
         return found
 
     def batting(self, match_id: str) -> dict[tuple[int, str], tuple[Any, ...]]:
-        """Innings and batter: runs, balls, fours, sixes, how out."""
+        """Innings and batter, of all who have been in: runs, balls, fours, sixes, how out."""
         found = {}
         for (match, number), balls in self.innings().items():
-            for batter in {each.striker for each in balls if match == match_id}:
+            for batter in {who for each in balls if match == match_id for who in (each.striker, each.partner)}:
                 faced = [each for each in balls if each.striker == batter]
                 out = [each.wicket for each in balls if each.wicket and each.dismissed == batter]
                 runs = [each.runs for each in faced]

@@ -98,6 +98,17 @@ def test_a_correction_counts_whenever_the_first_word_comes(stream_test):
     assert list(number.values()) == [36.0]
 
 
+def test_who_never_faced_a_ball_is_on_the_card(stream_test):
+    t = stream_test(HERE / "app.py", seconds=SECONDS)
+    t.send("deliveries", ball(1, wicket="run out", dismissed="Eve"), ball(2, runs=4, partner="Fay"))
+    names = ("batter", "runs", "balls", "strike_rate", "how_out")
+    assert [tuple(row[name] for name in names) for row in t.tile("Batting", match_id="m")] == [
+        ("Ada", 4, 2, 200.0, "not out"),
+        ("Eve", 0, 0, None, "run out"),
+        ("Fay", 0, 0, None, "not out"),
+    ]
+
+
 def test_a_wicket_is_told_and_taken_back(stream_test):
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     t.send("deliveries", ball(1, wicket="lbw", dismissed="Ada"))

@@ -113,9 +113,9 @@ ZONES = f"""
 # The newest minute still fills.
 SINCE_FOUR = "minute >= date_trunc('day', latest - interval '4 hours') + interval '4 hours' and minute < latest"
 BUILDING = f"from zone_minutes where zone = 'building' and {SINCE_FOUR}"
-# From minute to minute: in minus out since the day began.
+# From minute to minute: in minus out since the day began. Sensors miss some, but nowhere are fewer than nobody.
 PEOPLE = f"""
-    select minute, zone, sum(entered - exited) over (partition by zone order by minute) as people
+    select minute, zone, greatest(sum(entered - exited) over (partition by zone order by minute), 0) as people
     from zone_minutes where {SINCE_FOUR} and zone not in ('building', 'cars')"""
 LATELY = "minute > latest - interval '4 hours' and minute < latest"
 FLOW = f"select minute, entered, exited from zone_minutes where zone = 'building' and {LATELY}"
@@ -131,7 +131,7 @@ def one(column: str, zone: str) -> str:
 
 
 app.dashboard(
-    rr.number("In the building", f"select sum(entered - exited) {BUILDING}", unit="people", width=3),
+    rr.number("In the building", f"select greatest(sum(entered - exited), 0) {BUILDING}", unit="people", width=3),
     rr.number("Visitors today", f"select sum(entered) {BUILDING}", width=3),
     rr.number("They stay", one("stay_minutes", "building"), unit="minutes", decimals=0, width=2),
     rr.number("Fullest zone", f"select max(full_percent) {TODAY}", unit="%", decimals=0,

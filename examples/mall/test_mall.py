@@ -63,6 +63,16 @@ def test_in_minus_out_whatever_a_sensor_does(stream_test):
     assert max(t.rows("zones"), key=lambda row: (row["at"], row["zone"] == "building"))["people"] == 3
 
 
+def test_nowhere_are_fewer_than_nobody(stream_test):
+    t = stream_test(HERE / "app.py", seconds=SECONDS)
+    # The sensor missed who came in.
+    t.send("counts", count("north-1", 0, 2, 5), count("north-1", 1, 4, 0), count("north-1", 2))
+    assert [list(row.values()) for row in t.tile("In the building")] == [[1]]
+    assert [row["people"] for row in t.tile("People by zone")] == [0, 1]
+    t.send("counts", count("north-1", 3, 0, 9), count("north-1", 4))
+    assert [list(row.values()) for row in t.tile("In the building")] == [[0]]
+
+
 def test_the_safety_officer_hears_when_a_zone_is_full_and_when_it_is_not(stream_test):
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     t.send("counts", count("cinema-1", 0, 500))

@@ -115,6 +115,8 @@ FIRST = """
 HALTED = (
     f"select h.span as since, h.symbol, h.move_percent, h.low, h.high {FIRST} order by since desc, h.symbol limit 50"
 )
+# Today is the day of the movers, which always move: the newest halt may be days old.
+HALTS = f"select count(*) {FIRST} and h.span >= (select max(day) from movers)"
 # Prices of one scale: each share against its own first price of the day.
 SINCE = """
     select c.span, c.symbol, (c.vwap / m.open - 1) * 100 as change
@@ -127,7 +129,7 @@ app.dashboard(
     rr.number("Traded today", f"select sum(volume * vwap) / 1000000 {TODAY}", unit="million €", decimals=1, width=3),
     rr.number("Shares that rose", f"select count(*) {TODAY} and change_percent > 0", unit="of 16", width=2),
     rr.number("Trades a minute", "select sum(trades) from candles where minute = latest - interval '1 minute'", width=3),
-    rr.number("Halts", f"select count(*) {FIRST} and h.span > latest - interval '1 day'", unit="today", width=2),
+    rr.number("Halts", HALTS, unit="today", width=2),
     rr.text("The exchange is made up: its companies, their prices and all that happens to them.", title="About", width=2),
     rr.candle("{symbol}, minute by minute", "candles", range="1 hour", when="symbol", unit="€", width=8),
     rr.line("Price and VWAP of {symbol}", "candles", y=("close", "vwap"), range="1 hour", when="symbol", unit="€", width=4),
