@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from rules import jumps, km, netted, once, owned
+from rules import jumps, km, netted, once, owned, whenever
 
 import riverrun as rr
 
@@ -42,7 +42,7 @@ MANY_PAYMENTS, MOST_KM_AN_HOUR = 6, 900
 @app.stream
 def balances(transactions: DataFrame, accounts: DataFrame, customers: DataFrame) -> DataFrame:
     """Every account as it stands. No time limit: money counts whenever it comes, and so every `ref` is remembered."""
-    moved = transactions.dropDuplicates(["account_id", "ref"]).groupBy("account_id").agg(
+    moved = whenever(transactions).dropDuplicates(["account_id", "ref"]).groupBy("account_id").agg(
         F.sum("cents").alias("moved"), F.count("*").alias("transactions"), F.max("at").alias("at"))  # fmt: skip
     return owned(moved, accounts, customers).selectExpr(
         "account_id", "name", "opening_cents + moved as cents", "overdraft_cents", "transactions", "at")  # fmt: skip

@@ -92,6 +92,26 @@ def test_records_lost_while_they_are_read_are_noticed(bench: Bench) -> None:
         assert consumer.metrics().gone == 50
 
 
+@pytest.mark.parametrize("batches", [False, True])
+def test_what_was_fetched_before_retention_came_is_handed_out(bench: Bench, batches: bool) -> None:
+    for first in range(0, 200, 20):
+        bench.fill(20, first=first)
+    # The client fetches little ahead, so that retention can overtake it.
+    little = {"queued.min.messages": 10, "max.partition.fetch.bytes": 400}
+    with bench.consumer(properties=little) as consumer:
+        seen = [next(consumer).value]
+        lose(bench, 200)
+        bench.fill(5, first=200)
+        if batches:
+            seen += [value for batch in consumer.batches(50) for value in batch.values()]
+        else:
+            seen += [record.value for record in consumer]
+        gone = consumer.metrics().gone
+    assert 0 < gone < 200
+    assert seen == [*range(200 - gone), *range(200, 205)]
+    assert bench.committed() == {0: 205}
+
+
 def test_run_notices_as_well_and_commits_behind_the_gap(bench: Bench) -> None:
     bench.fill(100)
     bench.admin.commit(bench.group, {bench.place(): 10})

@@ -158,6 +158,21 @@ def test_cooperation_moves_only_what_must_move(bench: Bench) -> None:
         one.leave()
 
 
+@BOTH
+def test_a_member_that_comes_later_reads_its_part_before_it_ends(bench: Bench, protocol: Protocol) -> None:
+    bench.fill(60)
+    # It commits nothing, so that the part it gives up is read again.
+    one = Member(bench, loop, protocol=protocol, commit="manual")
+    try:
+        wait_for(lambda: len(one.seen) == 60, 30, "the first member has not read all")
+        with bench.consumer(protocol=protocol) as two:
+            part = [(record.partition, record.offset) for record in two]
+        assert {partition for partition, _ in part} == {place.partition for place in one.revoked}
+        assert len(part) == 30
+    finally:
+        one.leave()
+
+
 def test_a_revoked_partition_waits_for_the_record_a_handler_has(bench: Bench) -> None:
     bench.fill(60)
     gate, began = threading.Event(), threading.Event()

@@ -199,9 +199,10 @@ class EventSchema(Generic[E]):
         """The event in these bytes: RecordUnreadableError when they are not one."""
         try:
             return self._load(value)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except Exception as error:  # brackets a thousand deep, whatever a __post_init__ raises
+            reason = reason_of(error)
             raise RecordUnreadableError(
-                f"A record is not a {self.name}", found=_reason(error), event=self.name, reason=_reason(error)
+                f"A record is not a {self.name}", found=reason, event=self.name, reason=reason
             ) from error
 
     def _invalid(self, event: object, error: Exception) -> EventInvalidError:
@@ -209,7 +210,7 @@ class EventSchema(Generic[E]):
             return EventInvalidError(
                 f"{self.name} cannot be sent", expected=f"an instance of {self.name}", found=type(event).__name__
             )
-        reason = _reason(error)
+        reason = reason_of(error)
         return EventInvalidError(
             f"This {self.name} cannot be sent",
             found=reason,
@@ -219,10 +220,13 @@ class EventSchema(Generic[E]):
         )
 
 
-def _reason(error: Exception) -> str:
-    """msgspec's message in our words: "$.load_kw: expected `float`, got `str`"."""
+def reason_of(error: Exception) -> str:
+    """msgspec's message in our words: "$.load_kw: expected `float`, got `str`". Other errors say what they are as well."""
+    if not isinstance(error, msgspec.MsgspecError | TypeError | ValueError | OverflowError):
+        return f"{type(error).__name__}: {error}"
     text, _, path = str(error).partition(" - at `")
-    text = text[:1].lower() + text[1:]
+    if text[1:2].islower():
+        text = text[:1].lower() + text[1:]
     return f"{path.rstrip('`')}: {text}" if path else text
 
 

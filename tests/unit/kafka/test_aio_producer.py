@@ -1,6 +1,7 @@
 """The producer for asyncio, without a cluster: nothing blocks the loop, and what is not delivered is told."""
 
 import asyncio
+import threading
 import time
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from riverrun.config import KafkaSettings
 from riverrun.errors import BrokerUnreachableError, DeliveryError, QueueFullError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.aio import AsyncProducer
+from riverrun.kafka.producer.transaction import Transaction
 from riverrun.model.event import Event, key
 from riverrun.model.topic import Topic
 
@@ -133,5 +135,39 @@ def test_other_tasks_run_while_one_sends_all_the_time() -> None:
         assert ran.done()
         with pytest.raises(DeliveryError, match="1000 records"):
             await producer.close(0)
+
+    asyncio.run(main())
+
+
+def test_a_transaction_that_is_cancelled_while_it_begins_does_not_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, gate = threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    def begin(transaction: Transaction) -> None:
+        waiting.set()
+        assert gate.wait(5)
+        transaction._producer._enter(transaction)
+        transaction._open = True
+
+    def step(_transaction: Transaction, doing: str, *_: Any) -> None:
+        ended.append(doing)
+
+    monkeypatch.setattr(Transaction, "begin", begin)
+    monkeypatch.setattr(Transaction, "_step", step)
+
+    async def main() -> None:
+        async with lonely(transactional_id="transfers") as producer:
+            task = asyncio.ensure_future(producer.transaction().__aenter__())
+            await asyncio.to_thread(waiting.wait, 5)
+            task.cancel()
+            await asyncio.sleep(0.05)
+            gate.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert ended == ["aborting a transaction"]
+            # Another one can begin.
+            async with producer.transaction():
+                pass
+        assert ended == ["aborting a transaction", "committing a transaction"]
 
     asyncio.run(main())

@@ -39,8 +39,12 @@ class Cluster:
             offsets = self._waiting.popleft()
             self.committer.answered(ClientError(self.errors.pop(0)) if self.errors else None, offsets)
 
+    def serve(self) -> None:
+        self.committer.pump()
+        self.poll()
+
     def commit(self, seconds: float = 5) -> None:
-        self.committer.await_with(self.poll, seconds)
+        self.committer.await_with(self.serve, seconds)
 
 
 @pytest.fixture
@@ -202,7 +206,7 @@ def test_whoever_waits_is_told_that_a_partition_went_before_its_commit(cluster: 
     committer.put({A: 9})
 
     def poll() -> None:
-        cluster.poll()
+        cluster.serve()
         committer.forget([A])
 
     with pytest.raises(CommitError, match=r"took t\[0\] away"):
@@ -229,6 +233,7 @@ def test_a_wait_ends_well_when_a_partition_goes_after_its_commit(cluster: Cluste
     committer.put({A: 1})
 
     def poll() -> None:
+        committer.pump()
         if cluster.now == 0:
             committer.release([A])
         cluster.poll()

@@ -1,11 +1,12 @@
 """Records and batches as a consumer hands them out."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import RecordUnreadableError, RegistryUnavailableError
 from riverrun.kafka.consumer.record import Batch, Decoding, Record
 from riverrun.model.event import Event, field, key, schema_of
 from riverrun.model.state import Place
@@ -72,6 +73,53 @@ def test_a_topic_without_a_type_holds_any_json() -> None:
     assert Record[object](message(b'{"a":[1]}', topic="t"), untyped).value == {"a": [1]}
     with pytest.raises(RecordUnreadableError, match="is not JSON"):
         _ = Record[object](message(b"\xff", topic="t"), untyped).value
+
+
+DEEP = b"[" * 5000 + b"]" * 5000
+
+
+def test_brackets_without_end_are_unreadable() -> None:
+    for decoding, topic in ((TYPED, "readings"), (Decoding[Any]({"t": None}), "t")):
+        bad = message(b'{"house_id":"h1","load_kw":1,"more":%s}' % DEEP, topic=topic)
+        with pytest.raises(RecordUnreadableError, match="RecursionError"):
+            _ = Record[Any](bad, decoding).value
+        left_out: list[int] = []
+        batch = Batch[Any]([message(topic=topic), bad, message(topic=topic)], decoding)
+        assert len(batch.values(on_unreadable=lambda record, _error, out=left_out: out.append(record.offset))) == 2  # type: ignore[misc]
+        assert left_out == [41]
+
+
+class Priced(Event):
+    currency: str
+
+    def __post_init__(self) -> None:
+        _ = {"EUR": 1.0}[self.currency]
+
+
+def test_whatever_an_event_raises_says_that_it_is_unreadable() -> None:
+    decoding: Decoding[Priced] = Decoding({"prices": schema_of(Priced)})
+    with pytest.raises(RecordUnreadableError) as caught:
+        _ = Record[Priced](message(b'{"currency":"XXX"}', topic="prices"), decoding).value
+    assert (caught.value.fields["event"], caught.value.fields["reason"]) == ("Priced", "KeyError: 'XXX'")
+    with pytest.raises(RecordUnreadableError, match="KeyError: 'XXX'"):
+        schema_of(Priced).decode(b'{"currency":"XXX"}')
+
+
+def test_a_registry_that_does_not_answer_says_nothing_about_a_record() -> None:
+    asked: list[bytes] = []
+
+    def load(raw: bytes) -> None:
+        asked.append(raw)
+        raise RegistryUnavailableError("It is down")
+
+    untyped: Decoding[object] = Decoding({"t": None})
+    untyped._loads["t"] = untyped.only = load
+    with pytest.raises(RegistryUnavailableError):
+        _ = Record[object](message(b"1", topic="t"), untyped).value
+    with pytest.raises(RegistryUnavailableError):
+        Batch[object]([message(b"2", topic="t"), message(b"3", topic="t")], untyped).values(print)
+    # Each time it may wait for long: once is enough.
+    assert asked == [b"1", b"2"]
 
 
 def test_a_deletion_has_no_value() -> None:

@@ -19,7 +19,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
-from riverrun.errors import UsageError
+from riverrun.errors import RecordUnreadableError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer, check_batch
 from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerMetrics
@@ -100,7 +100,11 @@ class AsyncConsumer(Generic[V]):
             await self._settled()
             consumer._check_usable()
             await self._call(consumer._settle_batch)
-            if not await self._call(consumer._gather, most, wait_seconds):
+            gathering = consumer._gathering(most, wait_seconds)
+            # A turn at a time: a wait that is cancelled must not keep our thread from a commit, or from closing.
+            while await self._call(next, gathering, "done") is None:
+                pass
+            if not consumer._has_batch:
                 return
             yield await self._call(consumer._take_batch, most) if self._ahead else consumer._take_batch(most)
 
@@ -128,8 +132,11 @@ class AsyncConsumer(Generic[V]):
 
     async def commit(self, *, wait: bool = True, through: Record[V] | None = None) -> None:
         """Commit all that was handed out, what is in hand included; or of one partition all `through` this record."""
-        # Not in our thread: while `run` goes on, that one reads.
-        await asyncio.to_thread(self._consumer.commit, wait=wait, through=through)
+        if self._consumer._engine is None:
+            await self._call(self._consumer.commit, wait=wait, through=through)
+        else:
+            # While `run` goes on, our thread reads.
+            await asyncio.to_thread(self._consumer.commit, wait=wait, through=through)
 
     async def seek(self, partition: int | Place, offset: int) -> None:
         await self._call(self._consumer.seek, partition, offset)
@@ -253,17 +260,17 @@ class _Crew(Generic[V]):
 
     async def _handle(self, work: Work[V]) -> None:
         engine = self._engine
-        unreadable = engine.read_value(work)
-        problem: Exception | None = unreadable
         try:
-            if unreadable is None:
+            problem = engine.read_value(work)
+            unreadable = isinstance(problem, RecordUnreadableError)
+            if problem is None:
                 try:
                     await self._handler(work.record)
                 except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
                     problem = error
             if problem is None:
                 engine.succeeded(work)
-            elif engine.judge(work, problem, unreadable=unreadable is not None):
+            elif engine.judge(work, problem, unreadable=unreadable):
                 engine.buried(work, await asyncio.to_thread(buried, engine, work, problem))
         except BaseException as error:
             engine.put_back(work)

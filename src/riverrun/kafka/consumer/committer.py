@@ -133,11 +133,10 @@ class Committer:
         return not self._wanted and not self._sending
 
     def await_with(self, serve: Callable[[], None], seconds: float) -> None:
-        """Wait until all that was put is committed; CommitError when it is not. For the thread that polls, by `serve`."""
+        """Wait until all that was put is committed; CommitError when it is not. `serve` pumps and polls for a moment."""
         self._begin_wait()
         end = self._clock() + seconds
         while not self.idle and self._clock() < end:
-            self.pump()
             serve()
         self._end_wait(seconds)
 

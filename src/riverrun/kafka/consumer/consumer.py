@@ -153,6 +153,12 @@ class Consumer(Generic[V]):
 
     def _gather(self, most: int, wait_seconds: float) -> bool:
         """Fetch until there is a batch; False when it is over."""
+        for _ in self._gathering(most, wait_seconds):
+            pass
+        return self._has_batch
+
+    def _gathering(self, most: int, wait_seconds: float) -> Iterator[None]:
+        """Fetch until there is a batch, or it is over; for a moment from one turn to the next."""
         hand = self._hand
         end: float | None = None
         while len(hand) < most and not self._stopping.is_set():
@@ -166,7 +172,12 @@ class Consumer(Generic[V]):
             hand.put(self._reading.fetch(most - len(hand), _TURN_SECONDS if end is None else left, left))
             if self._finished:
                 break
-        return bool(len(hand)) and not self._stopping.is_set()
+            if len(hand) < most:
+                yield
+
+    @property
+    def _has_batch(self) -> bool:
+        return bool(len(self._hand)) and not self._stopping.is_set()
 
     def _take_batch(self, most: int) -> Batch[V]:
         messages = self._hand.take_many(most, self._reading.positions)
@@ -240,7 +251,7 @@ class Consumer(Generic[V]):
         seconds = self._reading.timeout if seconds is None else seconds
         if self._reading.calling_back:
             # Nothing can be awaited here, nor must it: the client lets no partition go before this is answered.
-            self._commits.pump(at_once=True)
+            self._reading.send_commits(at_once=True)
         elif self._engine is not None:
             # Asked by a handler: the thread that reads does it.
             if wait:
@@ -248,7 +259,7 @@ class Consumer(Generic[V]):
         elif wait:
             self._commits.await_with(lambda: self._reading.serve(_AHEAD - len(self._hand)), seconds)
         else:
-            self._commits.pump()
+            self._reading.send_commits()
 
     def _commit_done(
         self, done: Mapping[Place, int] | None = None, *, wait: bool | None = None, seconds: float | None = None
@@ -309,9 +320,8 @@ class Consumer(Generic[V]):
             self.options.on_lost(places)
 
     def _moved(self, place: Place, offset: int) -> None:
-        if offset < self._hand.done.get(place, offset):
-            # The topic was made anew: this once, going back is right.
-            self._commits.forget([place])
+        """By a seek, or because the topic was made anew: what lies before counts as done, and going back is right."""
+        self._commits.forget([place])
         if self._engine is not None:
             self._engine.moved(place, offset)
         else:
@@ -388,20 +398,18 @@ class Consumer(Generic[V]):
         self._seek(self._reading.lookup.offsets_at(self._places(partitions), moment))
 
     def _seek(self, offsets: Mapping[Place, int]) -> None:
-        self._not_in_run("seek")
-        places = list(offsets)
-        self._hand.forget(places)
-        # Going back is what was asked for.
-        self._commits.forget(places)
+        if not self._reading.assigning:
+            self._not_in_run("seek")
         self._reading.move(offsets)
-        self._hand.done.update(offsets)
+        for place, offset in offsets.items():
+            self._moved(place, offset)
 
     def pause(self, *partitions: int | Place) -> None:
         """Hand out no records of these partitions, or of all, until `resume`. The loop goes on with the others."""
         self._not_in_run("pause")
         places = self._places(partitions)
         self._reading.pause(places)
-        self._reading.move(self._hand.drop_ahead(places))
+        self._reading.move(self._reading.first_held(places) | self._hand.drop_ahead(places))
 
     def resume(self, *partitions: int | Place) -> None:
         self._not_in_run("resume")
@@ -485,6 +493,9 @@ class Consumer(Generic[V]):
         try:
             if self.options.commit != "manual":
                 self._commit_done(wait=True, seconds=self.options.close_seconds)
+            elif not self._commits.idle:
+                # What commit(wait=False) left to do.
+                self._commit({}, wait=True, seconds=self.options.close_seconds)
         finally:
             # Leaving waits for brokers that may never answer, and takes no deadline.
             leaving = threading.Thread(target=self._reading.close, name="riverrun-leave", daemon=True)

@@ -105,8 +105,9 @@ class Hand:
 
     def in_hand(self) -> dict[Place, int]:
         """Where the partitions of what is in hand stand when it is done."""
-        if self._one is not None:
-            return {Place(*self._one[0]): self._one[1]}
+        # Another thread may commit while this one settles.
+        if (one := self._one) is not None:
+            return {Place(*one[0]): one[1]}
         return dict(self._many or {})
 
     def put_back(self) -> None:

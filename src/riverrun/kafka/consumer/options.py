@@ -112,10 +112,12 @@ class ConsumerOptions:
 
     - `start`: where to begin in a partition for which the group has no offset, or always when there is no group.
     - `partitions`: read exactly these, instead of letting the group share them out; with several topics, `Place`s.
-    - `follow`: False ends at the end of the partitions instead of waiting for more.
+    - `follow`: False ends at the end of the partitions instead of waiting for more. In a group that is moving partitions,
+      it waits a few seconds for those that may still come.
     - `commit`: what was handled is committed every `commit_interval_seconds`, after each fetched or asked-for batch, after
       each record, or only by `commit()`. `commit_wait`: whether to wait for the cluster's answer; by default for "batch" and
-      "record". Whatever is chosen, leaving and losing partitions to another member commits and waits (not for "manual").
+      "record". Whatever is chosen, leaving and losing partitions to another member commits and waits ("manual" waits when
+      it leaves, for what commit(wait=False) asked for).
     - `delivery`: "at-most-once" commits before records are handed out, and waits for it.
     - `on_gone`: records were removed by retention before they were read. "continue" logs a warning, counts them and goes on
       at the oldest there is; a function does the same and is called with the error; "stop" raises it.
@@ -128,7 +130,8 @@ class ConsumerOptions:
     - `prefetch_mb`: how much the client fetches ahead, in MiB; besides, each record that waits costs about 1 KiB, and about
       10,000 of each partition wait.
     - `close_seconds`: how long leaving may take.
-    - `on_assigned`, `on_revoked`, `on_lost` are told which partitions came, are about to go, and are gone already.
+    - `on_assigned`, `on_revoked`, `on_lost` are told which partitions came, are about to go, and are gone already. A `seek`
+      in `on_assigned` says where to begin.
     - `on_metrics` is given the counts every `metrics_seconds`. `properties` are any other properties of librdkafka.
     """
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Generic, TypeVar
 
-from riverrun.errors import CommitError, HandlerError, RecordUnreadableError
+from riverrun.errors import CommitError, HandlerError, RegistryError
 from riverrun.kafka.consumer.dead_letter import DeadLetters
 from riverrun.kafka.consumer.options import ConsumerOptions, Counts
 from riverrun.kafka.consumer.record import Decoding, Record
@@ -108,12 +108,16 @@ class Engine(Generic[V]):
             due = self._schedule.next_due()
         return None if due is None else max(0.0, due - time.monotonic())
 
-    def read_value(self, work: Work[V]) -> RecordUnreadableError | None:
-        """Read the record's value before its handler is called; why that cannot be done."""
+    def read_value(self, work: Work[V]) -> Exception | None:
+        """Read the record's value before its handler is called; why that cannot be done.
+
+        RecordUnreadableError is about the record. All else, as a registry that does not answer, is treated like an error of
+        the handler: it may be over at the next attempt.
+        """
         try:
             if not work.record.deleted:
                 _ = work.record.value
-        except RecordUnreadableError as error:
+        except Exception as error:  # noqa: BLE001  -- judged
             return error
         return None
 
@@ -306,10 +310,10 @@ class Engine(Generic[V]):
     def _hungry(self, count: int, size: int) -> bool:
         """Whether a partition has records to read and no room for them."""
         full = self._schedule.records > self.options.max_in_flight / 2 or self._schedule.bytes > self._most_bytes / 2
+        # Those that are paused because nothing has room are the very ones that want some.
+        idle = self._reading.at_tail | (self._reading.paused - (self._halted or set()))
         return full and any(
-            _fits(each, count / 4, size / 4)
-            for place, each in self._schedule.partitions.items()
-            if place not in self._reading.at_tail and place not in self._reading.paused
+            _fits(each, count / 4, size / 4) for place, each in self._schedule.partitions.items() if place not in idle
         )
 
     # --- commits, and partitions that come and go ---------------------------------------------------------------------
@@ -349,10 +353,13 @@ class Engine(Generic[V]):
             self._reading.pause(places)
 
     def moved(self, place: Place, offset: int) -> None:
-        """A partition goes on elsewhere, because what was to be read is gone: up to there nothing is left to do."""
+        """A partition goes on elsewhere: what is in hand of it does not count, and up to there nothing is left to do."""
         with self._changed:
-            if (progress := self._schedule.partitions.get(place)) is not None:
-                progress.ended_at(offset)
+            if place in self._schedule.partitions:
+                self._schedule.close([place])
+                self._schedule.open([place])
+                self._schedule.partitions[place].ended_at(offset)
+            self._changed.notify_all()
 
     def revoked(self, places: list[Place]) -> None:
         """Finish what was begun of these partitions and what is in front of it, drop the rest, commit what is done."""
@@ -416,10 +423,14 @@ def _fits(partition: Progress[Any], count: float, size: float) -> bool:
 
 def handler_error(work: Work[Any], error: Exception) -> HandlerError:
     record = work.record
+    tried = f"after {work.attempts} attempt{'s' if work.attempts != 1 else ''}"
+    what, then = f"The handler failed on {record} {tried}", "correct the handler"
+    if isinstance(error, RegistryError):
+        what, then = f"{record} could not be handled {tried}", "start again when the registry can be asked"
     failure = HandlerError(
-        f"The handler failed on {record} after {work.attempts} attempt{'s' if work.attempts != 1 else ''}",
+        what,
         found=f"{type(error).__name__}: {error}",
-        hint="Nothing from this record on was committed; correct the handler, or give on_error='dead-letter' or 'skip'",
+        hint=f"Nothing from this record on was committed; {then}, or give on_error='dead-letter' or 'skip'",
         topic=record.topic,
         partition=record.partition,
         offset=record.offset,

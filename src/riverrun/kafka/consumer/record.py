@@ -12,10 +12,10 @@ import msgspec
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from riverrun.config import RegistrySettings
-from riverrun.errors import RecordUnreadableError
+from riverrun.errors import RecordUnreadableError, RiverrunError
 from riverrun.kafka.registry.opening import open_value
 from riverrun.kafka.registry.wire import Wire
-from riverrun.model.event import SCHEMA_HEADER, EventSchema
+from riverrun.model.event import SCHEMA_HEADER, EventSchema, reason_of
 from riverrun.model.state import Place
 
 V = TypeVar("V")
@@ -46,7 +46,8 @@ class Decoding(Generic[V]):
         self.only: Callable[[bytes], V] | None = next(iter(loads.values())) if len(set(loads.values())) == 1 else None
 
     def read(self, record: "Record[V]") -> V:
-        """The value of a record; RecordUnreadableError, with the place, when its bytes are not one."""
+        """The value of a record; RecordUnreadableError, with the place, when its bytes are not one. What a registry that is
+        needed for it cannot answer is raised as it is: that says nothing about the bytes."""
         topic, raw = record.topic, record.raw
         if raw is None:
             raise RecordUnreadableError(
@@ -57,24 +58,29 @@ class Decoding(Generic[V]):
         try:
             load: Callable[[bytes], V] = self._loads.get(topic, self._other)
             return load(raw)
-        except (msgspec.MsgspecError, ValueError, RecordUnreadableError) as error:
-            raise self._unreadable(record, raw, error) from error
+        except Exception as error:
+            if not _is_its_own(error):
+                raise
+            raise self._unreadable(record, error) from error
 
     def _load_any(self, raw: bytes) -> Any:
         return _load_json(open_value(self._registry, raw))
 
-    def _unreadable(self, record: "Record[V]", raw: bytes, error: Exception) -> RecordUnreadableError:
+    def _unreadable(self, record: "Record[V]", error: Exception) -> RecordUnreadableError:
         schema = self._schemas.get(record.topic)
         fields = _place_fields(record)
+        if isinstance(error, RecordUnreadableError):
+            reason = str(error.fields.get("reason", error.found))
+        else:
+            reason = reason_of(error)
         if schema is None:
             return RecordUnreadableError(
                 f"The record {record} is not JSON",
-                found=str(error),
+                found=reason,
                 hint="Its bytes are in `record.raw`",
-                reason=str(error),
+                reason=reason,
                 **fields,
             )
-        reason = _reason(schema, raw, error)
         written = record.header(SCHEMA_HEADER)
         ours = schema.header[1]
         return RecordUnreadableError(
@@ -89,14 +95,9 @@ class Decoding(Generic[V]):
         )  # fmt: skip
 
 
-def _reason(schema: EventSchema[Any], raw: bytes, error: Exception) -> str:
-    try:
-        if isinstance(error, RecordUnreadableError):
-            raise error
-        schema.decode(raw)
-        return str(error)
-    except RecordUnreadableError as explained:
-        return str(explained.fields.get("reason", explained.found))
+def _is_its_own(error: Exception) -> bool:
+    """Whether an error while a value is read is about its bytes, and not of the registry or the machine that reads them."""
+    return isinstance(error, RecordUnreadableError) or not isinstance(error, RiverrunError | ImportError | MemoryError)
 
 
 def _place_fields(record: "Record[Any]") -> dict[str, Any]:
@@ -207,9 +208,10 @@ class Batch(Sequence[Record[V_co]]):
         if load is not None:
             try:
                 return [load(each.value()) for each in self._messages]  # type: ignore[arg-type]
-            except (msgspec.MsgspecError, ValueError, TypeError, RecordUnreadableError):
+            except Exception as error:
                 # One of them is not readable or a deletion: go through them again to say which.
-                pass
+                if not _is_its_own(error):
+                    raise
         found = []
         for record in self:
             try:

@@ -35,7 +35,8 @@ class RunOptions:
       follow wait for it.
     - `on_error`: then "stop" (HandlerError; the record and all behind it in its partition stay uncommitted), write it to the
       "dead-letter" topic and go on, or "skip" it with a warning. `on_unreadable` is the same for records that are not what
-      their topic promises; by default as `on_error`. They are not tried again.
+      their topic promises; by default as `on_error`. They are not tried again. A schema registry that does not answer is no
+      such record: it counts as an error of the handler.
     - `dead_letter`: the topic for them; `{topic}` is the record's own. It is created unless `create_dead_letter` is False.
     - `stop_seconds`: how long handlers may take to finish when it is to end, or a partition goes to another member.
     """

@@ -6,6 +6,7 @@ given out by the next `fetch`.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Consume
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 
-from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError
+from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError, UsageError
 from riverrun.kafka.border import SETTLING, client_log, translate
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.committer import Committer
@@ -36,6 +37,10 @@ _PASSING = SETTLING | {
 }  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
 _SERVE_SECONDS = 0.001
+# How long to wait for another thread to leave the client before that one is trusted to do what is to be done.
+_OTHER_SECONDS = 0.05
+# How long a group must have moved no partitions before what a member has is what it keeps.
+_QUIET_SECONDS = {"classic": 5.0, "consumer": 12.0}
 _ENDS_SECONDS = 0.25
 _ALONE = "riverrun-alone"
 
@@ -44,7 +49,7 @@ _ALONE = "riverrun-alone"
 class Listener:
     """Who is told about partitions. `revoked` is called while they are still ours; they go when it returns.
 
-    `moved` is told that a partition goes on at an offset, and that there is nothing left to do before it.
+    `moved` is told that a partition goes on at an earlier offset, because its log is not the one that was read.
     """
 
     assigned: Callable[[list[Place]], None]
@@ -62,7 +67,11 @@ class Fetched:
 
 
 class Subscription:
-    """One client of the library below, opened by the first `fetch`. For one thread at a time."""
+    """One client of the library below, opened by the first `fetch`.
+
+    The client lets one thread at a time in, and who comes second may wait for ever. So `fetch`, `serve`, `move` and
+    `send_commits` share a lock, and the two that other threads call do not insist on it.
+    """
 
     def __init__(
         self, choice: Choice, options: ConsumerOptions, connection: Connection, listener: Listener, counts: Counts
@@ -79,12 +88,17 @@ class Subscription:
         self._counts = counts
         self._where = connection.bootstrap_servers
         self.timeout: float = connection.settings.request_timeout_seconds
+        self._lock = threading.RLock()
         self._opened = False
         self._closing = False
         self._assigned_once = False
         self._rebalanced = False
         # Whether the client calls back right now: then nothing can be polled.
         self.calling_back = False
+        # Where partitions begin that come when the client's call returns; None when none are about to.
+        self._coming: dict[Place, int] | None = None
+        # Until when more partitions may come or go.
+        self._moving_until = 0.0
         self._paused: set[Place] = set()
         # Partitions whose end was reached once; those that had nothing more to read when we last looked.
         self._ended: set[Place] = set()
@@ -147,29 +161,47 @@ class Subscription:
 
     def fetch(self, most: int, wait_seconds: float, fill_seconds: float = 0.0) -> Fetched:
         """Up to `most` records: waits for a first one, then takes what is there, or waits up to `fill_seconds` for more."""
-        self.open()
-        if self._torn:
-            self._rewind()
-        self.commits.pump()
-        if not self._held.messages:
-            self._be_loud()
-            self._take(lambda: self._poll(most, wait_seconds, fill_seconds))
-        self._settle()
-        held, self._held = self._held, Fetched()
-        self.positions.update(self._positions_now())
-        self._note_ends()
-        return held
+        with self._lock:
+            self.open()
+            if self._torn:
+                self._rewind()
+            self.commits.pump()
+            if not self._held.messages:
+                self._be_loud()
+                self._take(lambda: self._poll(most, wait_seconds, fill_seconds))
+            self._settle()
+            held, self._held = self._held, Fetched()
+            self.positions.update(self._positions_now())
+            self._note_ends()
+            return held
 
     def serve(self, room: int) -> None:
-        """Look after the group for a moment. Up to `room` records are taken meanwhile, and held for the next `fetch`."""
-        if self._torn:
-            self._rewind()
-        if len(self._held.messages) >= room:
-            self._be_quiet()
-        self._take(lambda: self._poll(1, _SERVE_SECONDS, 0.0))
+        """Look after the group and the commits for a moment, unless another thread does so by a `fetch` of its own.
+
+        Up to `room` records are taken meanwhile, and held for the next `fetch`.
+        """
+        if not self._lock.acquire(timeout=_OTHER_SECONDS):
+            return
+        try:
+            if self._torn:
+                self._rewind()
+            self.commits.pump()
+            if len(self._held.messages) >= room:
+                self._be_quiet()
+            self._take(lambda: self._poll(1, _SERVE_SECONDS, 0.0))
+        finally:
+            self._lock.release()
         if self._held.messages:
             # The client has more of them, and does not wait; we do.
             time.sleep(_SERVE_SECONDS)
+
+    def send_commits(self, *, at_once: bool = False) -> None:
+        """Send what is to be committed. When another thread is in the client, that one does it before it leaves."""
+        if self._lock.acquire(timeout=_SERVE_SECONDS):
+            try:
+                self.commits.pump(at_once=at_once)
+            finally:
+                self._lock.release()
 
     def _take(self, poll: Callable[[], list[Message]]) -> None:
         """Put what the client gives among what is held. If this is interrupted, it is read again."""
@@ -189,6 +221,8 @@ class Subscription:
             self._held.messages = messages
         self._events += events
         self._torn = False
+        # What other threads asked for meanwhile.
+        self.commits.pump()
 
     def _be_quiet(self) -> None:
         """Get no records for now, without forgetting who is paused for other reasons."""
@@ -259,9 +293,7 @@ class Subscription:
         elif code in _RESET:
             if place in self.owned:
                 if offset is None or offset < 0:
-                    # Unless a seek came first: the group's offset was asked for before it, and the answer came after it.
-                    if place not in self.positions:
-                        self._new.add(place)
+                    self._new.add(place)
                 else:
                     self._out_of_range[place] = offset
         elif code == ClientError._MAX_POLL_EXCEEDED:
@@ -325,7 +357,7 @@ class Subscription:
     # --- partitions come and go; called by the library inside of `poll` and `consume`, where nothing may be raised ----
 
     def _on_assign(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
-        self._guarded(self._assigned, [Place(each.topic, each.partition) for each in partitions])
+        self._guarded(self._come, [Place(each.topic, each.partition) for each in partitions])
 
     def _on_revoke(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
         self._guarded(self._revoked, [Place(each.topic, each.partition) for each in partitions])
@@ -342,6 +374,23 @@ class Subscription:
         except BaseException as error:  # noqa: BLE001  -- raised by `fetch`, after the records at hand are safe
             self._failure = error
         self.calling_back = False
+
+    def _come(self, places: list[Place]) -> None:
+        """A group gives us partitions. They begin where it stands, unless who is told of them moves them."""
+        coming = self._coming = dict.fromkeys(places, OFFSET_STORED)
+        try:
+            self._assigned(places)
+        finally:
+            self._coming = None
+            # The client would do it by itself, but not when other partitions were moved meanwhile.
+            self.client.incremental_assign([ClientPartition(*place, offset) for place, offset in coming.items()])
+            self._hold(places)
+        # A group moves partitions in two steps: first it takes them, and gives none to the member that is to have them.
+        if not self.owned or time.monotonic() < self._moving_until:
+            self._stir()
+
+    def _stir(self) -> None:
+        self._moving_until = time.monotonic() + _QUIET_SECONDS[self.options.protocol]
 
     def _assigned(self, places: list[Place]) -> None:
         self._counts.rebalances += 1
@@ -360,6 +409,9 @@ class Subscription:
         self._listener.lost(places)
 
     def _forget(self, places: Collection[Place]) -> None:
+        if places:
+            self._stir()
+        self._drop_events(places)
         self.owned.difference_update(places)
         self._ended.difference_update(places)
         self.at_tail.difference_update(places)
@@ -383,30 +435,68 @@ class Subscription:
 
     @property
     def at_end(self) -> bool:
-        """Whether every partition of ours was read to its end."""
-        return self._assigned_once and self.owned <= self._ended
+        """Whether every partition of ours was read to its end, and no more are about to come."""
+        return self._assigned_once and self.owned <= self._ended and time.monotonic() >= self._moving_until
 
-    def move(self, offsets: Mapping[Place, int]) -> None:
-        """Read these partitions from other offsets; records that were fetched from them and not given out are dropped."""
-        ours = {place: offset for place, offset in offsets.items() if place in self.owned}
-        if not ours:
-            return
+    @property
+    def assigning(self) -> bool:
+        """Whether partitions are about to come: they can still be told where to begin."""
+        return self._coming is not None
+
+    def move(self, offsets: Mapping[Place, int], *, keep: bool = False) -> None:
+        """Read these partitions from other offsets. Records that were fetched from them and not given out are dropped, or
+        given out first, to `keep` them."""
+        with self._lock:
+            ours = {place: offset for place, offset in offsets.items() if place in self.owned}
+            if not ours:
+                return
+            if self.calling_back and not self.assigning:
+                raise UsageError("A consumer cannot be moved while partitions go", hint="Seek in on_assigned, or later")
+            self._assign_anew(ours)
+            self._drop_events(ours)
+            if not keep:
+                self._held.messages = self._without(ours)
+            for place, offset in ours.items():
+                self._held.ends.pop(place, None)
+                self._ended.discard(place)
+                self.at_tail.discard(place)
+                self._new.discard(place)
+                self._out_of_range.pop(place, None)
+                if offset >= 0:
+                    self.positions[place] = offset
+                else:
+                    self.positions.pop(place, None)
+
+    def _assign_anew(self, offsets: Mapping[Place, int]) -> None:
+        coming = {} if self._coming is None else self._coming
+        coming.update({place: offset for place, offset in offsets.items() if place in coming})
         # Not `seek`: it fails for a partition that has not begun, or stopped because its offset is gone.
-        self.client.incremental_unassign([ClientPartition(*place) for place in ours])
-        self.client.incremental_assign([ClientPartition(*place, offset) for place, offset in ours.items()])
-        if paused := [ClientPartition(*place) for place in ours if place in self._paused]:
+        if here := [ClientPartition(*place, offset) for place, offset in offsets.items() if place not in coming]:
+            self.client.incremental_unassign(here)
+            self.client.incremental_assign(here)
+            self._hold(offsets.keys() - coming.keys())
+
+    def _hold(self, places: Collection[Place]) -> None:
+        """Partitions that are paused stay so when they are assigned anew."""
+        if paused := [ClientPartition(*place) for place in places if place in self._paused]:
             self.client.pause(paused)
-        self._held.messages = self._without(ours)
-        for place, offset in ours.items():
-            self._held.ends.pop(place, None)
-            self._ended.discard(place)
-            self.at_tail.discard(place)
-            self._new.discard(place)
-            self._out_of_range.pop(place, None)
-            if offset >= 0:
-                self.positions[place] = offset
-            else:
-                self.positions.pop(place, None)
+
+    def _drop_events(self, places: Collection[Place]) -> None:
+        """Ends and offsets that were told of these are not true any more."""
+        if self._events:
+            gone = set(places)
+            self._events = [
+                each for each in self._events if (each.topic(), each.partition()) not in gone or not _is_of_offset(each)
+            ]
+
+    def first_held(self, places: Collection[Place]) -> dict[Place, int]:
+        """The offset of the first record that was fetched and not given out, of each of these that has one."""
+        first: dict[Place, int] = {}
+        for each in self._held.messages:
+            place = Place(each.topic(), each.partition())  # type: ignore[arg-type]
+            if place in places:
+                first.setdefault(place, each.offset())  # type: ignore[arg-type]
+        return first
 
     def _without(self, places: Collection[Place]) -> list[Message]:
         gone = set(places)
@@ -414,7 +504,8 @@ class Subscription:
 
     def _rewind(self) -> None:
         """An interrupted fetch may have taken records nobody got: read them again."""
-        self.move({place: self.positions.get(place, self._begin.get(place, OFFSET_STORED)) for place in self.owned})
+        known = self._begin | self.positions | self.first_held(self.owned)
+        self.move({place: known.get(place, OFFSET_STORED) for place in self.owned})
 
     def _position_strays(self) -> None:
         """Partitions whose group has no offset begin at `start`; those whose offset is gone at the oldest there is."""
@@ -433,27 +524,34 @@ class Subscription:
         if self.options.on_gone == "stop":
             # The reader stays where it was: what it did not read is not committed, and the next one is told as well.
             raise error
-        self.move(first)
-        for gap in gaps:
-            self._counts.gone += gap.gone
-            self._listener.moved(gap.place, gap.next)
+        onward = {gap.place: gap.next for gap in gaps if gap.next >= gap.first}
+        back = {gap.place: gap.next for gap in gaps if gap.next < gap.first}
+        # What was fetched in front of a gap is given out. The gap itself is done with behind that.
+        self.move(onward, keep=True)
+        self._held.ends |= onward
+        self.move(back)
+        for place, offset in back.items():
+            self._listener.moved(place, offset)
+        self._counts.gone += sum(gap.gone for gap in gaps)
         log.warning("%s", error)
         if callable(self.options.on_gone):
             self.options.on_gone(error)
 
     def _begin_new(self, places: set[Place]) -> None:
+        # We know better where to read: a seek came before the client was told that the group has no offset. Or the log lost
+        # its end; then the client answers this with the offset that is out of range.
+        self.move({place: self.positions[place] for place in places if place in self.positions})
         # The offset itself, not «the oldest»: that the client looks up on its own, and goes there even after a seek.
-        offsets = self.lookup.offsets_at(places, self.options.first)
+        offsets = self.lookup.offsets_at(places - self.positions.keys(), self.options.first)
         self.move(offsets)
         if self.options.pins_start:
-            for place, offset in offsets.items():
-                self._listener.moved(place, offset)
+            self._held.ends |= offsets
 
     def pause(self, places: Collection[Place]) -> None:
         """Get no records of these until `resume`; what was fetched ahead is dropped, and fetched again then."""
         if ours := [place for place in places if place in self.owned]:
             self._paused.update(ours)
-            self.client.pause([ClientPartition(*place) for place in ours])
+            self._hold(set(ours) - (self._coming or {}).keys())
 
     def resume(self, places: Collection[Place]) -> None:
         if ours := [place for place in places if place in self._paused]:
@@ -481,3 +579,9 @@ class Subscription:
         """Leave the group and end the client. May take as long as the brokers let it: see `Consumer.close`."""
         self._closing = True
         self.client.close()
+
+
+def _is_of_offset(event: Message) -> bool:
+    """Whether an event says something about an offset: an end, or one that is gone."""
+    error: Any = event.error()
+    return error.code() == ClientError._PARTITION_EOF or error.code() in _RESET

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from riverrun.errors import UsageError
+from riverrun.errors import RecordUnreadableError, UsageError
 from riverrun.kafka.consumer.parallel import Engine
 from riverrun.kafka.consumer.record import Record
 from riverrun.kafka.consumer.schedule import Work
@@ -56,22 +56,22 @@ def check_plain(handler: Callable[..., Any]) -> None:
 
 def _work(engine: Engine[V], handler: Callable[[Record[V]], Any]) -> None:
     while (work := engine.take()) is not None:
-        unreadable = engine.read_value(work)
-        problem: Exception | None = unreadable
-        if unreadable is None:
-            try:
-                if inspect.iscoroutine(result := handler(work.record)):
-                    result.close()
-                    problem = UsageError("The handler gave a coroutine", hint="Use riverrun.AsyncConsumer")
-            except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
-                problem = error
-            except BaseException as error:
-                engine.put_back(work)
-                engine.give_up(error)
-                raise
+        unreadable = False
+        try:
+            problem = engine.read_value(work)
+            unreadable = isinstance(problem, RecordUnreadableError)
+            if problem is None and inspect.iscoroutine(result := handler(work.record)):
+                result.close()
+                problem = UsageError("The handler gave a coroutine", hint="Use riverrun.AsyncConsumer")
+        except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
+            problem = error
+        except BaseException as error:
+            engine.put_back(work)
+            engine.give_up(error)
+            raise
         if problem is None:
             engine.succeeded(work)
-        elif engine.judge(work, problem, unreadable=unreadable is not None):
+        elif engine.judge(work, problem, unreadable=unreadable):
             engine.buried(work, buried(engine, work, problem))
 
 

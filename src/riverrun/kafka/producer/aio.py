@@ -332,7 +332,12 @@ class AsyncTransaction:
         await _in_thread(self._transaction.abort)
 
     async def __aenter__(self) -> Self:
-        await _in_thread(self._transaction.begin)
+        try:
+            await _in_thread(self._transaction.begin)
+        except BaseException as error:
+            # Cancelled when it had begun: nobody would end it.
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(
