@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import TopicNotFoundError, UsageError
-from riverrun.kafka.border import translate
+from riverrun.kafka.border import SETTLING, translate
 from riverrun.model.event import EventSchema
 from riverrun.model.near import nearest
 from riverrun.model.state import Place
@@ -24,6 +24,9 @@ MISSING = frozenset({
 })  # fmt: skip
 # A topic made a moment ago may not be known to every broker yet.
 _GRACE_SECONDS = 1.0
+# Worth another try: who leads a partition is not settled, or the connection went away.
+_PASSING = SETTLING | {ClientError._TRANSPORT, ClientError.NETWORK_EXCEPTION, ClientError.REQUEST_TIMED_OUT}
+_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -159,18 +162,28 @@ class Lookup:
         stamp = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
         if not places:
             return {}
-        try:
-            found = self._client.offsets_for_times(
-                [ClientPartition(*place, stamp) for place in places], timeout=self._timeout
-            )
-            for each in found:
-                if each.error is not None:
-                    raise KafkaException(each.error)
-        except KafkaException as error:
-            raise translate(error, f"looking up offsets of {self._choice}", bootstrap=self._where) from error
+        found = self._asked_for([ClientPartition(*place, stamp) for place in places])
         offsets = {Place(each.topic, each.partition): each.offset for each in found}
         beyond = [place for place, offset in offsets.items() if offset < 0]
         return offsets | (self.offsets_at(beyond, OFFSET_END) if beyond and stamp != OFFSET_END else {})
+
+    def _asked_for(self, times: list[ClientPartition]) -> list[ClientPartition]:
+        """The client's answer. A topic that was made a moment ago, or a broker that starts, may have no leader yet."""
+        begun = time.monotonic()
+        while True:
+            left = begun + self._timeout - time.monotonic()
+            try:
+                found: list[ClientPartition] = self._client.offsets_for_times(times, timeout=max(0.05, left))
+                for each in found:
+                    if each.error is not None:
+                        raise KafkaException(each.error)
+            except KafkaException as error:
+                code, new = error.args[0].code(), time.monotonic() < begun + _GRACE_SECONDS
+                if left <= 0 or not (code in _PASSING or (code in MISSING and new)):
+                    raise translate(error, f"looking up offsets of {self._choice}", bootstrap=self._where) from error
+                time.sleep(min(_AGAIN_SECONDS, left))
+            else:
+                return found
 
 
 def _exists(metadata: Any, topic: str) -> bool:
