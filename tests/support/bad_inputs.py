@@ -233,6 +233,17 @@ def several_problems(world: World) -> str:
     return world.riverrun("config")
 
 
+@case("Write a duration, a size, a port, an address, a zone and a Spark master that are none")
+def values_of_another_format(world: World) -> str:
+    world.write(
+        "riverrun.toml",
+        '[streams]\nevery = "5 parsecs"\nport = 99999999\n[store]\nmax_size = "20 XB"\n[spark]\nmaster = "flink://x"\n'
+        '[profile.prod.druid]\nurl = "druid.example"\n',
+    )
+    world.environ["RIVERRUN_ALERTS_SMS_BUDGET_ZONE"] = "Europe/Dubln"
+    return world.riverrun("config")
+
+
 @case("Write a password into riverrun.toml")
 def secret_in_file(world: World) -> str:
     world.write(

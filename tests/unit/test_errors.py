@@ -5,6 +5,7 @@ import re
 import pytest
 
 from riverrun import errors
+from riverrun.cli.output import notice_text
 
 
 def tree(cls: type[errors.RiverrunError]) -> list[type[errors.RiverrunError]]:
@@ -58,3 +59,13 @@ def test_an_error_for_programs() -> None:
 def test_all_problems_of_a_configuration_are_listed() -> None:
     assert str(errors.ConfigError(["a: x", "b: y"])) == "2 problems in the configuration:\n  a: x\n  b: y"
     assert str(errors.ConfigError(["a: x"])) == "1 problem in the configuration:\n  a: x"
+
+
+def test_no_message_ends_in_two_full_stops() -> None:
+    inner = errors.UsageError("A file is not there", found="nothing", hint="Put it there")
+    outer = errors.UsageError(str(inner), expected="a file.", found="It is not JSON.", hint=f"Mend it: {inner}")
+    assert ".." not in str(outer)
+    assert str(outer).endswith("Put it there.")
+    assert str(errors.UsageError("What", hint="Did you mean x?")).endswith("x?")
+    assert notice_text(f"gates is tried again in 1 s: {inner}") == f"Gates is tried again in 1 s: {inner}"
+    assert notice_text("records are taken") == "Records are taken."

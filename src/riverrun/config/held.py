@@ -8,10 +8,12 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-from riverrun.config.run_state import is_locked, take_lock
+from riverrun.config.private import private_folder
+from riverrun.config.run_state import is_locked, take_lock, write_state
 from riverrun.errors import DataDirectoryError, RiverrunError
 
 # A reader tests a lock by holding it for an instant.
@@ -39,8 +41,8 @@ class Held:
     def take(self) -> None:
         """Take the lock, or raise what `taken` makes when another process has it."""
         try:
-            self._lock.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            private_folder(self._lock.parent)
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise DataDirectoryError(
                 f"The lock {self._lock} cannot be made: {error.strerror}",
@@ -65,15 +67,10 @@ class Held:
             raise
         self._descriptor = descriptor
 
-    def write(self, content: Mapping[str, Any], *, mine_alone: bool = False) -> None:
-        """Replace the file in one step: a reader sees the old state or the new one. `mine_alone`: no other user does."""
-        temporary = self._state.with_suffix(".tmp")
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Replace the file in one step: a reader sees the old state or the new one, and no other user does."""
         try:
-            if mine_alone:
-                write_mine(temporary, json.dumps(content, allow_nan=False))
-            else:
-                temporary.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
-            temporary.replace(self._state)
+            write_state(self._state, json.dumps(content, allow_nan=False))
         except OSError as error:
             self.problem = f"{self._state} cannot be written: {error.strerror}"
         else:
@@ -116,20 +113,20 @@ class Listening:
         self._held.release(forget=True)
 
 
-def write_mine(path: Path, text: str) -> None:
-    """A new file that no other user reads, not for an instant."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
 def holder_of(lock: Path) -> tuple[int, str]:
     """The pid and the word of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
     with contextlib.suppress(OSError, ValueError):
         pid, _, about = lock.read_text(encoding="utf-8").partition("\n")
         return int(pid), about.strip("\n")
     return 0, ""
+
+
+def since_of(lock: Path) -> str:
+    """When the lock was taken, for people; empty when unknown. True only while the lock is held."""
+    try:
+        return f"{datetime.fromtimestamp(lock.stat().st_mtime).astimezone():%Y-%m-%d %H:%M:%S}"
+    except OSError:
+        return ""
 
 
 def state_of(lock: Path, state: Path) -> dict[str, Any] | None:

@@ -1,18 +1,20 @@
 """Find every setting: flag, environment, profile, project file, running cluster, default; all problems at once."""
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from riverrun.config.formats import clipped, did_you_mean, hide_login, shown
+from riverrun.config.networks import networks_of
 from riverrun.config.project import Project, find_project
 from riverrun.config.run_state import running_state
-from riverrun.config.secret import STARS, Secret
+from riverrun.config.secret import STARS, MissingSecret, Secret
 from riverrun.config.spec import ENVIRONMENT_PREFIX, SECTIONS, Settings, Spec, is_everywhere, is_loopback, specs
+from riverrun.config.toml_file import MOST_SECRET_BYTES, TomlFile, UnreadableFileError, read_text, read_toml
+from riverrun.config.values import parsed
 from riverrun.errors import ConfigError
 
 # Names that begin like a setting's and are not one.
@@ -20,10 +22,8 @@ OTHER_VARIABLES = frozenset({"RIVERRUN_PROJECT", "RIVERRUN_PROFILE", "RIVERRUN_D
 DEFAULT = "default"
 # The origin of an address that nobody configured: the project's own servers have it.
 RUNNING = "running cluster"
-
-_LOGIN = re.compile(r"://[^/@\s]+@")
-_TRUE = frozenset({"true", "yes", "on", "1"})
-_FALSE = frozenset({"false", "no", "off", "0"})
+# More problems than these are counted, not listed.
+_MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def _shown(value: Any) -> Any:
         return str(value)
     if isinstance(value, Mapping):
         return {name: STARS if looks_secret(name) else each for name, each in value.items()}
-    # An address may carry its login: https://user:password@host/.
-    return _LOGIN.sub(rf"://{STARS}@", value) if isinstance(value, str) else value
+    return hide_login(value) if isinstance(value, str) else value
 
 
 def looks_secret(name: str) -> bool:
@@ -89,22 +88,25 @@ def load(
     flags: Mapping[str, Any] | None = None,
     profile: str = "",
     environ: Mapping[str, str] | None = None,
+    secrets: bool = True,
 ) -> Loaded:
     """Load the settings of a project (by default, of the one the current folder is in).
 
-    `flags` maps keys such as "kafka.port" to values; None means that the flag was not given.
+    `flags` maps keys such as "kafka.port" to values; None means that the flag was not given. Without `secrets`, one that is
+    not there is a problem only for who reveals it: a command that looks at a pipeline file logs in nowhere.
     """
     environ = os.environ if environ is None else environ
     project = project or find_project(environ=environ)
+    origin = "flag --profile" if profile else "environment RIVERRUN_PROFILE"
     profile = profile or environ.get("RIVERRUN_PROFILE", "")
-    loader = _Loader(project, environ)
+    loader = _Loader(project, environ, secrets=secrets)
     loader.defaults()
-    loader.file(profile)
+    loader.file(profile, origin)
     loader.environment()
     loader.flags(flags or {})
     loader.finish()
     if loader.problems:
-        raise ConfigError(loader.problems)
+        raise ConfigError(loader.problems.listed())
     sections: dict[str, Any] = {
         section: cls(**{s.name: loader.values[s.key] for s in loader.specs.values() if s.section == section})
         for section, cls in SECTIONS.items()
@@ -112,129 +114,162 @@ def load(
     return Loaded(project, Settings(**sections), profile, loader.origins)
 
 
+class _Problems(list[str]):
+    """What is wrong, each a short text; past the most, only how many more there are."""
+
+    more = 0
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= _MOST_PROBLEMS
+
+    def append(self, problem: str) -> None:
+        if self.full:
+            self.more += 1
+        else:
+            super().append(clipped(problem, 1000))
+
+    def listed(self) -> list[str]:
+        return [*self, f"and {self.more} more"] if self.more else list(self)
+
+
 class _Loader:
     """Applies the layers, lowest first; the last one to name a setting wins."""
 
-    def __init__(self, project: Project, environ: Mapping[str, str]) -> None:
+    def __init__(self, project: Project, environ: Mapping[str, str], *, secrets: bool = True) -> None:
+        self.secrets = secrets
         self.project = project
         self.environ = environ
         self.specs = {spec.key: spec for spec in specs()}
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
-        self.problems: list[str] = []
+        self.problems = _Problems()
+        # Whether all of the file could be read: only then settings are compared with one another.
+        self.complete = True
 
     def defaults(self) -> None:
         for key, spec in self.specs.items():
             self.values[key] = spec.default
             self.origins[key] = DEFAULT
 
-    def file(self, profile: str) -> None:
-        path = self.project.config_file
-        text, content = self._parse(path)
+    def file(self, profile: str, origin: str) -> None:
+        toml = read_toml(self.project.config_file)
+        self.complete = not toml.problems
+        for problem in toml.problems:
+            self.problems.append(problem)
+        content = dict(toml.content)
         profiles = content.pop("profile", {})
-        where = _Places(path, text)
-        self._tables(content, "", where)
+        self._tables(content, (), toml)
         if not isinstance(profiles, dict):
-            self.problems.append(f"{where.of('profile')}: `profile` must hold tables, such as [profile.prod.kafka]")
+            self.problems.append(f"{toml.place('profile')}: `profile` must hold tables, such as [profile.prod.kafka]")
             return
         for name, tables in profiles.items():
-            if name == profile and isinstance(tables, dict):
-                self._tables(tables, f"profile.{name}.", where)
-        if profile and profile not in profiles:
-            known = ", ".join(profiles) or "none"
-            self.problems.append(f"{path.name}: there is no profile {profile!r}; it has: {known}")
-
-    def _parse(self, path: Path) -> tuple[str, dict[str, Any]]:
-        try:
-            text = path.read_text(encoding="utf-8")
-            return text, tomllib.loads(text)
-        except FileNotFoundError:
-            return "", {}
-        except tomllib.TOMLDecodeError as error:
-            self.problems.append(f"{path.name}: this is not TOML: {error}")
-        except UnicodeDecodeError as error:
-            self.problems.append(f"{path.name}: this is not UTF-8 text: {error}")
-        except OSError as error:
-            self.problems.append(f"{path.name}: cannot be read: {error.strerror}")
-        return "", {}
-
-    def _tables(self, content: Mapping[str, Any], prefix: str, where: "_Places") -> None:
-        for section, table in content.items():
-            if section not in SECTIONS:
-                hint = did_you_mean(section, [*SECTIONS, "profile"])
-                self.problems.append(f"{where.of(prefix + section)}: unknown section [{prefix}{section}]{hint}")
-            elif not isinstance(table, dict):
-                self.problems.append(f"{where.of(prefix + section)}: [{prefix}{section}] must be a table")
+            if isinstance(tables, dict):
+                self._tables(tables, ("profile", name), toml, keep=name == profile)
             else:
-                for name, value in table.items():
-                    self._file_value(section, name, value, prefix, where)
+                self.problems.append(
+                    f"{toml.place('profile', name)}: profile.{clipped(name)} must hold tables, such as [profile.prod.kafka]"
+                )
+        if profile and profile not in profiles and self.complete:
+            known = did_you_mean(profile, profiles) or f"; it has: {clipped(', '.join(profiles)) or 'none'}"
+            self.problems.append(f"{origin}: there is no profile {shown(profile)} in {toml.name}{known}")
 
-    def _file_value(self, section: str, name: str, value: Any, prefix: str, where: "_Places") -> None:
-        place = where.of(f"{prefix}{section}.{name}")
+    def _tables(self, content: Mapping[str, Any], above: tuple[str, ...], toml: TomlFile, *, keep: bool = True) -> None:
+        """Take the settings of some tables; without `keep`, only check them: they are of a profile that is not selected."""
+        for section, table in content.items():
+            name = clipped(".".join((*above, section)))
+            if section not in SECTIONS:
+                self._unknown(toml.place(*above, section), f"unknown section [{name}]", section, [*SECTIONS, "profile"])
+            elif not isinstance(table, dict):
+                self.problems.append(f"{toml.place(*above, section)}: [{name}] must be a table")
+            else:
+                for key, value in table.items():
+                    self._file_value((*above, section, key), value, toml, keep=keep)
+
+    def _unknown(self, place: str, what: str, word: str, known: Sequence[str]) -> None:
+        self.problems.append("" if self.problems.full else f"{place}: {what}{did_you_mean(word, known)}")
+
+    def _file_value(self, keys: tuple[str, ...], value: Any, toml: TomlFile, *, keep: bool) -> None:
+        place, key = toml.place(*keys), clipped(".".join(keys))
+        section, name = keys[-2:]
         spec = self.specs.get(f"{section}.{name}")
         if spec is None:
-            hint = did_you_mean(name, [s.name for s in self.specs.values() if s.section == section])
-            self.problems.append(f"{place}: unknown setting {prefix}{section}.{name}{hint}")
+            known = [each.name for each in self.specs.values() if each.section == section]
+            self._unknown(place, f"unknown setting {key}", name, known)
         elif spec.secret:
-            self._file_secret(spec, value, place)
+            self._file_secret(spec, key, value, place, keep=keep)
         else:
-            self._take(spec, value, place, parse_text=False)
+            self._take(spec, value, place, key=key, keep=keep)
 
-    def _file_secret(self, spec: Spec, value: Any, place: str) -> None:
+    def _file_secret(self, spec: Spec, key: str, value: Any, place: str, *, keep: bool) -> None:
         match value:
             case {"env": str(name)} if len(value) == 1:
-                if name not in self.environ:
-                    self.problems.append(f"{place}: {spec.key} asks for the variable {name}, which is not set")
-                else:
+                if keep and name not in self.environ:
+                    self._no_secret(spec, f"{place}: {key} asks for the variable {clipped(name)}, which is not set")
+                elif keep:
                     self.values[spec.key] = Secret(self.environ[name])
                     self.origins[spec.key] = f"{place} → variable {name}"
             case {"file": str(name)} if len(value) == 1:
-                self._secret_file(spec, self.project.root / Path(name).expanduser(), place)
+                if keep:
+                    self._secret_file(spec, self.project.root / Path(name).expanduser(), place)
             case _:
                 self.problems.append(
-                    f'{place}: {spec.key} is a secret and does not belong here: write {{ env = "NAME" }} or '
+                    f'{place}: {key} is a secret and does not belong here: write {{ env = "NAME" }} or '
                     '{ file = "PATH" } instead of its value'
                 )
 
     def _secret_file(self, spec: Spec, path: Path, place: str) -> None:
         try:
-            self.values[spec.key] = Secret(path.read_text(encoding="utf-8").rstrip("\r\n"))
+            self.values[spec.key] = Secret(read_text(path, MOST_SECRET_BYTES, "a secret has").rstrip("\r\n"))
             self.origins[spec.key] = f"{place} → file {path}"
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            self.problems.append(f"{place}: {spec.key} asks for the file {path}, which cannot be read: {reason}")
+        except UnreadableFileError as error:
+            reason = str(error).removeprefix("cannot be read: ")
+            self._no_secret(
+                spec,
+                f"{place}: {spec.key} asks for the file {clipped(str(path))}, which cannot be read: {reason}",
+            )
+
+    def _no_secret(self, spec: Spec, problem: str) -> None:
+        if self.secrets:
+            self.problems.append(problem)
+        else:
+            self.values[spec.key], self.origins[spec.key] = MissingSecret(problem), "nowhere"
 
     def environment(self) -> None:
         known = {spec.environment: spec for spec in self.specs.values() if not spec.table}
         for name, value in self.environ.items():
             if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
                 continue
-            place = f"environment {name}"
+            place = f"environment {clipped(name)}"
             if name.endswith("_FILE") and (spec := known.get(name.removesuffix("_FILE"))) and spec.secret:
                 self._secret_file(spec, Path(value), place)
             elif (spec := known.get(name)) is None:
-                self.problems.append(f"{place}: no such setting{did_you_mean(name, known)}")
+                self._unknown(place, "no such setting", name, list(known))
             elif spec.secret:
                 self.values[spec.key], self.origins[spec.key] = Secret(value), place
             else:
-                self._take(spec, value, place, parse_text=True)
+                self._take(spec, value, place, from_text=True)
 
     def flags(self, flags: Mapping[str, Any]) -> None:
         for key, value in flags.items():
             if value is not None:
-                self._take(self.specs[key], value, f"flag --{self.specs[key].name.replace('_', '-')}", parse_text=False)
+                self._take(self.specs[key], value, f"flag --{self.specs[key].name.replace('_', '-')}")
 
-    def _take(self, spec: Spec, value: Any, place: str, *, parse_text: bool) -> None:
+    def _take(
+        self, spec: Spec, value: Any, place: str, *, key: str = "", from_text: bool = False, keep: bool = True
+    ) -> None:
         try:
-            parsed = _from_text(spec, value) if parse_text else _from_file(spec, value)
-            _check(spec, parsed)
+            found = parsed(spec, value, from_text=from_text)
         except ValueError as error:
-            self.problems.append(f"{place}: {spec.key} {error}")
+            self.problems.append(f"{place}: {key or spec.key} {error}")
             return
-        self.values[spec.key], self.origins[spec.key] = parsed, place
+        if keep:
+            self.values[spec.key], self.origins[spec.key] = found, place
 
     def finish(self) -> None:
         """What depends on several settings, and the cluster that runs."""
+        if not self.complete:
+            return
         replication = self.values["kafka.replication"]
         brokers = self.values["kafka.brokers"]
         attached = bool(self.values["kafka.bootstrap_servers"])
@@ -253,6 +288,7 @@ class _Loader:
         self._check_postgres()
         self._check_registry()
         self._check_ingest()
+        self._check_spark()
         for key in ("alerts.channels", "ingest.keys"):
             for name, reference in self.values[key].items():
                 if not reference.startswith(("env:", "file:")):
@@ -302,12 +338,6 @@ class _Loader:
             )
 
     def _check_registry(self) -> None:
-        url = self.values["registry.url"]
-        if url and (not url.startswith(("http://", "https://")) or "@" in url.partition("://")[2].partition("/")[0]):
-            self.problems.append(
-                f"{self.origins['registry.url']}: registry.url must be an address such as https://registry.example:8081, "
-                "without a login: that is registry.username and registry.password, or registry.token"
-            )
         if self.values["registry.token"] and self.values["registry.username"]:
             self.problems.append(
                 f"{self.origins['registry.token']}: registry.token and registry.username cannot be had at once"
@@ -315,10 +345,6 @@ class _Loader:
 
     def _check_postgres(self) -> None:
         url = self.values["postgres.url"]
-        if url and not url.startswith(("postgresql://", "postgres://")):
-            self.problems.append(
-                f"{self.origins['postgres.url']}: postgres.url must be an address such as postgresql://cdc@db:5432/shop"
-            )
         if re.match(r"[a-z]+://[^/@:]*:[^/@]*@", url) or "password=" in url:
             self.problems.append(
                 f"{self.origins['postgres.url']}: postgres.url holds a password, which does not belong here: leave it out, "
@@ -330,6 +356,13 @@ class _Loader:
                     f"{self.origins['postgres.databases']}: postgres.databases.{name} may hold a password, which does not "
                     'belong here: write "env:NAME" or "file:PATH"'
                 )
+
+    def _check_spark(self) -> None:
+        if master := self.values["spark.config"].get("spark.master"):
+            self.problems.append(
+                f"{self.origins['spark.config']}: spark.config sets spark.master, which is a setting of its own: "
+                f"write [spark] master = {shown(master)}"
+            )
 
     def _check_ingest(self) -> None:
         def wrong(name: str, text: str) -> None:
@@ -375,77 +408,26 @@ class _Loader:
                     "lets in everybody who has an account there: say who may look, in serve.oidc_emails, "
                     "serve.oidc_domains or serve.oidc_groups",
                 )
+        proxied = self._check_proxies(wrong)
         if is_loopback(host):
             return
         if is_everywhere(host) and not value("names").strip(" ,"):
             wrong("host", f"is {host}: say in serve.names by which names browsers call this machine")
-        if not secured and not value("insecure"):
+        if not secured and not proxied and not value("insecure"):
             wrong(
                 "host",
                 f"is {host}, and a login does not go through a network in clear: set serve.ssl_certificate_file and "
-                "serve.ssl_key_file, or say serve.insecure = true (--insecure) where the network is all yours",
+                "serve.ssl_key_file, name the proxy that has them in serve.trusted_proxies, or say serve.insecure = true "
+                "(--insecure) where the network is all yours",
             )
 
-
-class _Places:
-    """Says in which line a key stands. tomllib does not tell, and a user with fifty lines wants to know."""
-
-    _HEADER = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+")
-    _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_.-]+)["']?\s*=""")
-
-    def __init__(self, path: Path, text: str) -> None:
-        self._name = path.name
-        self._lines: dict[str, int] = {}
-        table = ""
-        for number, line in enumerate(text.splitlines(), start=1):
-            if header := self._HEADER.match(line):
-                table = header[1].replace('"', "")
-                self._lines.setdefault(table, number)
-            elif key := self._KEY.match(line):
-                self._lines.setdefault(f"{table}.{key[1]}" if table else key[1], number)
-
-    def of(self, key: str) -> str:
-        line = self._lines.get(key)
-        return f"{self._name}:{line}" if line else self._name
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` when one known word is close, else an empty string."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _from_text(spec: Spec, value: str) -> Any:
-    if spec.kind is bool:
-        if value.lower() in _TRUE:
-            return True
-        if value.lower() in _FALSE:
-            return False
-        raise ValueError(f"must be true or false, not {value!r}")
-    if spec.kind is int:
+    def _check_proxies(self, wrong: Callable[[str, str], None]) -> bool:
+        """Whether proxies are named that serve others for us."""
         try:
-            return int(value)
-        except ValueError:
-            raise ValueError(f"must be a whole number, not {value!r}") from None
-    return value
-
-
-def _from_file(spec: Spec, value: Any) -> Any:
-    if spec.table:
-        if not isinstance(value, dict) or not all(isinstance(each, str | int | bool) for each in value.values()):
-            raise ValueError("must be a table of text, numbers or true/false")
-        return {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
-    names = {int: "a whole number", str: "text", bool: "true or false"}
-    if type(value) is not spec.kind:
-        raise ValueError(f"must be {names[spec.kind]}, not {value!r}")
-    return value
-
-
-def _check(spec: Spec, value: Any) -> None:
-    if spec.choices and value not in spec.choices:
-        shown = ", ".join(repr(choice) for choice in spec.choices if choice)
-        raise ValueError(f"must be one of {shown}, not {value!r}{did_you_mean(str(value), spec.choices)}")
-    if spec.minimum is not None and value < spec.minimum:
-        raise ValueError(f"must be at least {spec.minimum}, not {value}")
-    if spec.maximum is not None and value > spec.maximum:
-        raise ValueError(f"must be at most {spec.maximum}, not {value}")
+            proxied = bool(networks_of(self.values["serve.trusted_proxies"]))
+        except ValueError as error:
+            wrong("trusted_proxies", f"names what is no proxy: {error}")
+            return True
+        if proxied and not self.values["serve.names"].strip(" ,"):
+            wrong("trusted_proxies", "needs serve.names: by which names browsers call the proxy")
+        return proxied

@@ -54,6 +54,7 @@ def find_project(start: Path | None = None, environ: Mapping[str, str] | None = 
         return Project(Path(named).resolve())
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
-        if (folder / CONFIG_FILE).is_file() or (folder / STATE_FOLDER).is_dir():
+        # Whatever has this name is meant as the project's settings; what is wrong with it is said when it is read.
+        if os.path.lexists(folder / CONFIG_FILE) or (folder / STATE_FOLDER).is_dir():
             return Project(folder)
     return Project(start)

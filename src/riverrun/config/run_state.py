@@ -4,6 +4,8 @@ The runner holds a lock on `.riverrun/run/lock` for as long as it lives, however
 while the lock is held. A pid is never trusted by itself: it may belong to somebody else by now.
 """
 
+import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -13,10 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from riverrun.config.private import write_private
 from riverrun.config.project import Project
 from riverrun.errors import RiverrunError
 
 LOOK_SECONDS = 0.05
+BLOCK_BYTES = 4096
 
 
 @dataclass
@@ -32,6 +36,8 @@ class ServerState:
     started_at: float = 0.0
     restarts: int = 0
     detail: str = ""
+    # Why it last ended, or could not be started; it stays known while the server runs again.
+    last_exit: str = ""
 
 
 @dataclass
@@ -58,10 +64,43 @@ class RunState:
     servers: list[ServerState] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
-        """Replace the file in one step: a reader sees the old state or the new one."""
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
+        write_state(path, json.dumps(asdict(self), indent=1))
+
+
+def write_state(path: Path, text: str) -> None:
+    """Replace a state file in one step: a reader sees the old state or the new one. No other user reads it.
+
+    On a full disk, where there is no room for a new file, the old one is written over: it was made longer than needed for
+    that. A state that went on saying «ready» while the disk is full would be believed.
+    """
+    content = text.encode()
+    # Whole blocks, with room to grow.
+    content = content.ljust((len(content) // BLOCK_BYTES + 2) * BLOCK_BYTES)
+    temporary = path.with_suffix(".tmp")
+    try:
+        write_private(temporary, content)
         temporary.replace(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        _write_over(path, text.encode(), error)
+
+
+def _write_over(path: Path, content: bytes, full: OSError) -> None:
+    """Write into the blocks that a file has."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        raise full from None
+    try:
+        room = os.fstat(descriptor).st_size
+        if len(content) > room:
+            raise full
+        os.pwrite(descriptor, content.ljust(room), 0)
+    finally:
+        os.close(descriptor)
 
 
 def state_path(project: Project) -> Path:

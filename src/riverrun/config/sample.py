@@ -6,13 +6,25 @@ from typing import Any
 
 from riverrun.config.project import CONFIG_FILE
 from riverrun.config.secret import Secret
-from riverrun.config.spec import SECTIONS, Spec, specs
+from riverrun.config.spec import MOST_ELSE, SECTIONS, Spec, specs
 
 _WIDTH = 100
 _ORDER = (
     "A setting is found, highest first: flag, environment variable, `[profile.NAME]`, this file, default. "
     "`riverrun config` shows each value and where it came from."
 )
+_SHORT = """\
+# Settings of this project. All of them have defaults:
+#   riverrun config         shows each value and where it came from
+#   riverrun config sample  explains each
+[project]
+app = "{app}"
+"""
+
+
+def short_file(app: str) -> str:
+    """The riverrun.toml of a new project: what it must have, and where to find the rest."""
+    return _SHORT.format(app=app)
 
 
 def sample_file(app: str = "") -> str:
@@ -94,7 +106,9 @@ def _reference_row(spec: Spec) -> str:
     notes = [spec.help]
     if spec.choices:
         notes.append("One of " + ", ".join(f"`{each}`" for each in spec.choices if each) + ".")
-    if spec.minimum is not None and spec.maximum is not None:
+    if spec.unless_zero is not None:
+        notes.append(f"0, or from {spec.unless_zero} to {spec.maximum}.")
+    elif spec.minimum is not None and spec.maximum is not None and spec.maximum < MOST_ELSE:
         notes.append(f"From {spec.minimum} to {spec.maximum}.")
     elif spec.minimum is not None:
         notes.append(f"At least {spec.minimum}.")

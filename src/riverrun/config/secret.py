@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from riverrun.config.toml_file import MOST_SECRET_BYTES, UnreadableFileError, read_text
 from riverrun.errors import ConfigError
 
 STARS = "******"
@@ -36,6 +37,15 @@ class Secret:
         return f"Secret({str(self)!r})"
 
 
+class MissingSecret(Secret):
+    """A secret that is asked for where it is not: ConfigError for who needs it."""
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        raise ConfigError([self._value])
+
+
 def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
     """The secret behind "env:NAME" or "file:PATH" (from `root`); `what` names the setting for people. Nothing for an empty
     reference; ConfigError when it is not there, or when this is no reference."""
@@ -50,8 +60,8 @@ def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] 
     if kind == "file" and where:
         path = root / Path(where).expanduser()
         try:
-            return Secret(path.read_text(encoding="utf-8").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            return Secret(read_text(path, MOST_SECRET_BYTES, "a secret has").strip())
+        except UnreadableFileError as error:
+            reason = str(error).removeprefix("cannot be read: ")
             raise ConfigError([f"{what} asks for the file {path}, which cannot be read: {reason}"]) from error
     raise ConfigError([f'{what} may hold a secret, which does not belong here: write "env:NAME" or "file:PATH"'])

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from riverrun.config.held import Held, holder_of, state_of
+from riverrun.config.held import Held, holder_of, since_of, state_of
 from riverrun.config.project import Project
 from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError, StoreUnavailableError
@@ -16,7 +16,7 @@ from riverrun.errors import AlreadyRunningError, StoreUnavailableError
 class Serving:
     """Who serves the store of a project, and where its HTTP API is: for this machine, and for others.
 
-    Where others have to log in, `token` is how commands of this user are known; the file is theirs alone then.
+    Where others have to log in, `token` is how commands of this user are known; the file is theirs alone.
     """
 
     pid: int
@@ -50,7 +50,7 @@ class ServeState:
     def write(self, address: str, *, outside: str = "", token: str = "") -> None:
         """Say where the API is."""
         serving = Serving(os.getpid(), address, self._app, self._store, outside, token)
-        self._held.write(asdict(serving), mine_alone=bool(token))
+        self._held.write(asdict(serving))
 
     def __exit__(self, *_: object) -> None:
         self._held.release(forget=True)
@@ -85,7 +85,8 @@ def require_serving(project: Project) -> Serving:
 def _already_serving(project: Project) -> AlreadyRunningError:
     pid, app = holder_of(lock_path(project))
     return AlreadyRunningError(
-        f"The store of {app or 'an app'} is served already, by the process {pid or 'that holds the lock'}",
+        f"The store of {app or 'an app'} is served already, by the process {pid or 'that holds the lock'}, since "
+        f"{since_of(lock_path(project))}",
         hint=f"Ask it with 'riverrun query', or stop it with Ctrl-C or 'kill {pid}'" if pid else "",
         pid=pid,
         lock=lock_path(project),

@@ -11,9 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from riverrun.config.formats import FOLDER, HOST, HOSTS, MASTER, REGION, SERVERS, SIZE, ZONE, Format, address, duration
 from riverrun.config.secret import Secret
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
+
+# The most that a number may be where its setting does not say, by the unit in its name.
+_MOST = {"port": 65_535, "mb": 2**20, "seconds": 86_400}
+MOST_ELSE = 2**31 - 1
 
 
 def setting(
@@ -23,10 +28,21 @@ def setting(
     example: str = "",
     minimum: int | None = None,
     maximum: int | None = None,
+    unless_zero: int | None = None,
+    format: Format | None = None,  # noqa: A002
     advanced: bool = False,
 ) -> Any:
-    """Declare one setting. The unit, where there is one, is part of the name (`_seconds`, `_mb`)."""
-    metadata = {"help": help, "example": example, "minimum": minimum, "maximum": maximum, "advanced": advanced}
+    """Declare one setting. The unit, where there is one, is part of the name (`_seconds`, `_mb`, `port`), and bounds the
+    number; `unless_zero` is the least where 0 stands for a default; `format` is what its text must look like."""
+    metadata = {
+        "help": help,
+        "example": example,
+        "minimum": minimum,
+        "maximum": maximum,
+        "unless_zero": unless_zero,
+        "format": format,
+        "advanced": advanced,
+    }
     if isinstance(default, dict):
         return field(default_factory=lambda: types.MappingProxyType(dict(default)), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -49,6 +65,7 @@ class KafkaSettings:
         "",
         "Attach to this cluster (host:port, comma separated) instead of running one.",
         example="broker-1.example:9092,broker-2.example:9092",
+        format=SERVERS,
     )
     brokers: int = setting(1, "How many brokers `riverrun up` runs.", minimum=1, maximum=32)
     controllers: int = setting(
@@ -81,7 +98,12 @@ class KafkaSettings:
     )
     sasl_username: str = setting("", "User for PLAIN and SCRAM.")
     sasl_password: Secret = setting(Secret(), "Password for PLAIN and SCRAM.")
-    oauth_token_url: str = setting("", "Token endpoint for OAUTHBEARER (OIDC client credentials).", advanced=True)
+    oauth_token_url: str = setting(
+        "",
+        "Token endpoint for OAUTHBEARER (OIDC client credentials).",
+        advanced=True,
+        format=address("https://login.example/token", query=True),
+    )
     oauth_client_id: str = setting("", "Client for OAUTHBEARER.", advanced=True)
     oauth_client_secret: Secret = setting(Secret(), "Client secret for OAUTHBEARER.", advanced=True)
     oauth_scope: str = setting("", "Scope to ask for, for OAUTHBEARER.", advanced=True)
@@ -108,7 +130,9 @@ class ArtifactSettings:
     """Where the servers' jars come from."""
 
     maven_url: str = setting(
-        "", "Repository to fetch from. Empty: the mirror in Maven's settings.xml, else Maven Central."
+        "",
+        "Repository to fetch from. Empty: the mirror in Maven's settings.xml, else Maven Central.",
+        format=address("https://repo.example/maven2", "http", "https", "file", login="user:password"),
     )
     maven_username: str = setting("", "User for that repository, if settings.xml does not have one.", advanced=True)
     maven_password: Secret = setting(Secret(), "Password or token for that user.", advanced=True)
@@ -131,8 +155,19 @@ class SparkSettings:
     master: str = setting(
         "", "Where Spark runs. Empty: on this machine, with as many task slots as the streams need.",
         example="spark://spark.example:7077",
+        format=MASTER,
     )  # fmt: skip
-    driver_memory_mb: int = setting(0, "Memory of Spark's JVM. 0: a quarter of the machine's, 1 to 8 GiB.", minimum=0)
+    python: str = setting(
+        "", "The Python of Spark's workers: on a cluster a path that every worker has, with riverrun[spark] installed. "
+        "Empty: the one that runs riverrun.",
+        example="/opt/riverrun/bin/python",
+    )  # fmt: skip
+    driver_memory_mb: int = setting(
+        0,
+        "The most that Spark's heap grows to. 0: a quarter of the machine's memory, 1 to 8 GiB.",
+        minimum=0,
+        unless_zero=512,
+    )
     shuffle_partitions: int = setting(
         0,
         "Into how many parts a stream's rows are split by key. 0: one per core, 2 to 8. A stream keeps what it began with.",
@@ -151,14 +186,21 @@ class StreamSettings:
     speed: Literal["", "batch", "near-real-time", "real-time"] = setting(
         "", "The speed of all streams. Empty: each stream's own, else near-real-time."
     )
-    every: str = setting("1 second", "How often near-real-time streams look for new records.", example="5 seconds")
+    every: str = setting(
+        "0 s",
+        "How often near-real-time streams look for new records. 0: again as soon as a batch is done.",
+        example="5 seconds",
+        format=duration(zero=True),
+    )
     checkpoints: str = setting(
         "", "Where streams remember how far they are. Empty: in .riverrun. A shared file system for a Spark cluster.",
         example="hdfs://namenode/riverrun",
+        format=FOLDER,
     )  # fmt: skip
     transaction_timeout: str = setting(
         "5 minutes", "How long a part of a batch may take from its first row sent to the last. At most what brokers allow "
         "(transaction.max.timeout.ms, 15 minutes).",
+        format=duration(),
     )  # fmt: skip
     port: int = setting(
         0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0
@@ -170,10 +212,13 @@ class StoreSettings:
     """Where results are kept as tables: in a file of riverrun's own, or in Druid."""
 
     kind: Literal["embedded", "druid", "none"] = setting("embedded", "Which store results go to.")
-    memory_mb: int = setting(0, "Memory of the embedded store. 0: a quarter of the machine's, up to 4 GiB.", minimum=0)
+    memory_mb: int = setting(
+        0, "Memory of the embedded store. 0: a quarter of the machine's, up to 4 GiB.", minimum=0, unless_zero=64
+    )
     max_size: str = setting(
         "", "The embedded store's file may grow to this; then the oldest rows go. Empty: as large as it must be.",
         example="20 GB",
+        format=SIZE,
     )  # fmt: skip
     query_seconds: int = setting(30, "How long one question may take.", minimum=1)
     query_rows: int = setting(10_000, "How many rows one question gives, where it does not say.", minimum=1)
@@ -189,12 +234,14 @@ class ServeSettings:
     host: str = setting(
         "127.0.0.1",
         "The address to serve at for others. Any but a loopback address asks for a login.",
-        example="0.0.0.0",  # noqa: S104
+        example="0.0.0.0",  # noqa: S104,
+        format=HOST,
     )
     port: int = setting(0, "Port at that address. 0: the first free one from 8440.", minimum=0, maximum=65535)
     names: str = setting(
         "", "The names browsers call this machine by, comma separated; others are refused. Empty: serve.host alone.",
         example="dash.example.org, 192.0.2.7",
+        format=HOSTS,
     )  # fmt: skip
     ssl_certificate_file: str = setting("", "The certificate of those names, and those above it (PEM).")
     ssl_key_file: str = setting("", "The key of that certificate (PEM).")
@@ -202,12 +249,19 @@ class ServeSettings:
     insecure: bool = setting(
         False, "Serve others without TLS: whoever is on the way reads password and figures.", advanced=True
     )
+    trusted_proxies: str = setting(
+        "", "Proxies in front that have the certificate: addresses or networks whose X-Forwarded headers count.",
+        example="127.0.0.1, 10.0.0.0/8",
+    )  # fmt: skip
     session_hours: int = setting(12, "How long a login lasts at most.", minimum=1, maximum=8760)
     session_idle_minutes: int = setting(
         60, "How long it lasts without a page that is open or a request.", minimum=1, maximum=525_600
     )
     oidc_issuer: str = setting(
-        "", "Log in at this OpenID Connect provider instead of by password.", example="https://login.example.org"
+        "",
+        "Log in at this OpenID Connect provider instead of by password.",
+        example="https://login.example.org",
+        format=address("https://login.example.org"),
     )
     oidc_client_id: str = setting("", "Who we are there.")
     oidc_client_secret: Secret = setting(Secret(), "How we prove it. Empty: a public client.")
@@ -215,14 +269,19 @@ class ServeSettings:
         "", "E-mail addresses that may look, comma separated. One of these three lists is needed.",
         example="ada@example.org, bo@example.org",
     )  # fmt: skip
-    oidc_domains: str = setting("", "Everybody with an e-mail address there may look.", example="example.org")
+    oidc_domains: str = setting(
+        "",
+        "Everybody with an e-mail address there may look.",
+        example="example.org",
+        format=HOSTS,
+    )
     oidc_groups: str = setting("", "Everybody in one of these groups may look (claim `groups`).", example="ops, energy")
     oidc_scope: str = setting("openid email profile", "What is asked for there.", advanced=True)
 
     @property
     def beyond(self) -> bool:
-        """Whether others are served, and so a login is asked for."""
-        return not is_loopback(self.host)
+        """Whether others are served, and so a login is asked for: a proxy on this machine serves others too."""
+        return not is_loopback(self.host) or bool(listed(self.trusted_proxies))
 
 
 @dataclass(frozen=True)
@@ -232,7 +291,8 @@ class IngestSettings:
     host: str = setting(
         "127.0.0.1",
         "The address to take records at. Any but a loopback address asks for a key.",
-        example="0.0.0.0",  # noqa: S104
+        example="0.0.0.0",  # noqa: S104,
+        format=HOST,
     )
     port: int = setting(
         0,
@@ -266,9 +326,17 @@ class IngestSettings:
         64, "Requests that are read or wait for Kafka, together, in MiB; more are told to come back (429).", minimum=1
     )
     timeout_seconds: int = setting(
-        10, "How long Kafka may take to have the records of a request; then the answer is 503.", minimum=1, maximum=300
+        10,
+        "How long a request may wait once it is here, for its turn and for Kafka; then the answer is 503 (or 429).",
+        minimum=1,
+        maximum=300,
     )
-    idempotency_window: str = setting("24 hours", "How long an Idempotency-Key is remembered.", example="1 hour")
+    idempotency_window: str = setting(
+        "24 hours",
+        "How long an Idempotency-Key is remembered.",
+        example="1 hour",
+        format=duration(),
+    )
     idempotency_keys: int = setting(
         500_000,
         "Idempotency-Keys remembered at a time, 0.2 kB each; further ones are told to come back (429).",
@@ -307,12 +375,18 @@ class DruidSettings:
     """The Druid that riverrun runs beside Kafka, or one that runs elsewhere."""
 
     url: str = setting(
-        "", "Attach to this Druid (its router) instead of running one.", example="https://druid.example:9088"
+        "",
+        "Attach to this Druid (its router) instead of running one.",
+        example="https://druid.example:9088",
+        format=address("https://druid.example:9088"),
     )
     username: str = setting("", "User of an attached Druid.")
     password: Secret = setting(Secret(), "Password of that user.")
     kafka_servers: str = setting(
-        "", "The brokers as an attached Druid reaches them. Empty: as we do.", example="broker-1.internal:9092"
+        "",
+        "The brokers as an attached Druid reaches them. Empty: as we do.",
+        example="broker-1.internal:9092",
+        format=SERVERS,
     )
     kafka_properties: Mapping[str, str] = setting(
         {}, "Consumer properties for an attached Druid's Kafka ingestion, such as its login.", advanced=True
@@ -341,7 +415,10 @@ class ConnectSettings:
     """The Kafka Connect that riverrun runs beside Kafka, or one that runs elsewhere."""
 
     url: str = setting(
-        "", "Attach to this Connect (its REST API) instead of running one.", example="https://connect.example:8083"
+        "",
+        "Attach to this Connect (its REST API) instead of running one.",
+        example="https://connect.example:8083",
+        format=address("https://connect.example:8083"),
     )
     username: str = setting("", "User of an attached Connect.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -375,6 +452,7 @@ class RegistrySettings:
         "",
         "Attach to this registry (any that speaks Confluent's API) instead of running one.",
         example="https://registry.example:8081",
+        format=address("https://registry.example:8081"),
     )
     username: str = setting("", "User of an attached registry.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -392,25 +470,46 @@ class AlertSettings:
     """How alerts reach people: by SMS, and by whatever the Apprise library knows."""
 
     sms_url: str = setting(
-        "", "Base URL of Infobip's API, or of a gateway that speaks it.", example="https://xyz.api.infobip.com"
+        "",
+        "Base URL of Infobip's API, or of a gateway that speaks it.",
+        example="https://xyz.api.infobip.com",
+        format=address("https://xyz.api.infobip.com"),
     )
     sms_key: Secret = setting(Secret(), "API key for it.")
     sms_sender: str = setting("", "The name (at most 11 letters) or number that receivers see.", example="riverrun")
-    sms_region: str = setting("", "The country of numbers that are written without one.", example="IE")
+    sms_region: str = setting(
+        "",
+        "The country of numbers that are written without one.",
+        example="IE",
+        format=REGION,
+    )
     sms_entity_id: str = setting("", "Who we are registered as where a country asks for it (India: DLT).")
     sms_template_id: str = setting("", "What our text is registered as there, where a rule does not say.")
     sms_telemarketer_id: str = setting("", "Who sends for us there.", advanced=True)
     sms_callback_url: str = setting(
-        "", "Where the provider reports what was delivered.", example="https://dash.example.org/api/alerts/delivered"
+        "",
+        "Where the provider reports what was delivered.",
+        example="https://dash.example.org/api/alerts/delivered",
+        format=address("https://dash.example.org/api/alerts/delivered", query=True),
     )
     sms_most_parts: int = setting(
         4, "A longer text is refused. A part has 160 characters, or 70 beyond GSM's.", minimum=1
     )
     sms_daily_parts: int = setting(1000, "Parts per day, in all. More wait for the next day. 0: no limit.", minimum=0)
-    sms_budget_zone: str = setting("UTC", "When a day begins.", example="Europe/Dublin", advanced=True)
+    sms_budget_zone: str = setting(
+        "UTC",
+        "When a day begins.",
+        example="Europe/Dublin",
+        advanced=True,
+        format=ZONE,
+    )
     sms_per_second: int = setting(10, "Messages per second, in all. 0: no limit.", minimum=0)
     sms_per_receiver_hour: int = setting(20, "Messages per hour to one receiver. 0: no limit.", minimum=0)
     sms_timeout_seconds: int = setting(10, "How long the provider may take to answer.", minimum=1, maximum=120)
+    phone_port: int = setting(
+        0, "Port of the phones on this machine, which show SMS where no provider is set. 0: the last one, or a free one.",
+        minimum=0, maximum=65535,
+    )  # fmt: skip
     channels: Mapping[str, str] = setting(
         {},
         "Other channels by name: where the Apprise URL of each is kept. `{to}` in the URL stands for the receiver.",
@@ -425,6 +524,7 @@ class PostgresSettings:
     url: str = setting(
         "", "The database, where a connector does not name another, and its user. Without the password.",
         example="postgresql://cdc@127.0.0.1:5432/shop",
+        format=address("postgresql://cdc@127.0.0.1:5432/shop", "postgresql", "postgres", login="user:password", query=True),
     )  # fmt: skip
     password: Secret = setting(Secret(), "Password of that user.")
     databases: Mapping[str, str] = setting(
@@ -450,9 +550,19 @@ class PostgresSettings:
 class MqttSettings:
     """The MQTT broker that devices publish at, for connectors that do not name another."""
 
-    url: str = setting("", "The broker: mqtt://HOST:PORT, or mqtts:// with TLS.", example="mqtts://mqtt.example:8883")
+    url: str = setting(
+        "",
+        "The broker: mqtt://HOST:PORT, or mqtts:// with TLS.",
+        example="mqtts://mqtt.example:8883",
+        format=address("mqtts://mqtt.example:8883", "mqtt", "mqtts", path=False),
+    )
     username: str = setting("", "User there.")
     password: Secret = setting(Secret(), "Password of that user.")
+    insecure: bool = setting(
+        False,
+        "Send a password to a broker on another machine without TLS: the network is all yours.",
+        advanced=True,
+    )
     ssl_ca_file: str = setting("", "Certificates that sign the broker's (PEM). Empty: the system's.", advanced=True)
     ssl_certificate_file: str = setting("", "Our own certificate (PEM), where the broker asks for one.", advanced=True)
     ssl_key_file: str = setting("", "The key of our certificate (PEM).", advanced=True)
@@ -493,6 +603,8 @@ class Spec:
     example: str
     minimum: int | None
     maximum: int | None
+    unless_zero: int | None
+    format: Format | None
     advanced: bool
 
     @property
@@ -540,4 +652,7 @@ def specs() -> Iterator[Spec]:
             choices = get_args(hint) if get_origin(hint) is Literal else ()
             kind = str if choices else (get_origin(hint) or hint)
             default = each.default if each.default is not dataclasses.MISSING else {}
-            yield Spec(section, each.name, kind, choices, default, **each.metadata)
+            details = dict(each.metadata)
+            if kind is int and details["maximum"] is None:
+                details["maximum"] = _MOST.get(each.name.rpartition("_")[2], MOST_ELSE)
+            yield Spec(section, each.name, kind, choices, default, **details)

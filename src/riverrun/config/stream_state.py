@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from riverrun.config.held import Held, holder_of
+from riverrun.config.held import Held, holder_of, since_of
 from riverrun.config.project import Project
 from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError
@@ -134,7 +134,8 @@ def _already_running(project: Project) -> AlreadyRunningError:
     pid, file = holder(project)
     what = f"The pipeline {file}" if file else "A pipeline"
     return AlreadyRunningError(
-        f"{what} of the project {project.root} runs already, in the process {pid or 'that holds the lock'}",
+        f"{what} of the project {project.root} runs already, in the process {pid or 'that holds the lock'}, since "
+        f"{since_of(lock_path(project))}",
         hint=f"Look at it with 'riverrun status', or stop it with Ctrl-C or 'kill {pid}'" if pid else "",
         pid=pid,
         file=file,

@@ -35,6 +35,8 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── StreamFailedError        STREAM_FAILED          retryable; something around the stream failed
     │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
     │   ├── ChangedError             STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
+    │   ├── BatchChangedError        BATCH_CHANGED          a batch that was written is made of other records now
+    │   ├── StreamTakenOverError     STREAM_TAKEN_OVER      another run of the stream writes to its topic
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
     ├── DatabaseError
     │   ├── DatabaseUnreachableError DATABASE_UNREACHABLE   retryable; it does not answer, or not in time
@@ -306,6 +308,18 @@ class ChangedError(StreamError):
 
     def __str__(self) -> str:
         return "\n  ".join([f"{self.what}:", *self.problems])
+
+
+class BatchChangedError(StreamError):
+    """Rows of a batch are in their topic, and the batch of that number is made of other records, or split otherwise, now."""
+
+    code = "BATCH_CHANGED"
+
+
+class StreamTakenOverError(StreamError):
+    """Another run of the same stream has begun; this one must not write any more."""
+
+    code = "STREAM_TAKEN_OVER"
 
 
 class CheckpointError(StreamError):

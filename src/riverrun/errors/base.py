@@ -4,6 +4,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
+def sentence(text: str) -> str:
+    """A text with its full stop, which it may have already: parts of messages come from libraries and other messages."""
+    text = text.rstrip()
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
 class RiverrunError(Exception):
     """Base of all errors riverrun raises on purpose.
 
@@ -34,15 +40,15 @@ class RiverrunError(Exception):
         self.fields = fields
 
     def __str__(self) -> str:
-        parts = [f"{self.what}."]
+        parts = [sentence(self.what)]
         if self.expected and self.found:
-            parts.append(f"Expected {self.expected}; found {self.found}.")
+            parts.append(sentence(f"Expected {self.expected}; found {self.found}"))
         elif self.expected:
-            parts.append(f"Expected {self.expected}.")
+            parts.append(sentence(f"Expected {self.expected}"))
         elif self.found:
-            parts.append(f"Found {self.found}.")
+            parts.append(sentence(f"Found {self.found}"))
         if self.hint:
-            parts.append(self.hint if self.hint.endswith("?") else f"{self.hint}.")
+            parts.append(sentence(self.hint))
         return "".join([" ".join(parts), *(f"\n  {line}" for line in self.lines)])
 
     def __repr__(self) -> str:

@@ -112,6 +112,8 @@ class Source:
     # Whether positions are kept. A source that is pushed to and cannot go back (MQTT) has none: it acknowledges instead.
     remembers: ClassVar[bool] = True
     lag_unit: ClassVar[str] = "records"
+    # Whether a part that ended (`Items.last`) is begun again when `parts` names it again.
+    begins_again: ClassVar[bool] = False
 
     def check(self, topic: "Topic[Any]") -> None:
         """Raise DeclarationError when it cannot fill this topic. Asked when it is declared, so that nothing has to run."""

@@ -70,6 +70,8 @@ class Look(TypedDict, total=False):
     closed: bool
     # Times rounded down to this, where the table's are finer than the chart needs.
     step: Step
+    # What stands where a time has no row, such as 0 for a count; without it a line has a gap there.
+    fill: float
     # Of 12 columns, and in rows of the grid.
     width: int
     height: int
@@ -100,6 +102,7 @@ class Tile:
     aggregate: str = "sum"
     closed: bool = False
     step: str = ""
+    fill: float | None = None
     width: int = 0
     height: int = 0
     when: str = ""
@@ -221,9 +224,9 @@ def text(text: str, *, title: str = "", width: int = 0, height: int = 0, when: s
 # What a kind takes of `Look` beyond unit, range, limit, thresholds, decimals, width, height, when and stale.
 _MORE: dict[str, tuple[str, ...]] = {
     "number": ("aggregate", "closed"),
-    "line": ("aggregate", "closed", "step"),
-    "area": ("aggregate", "closed", "step"),
-    "bar": ("aggregate", "closed", "step"),
+    "line": ("aggregate", "closed", "step", "fill"),
+    "area": ("aggregate", "closed", "step", "fill"),
+    "bar": ("aggregate", "closed", "step", "fill"),
     "leaderboard": ("aggregate", "closed"),
     "heat_map": ("aggregate", "closed", "step"),
     "status": ("aggregate", "closed"),
@@ -255,6 +258,7 @@ def _tile(kind: Kind, title: str, source: Source, own: Mapping[str, Any], look: 
         aggregate=look.get("aggregate", "sum"),
         closed=look.get("closed", False),
         step=look.get("step", ""),
+        fill=look.get("fill"),
         width=look.get("width", width),
         height=look.get("height", height),
         when=look.get("when", ""),
@@ -339,6 +343,8 @@ def _check_values(here: str, tile: Tile) -> None:
     for name, value, most in sizes:
         if not isinstance(value, int) or not 1 <= value <= most:
             raise DeclarationError(f"{here} cannot have {name}={value!r}", expected=f"1 to {most}")
+    if tile.fill is not None and (isinstance(tile.fill, bool) or not isinstance(tile.fill, int | float)):
+        raise DeclarationError(f"{here} cannot have fill={tile.fill!r}", expected="a number, such as 0")
     for name, word, known in (("aggregate", tile.aggregate, AGGREGATES), ("step", tile.step, STEPS)):
         if word and word not in known:
             near = nearest(word, known)

@@ -69,7 +69,7 @@ def key(*, pattern: str | None = None, min_length: int | None = None, max_length
 
 def event_time(*, late: str | timedelta = "0 s") -> Any:
     """The field that says when the event happened (a datetime with a time zone), and how late it may arrive."""
-    wait = 0 if late in ("0 s", timedelta()) else milliseconds(late, what="event_time(late=…)")
+    wait = milliseconds(late, what="event_time(late=…)", zero=True)
     if wait < 0:
         raise DeclarationError(
             'event_time(late="forever") would keep every window open for ever', hint="Give a duration"

@@ -13,8 +13,6 @@ Speed = Literal["batch", "near-real-time", "real-time"]
 SPEEDS: tuple[str, ...] = get_args(Speed)
 Emit = Literal["updates", "final"]
 
-DEFAULT_EVERY = "1 second"
-
 
 @dataclass(frozen=True)
 class Line:
@@ -130,11 +128,9 @@ def check_speed(speed: str | None, whose: str) -> None:
 
 def every_ms(every: str | timedelta, what: str) -> int:
     """How often a near-real-time stream looks for records, in milliseconds; 0 is as often as it can."""
-    if every in ("0", "0 s", timedelta()):
-        return 0
     expected = 'a duration such as "1 second" or "500 ms"'
     try:
-        wait = milliseconds(every, what=what)
+        wait = milliseconds(every, what=what, zero=True)
     except DeclarationError as error:
         raise DeclarationError(error.what, expected=expected, found=error.found) from error
     if wait < 0:

@@ -50,7 +50,7 @@ class StreamProgress:
     batch_ms: int = 0
     rows_in_per_second: float = 0.0
     rows_out_per_second: float = 0.0
-    # Records in the inputs that it has not read; -1 when not known.
+    # Offsets in the inputs that it has not read, as Kafka counts lag; -1 when not known.
     lag: int = -1
     # When the last record was read, and the stream's event-time clock (RFC 3339); empty when there is none.
     last_record_at: str = ""

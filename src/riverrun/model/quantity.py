@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 
 from riverrun.errors import DeclarationError
+from riverrun.model.near import nearest
 
 FOREVER = "forever"
 
@@ -21,19 +22,28 @@ _BYTES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+# A thousand years: more is a slip of the keyboard, and overflows dates.
+_MOST_MS = 1000 * 31_536_000 * 1000
 _SHAPE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
 
-def milliseconds(value: str | timedelta, *, what: str) -> int:
-    """A duration in milliseconds. `what` names the argument in the error. "forever" is -1, as Kafka writes it."""
+def milliseconds(value: str | timedelta, *, what: str, zero: bool = False) -> int:
+    """A duration in milliseconds. `what` names the argument in the error. "forever" is -1, as Kafka writes it.
+
+    With `zero`, nothing is a duration too: "0", "0 s", "0 minutes".
+    """
     if isinstance(value, timedelta):
         amount = value.total_seconds() * 1000
     elif value.strip().lower() == FOREVER:
         return -1
+    elif zero and value.strip() == "0":
+        return 0
     else:
         amount = _parse(value, _SECONDS, what, 'a duration such as "7 days", "90 s" or "forever"') * 1000
-    if amount < 1:
+    if amount < 1 and not (zero and amount == 0):
         raise DeclarationError(f"{what} is {value!r}", expected="at least one millisecond", argument=what)
+    if amount > _MOST_MS:
+        raise DeclarationError(f"{what} is {value!r}", expected='at most 1000 years, or "forever"', argument=what)
     return round(amount)
 
 
@@ -47,6 +57,8 @@ def bytes_of(value: str | int, *, what: str) -> int:
         amount = _parse(value, _BYTES, what, 'a size such as "1 GiB" or "500 MB"')
     if amount < 1:
         raise DeclarationError(f"{what} is {value!r}", expected="at least one byte", argument=what)
+    if amount >= 2**63:
+        raise DeclarationError(f"{what} is {value!r}", expected="less than 8 EiB", argument=what)
     return round(amount)
 
 
@@ -58,6 +70,13 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, expec
     if match is None or unit not in units:
         raise DeclarationError(f"{what} cannot be understood", expected=expected, found=repr(text), argument=what)
     return float(match[1]) * units[unit]
+
+
+def near_duration(text: str) -> str | None:
+    """What was probably meant by a duration whose unit is misspelt: "5 minutes" for "5 mintues"."""
+    match = _SHAPE.fullmatch(text)
+    unit = match and nearest(match[2].removesuffix("s"), [name for name in _SECONDS if len(name) > 3], cutoff=0.7)
+    return f"{match[1]} {unit}{'' if match[1] == '1' else 's'}" if match and unit else None
 
 
 def duration_text(ms: int) -> str:

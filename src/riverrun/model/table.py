@@ -51,6 +51,18 @@ class Column:
 
 
 @dataclass(frozen=True)
+class TableGeneration:
+    """What a replay has made of a table's stream: `topic` has its rows up to the cut, and the table's own topic those after
+    it, from the offsets `first` on (0 in a partition that is not named). Rows whose time is before `since_ms` are those of
+    the generation before; 0: it has made all of them."""
+
+    number: int
+    topic: str
+    first: Mapping[int, int]
+    since_ms: int = 0
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """A table as its writer declares it.
 
@@ -72,16 +84,31 @@ class TableSpec:
     segment_granularity: str = ""
     query_granularity: str = ""
     rollup: Mapping[str, str] = field(default_factory=dict)
+    # Oldest first; none before the stream's first replay.
+    generations: tuple[TableGeneration, ...] = ()
 
     def column(self, name: str) -> Column | None:
         return next((each for each in self.columns if each.name == name), None)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "rollup": dict(self.rollup)}
+        generations = [
+            {**asdict(each), "first": {str(part): offset for part, offset in each.first.items()}}
+            for each in self.generations
+        ]
+        return {**asdict(self), "rollup": dict(self.rollup), "generations": generations}
 
 
 def table_from(content: Mapping[str, Any]) -> TableSpec:
     """The table that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
     known = {name: value for name, value in content.items() if name in TableSpec.__dataclass_fields__}
     columns = tuple(Column(each["name"], each["type"], tuple(each["path"])) for each in known["columns"])
-    return TableSpec(**{**known, "columns": columns, "key": tuple(known["key"])})
+    generations = tuple(
+        TableGeneration(
+            int(each["number"]),
+            str(each["topic"]),
+            {int(partition): int(offset) for partition, offset in each["first"].items()},
+            int(each["since_ms"]),
+        )
+        for each in known.get("generations", ())
+    )
+    return TableSpec(**{**known, "columns": columns, "key": tuple(known["key"]), "generations": generations})

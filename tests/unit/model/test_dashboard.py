@@ -75,6 +75,8 @@ def test_a_dashboard_travels_as_json() -> None:
         (lambda: rr.number("Load", 3), "has nothing to show"),  # type: ignore[arg-type]
         (lambda: rr.line("Load", "loads", range="a while"), "The tile 'Load': range cannot be understood"),
         (lambda: rr.line("Load", "loads", aggregate="summ"), "Did you mean 'sum'?"),  # type: ignore[arg-type]
+        (lambda: rr.line("Load", "loads", fill="zero"), "fill='zero'"),  # type: ignore[arg-type]
+        (lambda: rr.number("Load", "loads", fill=0), "no option 'fill'"),
         (lambda: rr.line("Load", "loads", step="fortnight"), "step='fortnight'"),  # type: ignore[arg-type]
         (lambda: rr.number("Load", "loads", thresholds={"worst": 1}), 'such as {"warn": 1.5, "bad": 2.0}'),
         (lambda: rr.number("Load", "loads", thresholds={"bad": "much"}), "thresholds="),  # type: ignore[dict-item]

@@ -80,3 +80,17 @@ def test_durations_for_people(ms: int, text: str) -> None:
 )
 def test_sizes_for_people(count: int, text: str) -> None:
     assert size_text(count) == text
+
+
+@pytest.mark.parametrize("text", ["0", "0 s", "0 minutes", "0.0 ms"])
+def test_nothing_is_a_duration_where_it_may_be(text: str) -> None:
+    assert milliseconds(text, what="it", zero=True) == 0
+    with pytest.raises(DeclarationError):
+        milliseconds(text, what="it")
+
+
+def test_what_would_overflow_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="at most 1000 years"):
+        milliseconds(f"{'9' * 400} days", what="it")
+    with pytest.raises(DeclarationError, match="less than 8 EiB"):
+        bytes_of(f"{'9' * 400} TB", what="it")
