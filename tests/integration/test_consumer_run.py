@@ -299,6 +299,20 @@ def test_the_largest_record_a_topic_takes_has_room_in_its_dead_letters(
     assert len(dead_letters(bench)) == 1
 
 
+def test_a_dead_letter_that_is_too_large_for_the_topic_there_is_keeps_what_fits(
+    bench: Bench, kafka_topic: Callable[..., str]
+) -> None:
+    small = kafka_topic("small", config={"max.message.bytes": "2000"})
+    value = secrets.token_bytes(50_000)
+    bench.send([(value, None, 0), (b"x", None, 0)])
+    with bench.consumer() as consumer:
+        assert consumer.run(ignore, on_unreadable="dead-letter", dead_letter=small).dead == 2
+    letters = dead_letters(bench, small)
+    told = [DeadLetter.of(each) for each in letters]
+    assert [each and (each.offset, each.cut) for each in told] == [(0, 50_000), (1, 0)]
+    assert value.startswith(letters[0].raw or b"-")
+
+
 def test_without_a_dead_letter_topic_nothing_is_dropped(bench: Bench) -> None:
     bench.fill(3)
     with bench.consumer() as consumer, pytest.raises(TopicNotFoundError) as caught:

@@ -88,7 +88,7 @@ def test_skipping_is_asked_for_and_going_back_is_not(admin: Admin, shell: Shell,
     assert admin.committed(group) == {Place(topic, 0): 50}
     assert shell.at_terminal("offsets", "move", group, "--to-latest", typed="y\n").code == 0
     assert admin.committed(group) == {Place(topic, 0): 100}
-    assert "90 records to read again" in shell.fine("offsets", "move", group, "--to-earliest").err
+    assert "90 offsets to read again" in shell.fine("offsets", "move", group, "--to-earliest").err
 
 
 def test_what_is_clamped_is_said(admin: Admin, shell: Shell, group: str, topic: str) -> None:

@@ -1,15 +1,30 @@
 """Parts of a batch into a topic: once, whoever dies and whoever comes back."""
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from riverrun.errors import CheckpointError, FencedError, RiverrunError
+from riverrun.errors import BatchChangedError, CheckpointError, RiverrunError, StreamFailedError, StreamTakenOverError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import BATCH, Mark, PartWriter, Row, Target, check_left, last_mark, release, write_part
+from riverrun.kafka.parts import (
+    BATCH,
+    Batch,
+    Mark,
+    PartWriter,
+    Row,
+    Target,
+    check_left,
+    claim,
+    last_mark,
+    marks_partitions,
+    release,
+    write_part,
+)
 from riverrun.testing import KafkaUnderTest
 
 pytestmark = pytest.mark.kafka
@@ -26,7 +41,7 @@ def target(kafka: KafkaUnderTest, kafka_topic: Callable[..., str]) -> Make:
 
     topic = kafka_topic(partitions=2)
     marks = f"{topic}.marks"
-    admin.create_topic(marks, partitions=3, replicas=0, config={"cleanup.policy": "compact"})
+    admin.create_topic(marks, partitions=marks_partitions(3), replicas=0, config={"cleanup.policy": "compact"})
     return make
 
 
@@ -40,9 +55,9 @@ def marked(goal: Target, part: int) -> Mark | None:
     return last_mark(goal, part)
 
 
-def read(connection: Connection, goal: Target) -> list[tuple[str, str]]:
+def read(connection: Connection, goal: Target, fence: Iterable[int] = (0, 1)) -> list[tuple[str, str]]:
     """What a reader of committed records gets: value and batch, by partition in order."""
-    release(goal, [0, 1])
+    release(goal, fence)
     topic = goal.topic
     consumer = Consumer(
         connection.properties({"group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True})
@@ -62,19 +77,30 @@ def read(connection: Connection, goal: Target) -> list[tuple[str, str]]:
     return found
 
 
+def wait_for_records(connection: Connection, topic: str) -> None:
+    """Until the broker has records of the topic, committed or not."""
+    consumer = Consumer(connection.properties({"group.id": "reader", "isolation.level": "read_uncommitted"}))
+    deadline = time.monotonic() + 30
+    try:
+        while not any(consumer.get_watermark_offsets(TopicPartition(topic, part), 10)[1] for part in (0, 1)):
+            assert time.monotonic() < deadline, f"no records came to {topic}"
+    finally:
+        consumer.close()
+
+
 def values(connection: Connection, goal: Target) -> Counter[str]:
     return Counter(value for value, _ in read(connection, goal))
 
 
 def test_rows_are_there_once_with_their_batch(kafka: KafkaUnderTest, target: Make) -> None:
     goal = target("one")
-    assert write_part(goal, 0, 0, 2, rows("a", "b")) == (2, True)
-    assert write_part(goal, 0, 1, 2, rows("c")) == (1, True)
-    assert write_part(goal, 1, 0, 2, rows("d")) == (1, True)
+    assert write_part(goal, Batch(0, 2), 0, rows("a", "b")) == (2, True)
+    assert write_part(goal, Batch(0, 2), 1, rows("c")) == (1, True)
+    assert write_part(goal, Batch(1, 2), 0, rows("d")) == (1, True)
     assert sorted(read(kafka.connection, goal)) == [
         ("a", "one/0"), ("b", "one/0"), ("c", "one/0"), ("d", "one/1"),
     ]  # fmt: skip
-    assert marked(goal, 0) == Mark("one", 1, 2)
+    assert marked(goal, 0) == Mark("one", Batch(1, 2))
     assert marked(goal, 2) is None
 
 
@@ -82,7 +108,7 @@ def test_a_part_that_was_written_is_computed_and_not_written_again(kafka: KafkaU
     goal = target("one")
     first = PartWriter(goal, 0)
     first.open()
-    assert first.write(0, 1, rows("a", "b")) == (2, True)
+    assert first.write(Batch(0, 1), rows("a", "b")) == (2, True)
     again = PartWriter(goal, 0)
     again.open()
     taken = []
@@ -92,9 +118,9 @@ def test_a_part_that_was_written_is_computed_and_not_written_again(kafka: KafkaU
             taken.append(each)
             yield each
 
-    assert again.write(0, 1, computed()) == (2, False)
+    assert again.write(Batch(0, 1), computed()) == (2, False)
     assert len(taken) == 2
-    assert again.write(1, 1, rows("c")) == (1, True)
+    assert again.write(Batch(1, 1), rows("c")) == (1, True)
     assert values(kafka.connection, goal) == Counter("abc")
 
 
@@ -107,11 +133,12 @@ def test_a_writer_that_was_thought_dead_cannot_commit(kafka: KafkaUnderTest, tar
     def interrupted() -> Iterator[Row]:
         yield from rows("a")
         heir.open()
-        assert heir.write(0, 1, rows("a", "b")) == (2, True)
+        assert heir.write(Batch(0, 1), rows("a", "b")) == (2, True)
         yield from rows("b")
 
-    with pytest.raises(FencedError):
-        zombie.write(0, 1, interrupted())
+    # No other run has claimed the stream: what is to be done is to try again, with a writer of today.
+    with pytest.raises(StreamFailedError, match="Another writer has opened"):
+        zombie.write(Batch(0, 1), interrupted())
     assert values(kafka.connection, goal) == Counter("ab")
 
 
@@ -128,11 +155,11 @@ def test_what_a_dead_writer_had_sent_is_never_seen(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dead.write(0, 1, cut_off())
+        dead.write(Batch(0, 1), cut_off())
     release(goal, [0])
     # Whoever waits for committed records is not held up by the dead one.
     assert values(kafka.connection, goal) == Counter()
-    assert write_part(goal, 0, 0, 1, rows("a", "b", "c")) == (3, True)
+    assert write_part(goal, Batch(0, 1), 0, rows("a", "b", "c")) == (3, True)
     assert values(kafka.connection, goal) == Counter("abc")
 
 
@@ -142,64 +169,135 @@ def test_a_large_part_goes_out_in_pieces_and_is_still_one(
     monkeypatch.setattr("riverrun.kafka.parts.SPOOL_BYTES", 500)
     goal = target("one")
     many = [f"{number:04}" for number in range(1000)]
-    assert write_part(goal, 0, 0, 1, rows(*many)) == (1000, True)
+    assert write_part(goal, Batch(0, 1), 0, rows(*many)) == (1000, True)
     assert values(kafka.connection, goal) == Counter(many)
 
 
 def test_a_part_without_rows_leaves_nothing(kafka: KafkaUnderTest, target: Make) -> None:
     goal = target("one")
-    assert write_part(goal, 0, 0, 1, rows()) == (0, True)
+    assert write_part(goal, Batch(0, 1), 0, rows()) == (0, True)
     assert last_mark(goal, 0) is None
-    assert write_part(goal, 1, 0, 1, rows("a")) == (1, True)
-    assert marked(goal, 0) == Mark("one", 1, 1)
+    assert write_part(goal, Batch(1, 1), 0, rows("a")) == (1, True)
+    assert marked(goal, 0) == Mark("one", Batch(1, 1))
 
 
 def test_another_life_of_the_checkpoint_begins_anew(kafka: KafkaUnderTest, target: Make) -> None:
-    assert write_part(target("one"), 5, 0, 1, rows("a")) == (1, True)
-    assert write_part(target("two"), 0, 0, 1, rows("a")) == (1, True)
+    assert write_part(target("one"), Batch(5, 1), 0, rows("a")) == (1, True)
+    assert write_part(target("two"), Batch(0, 1), 0, rows("a")) == (1, True)
     assert values(kafka.connection, target("one")) == Counter({"a": 2})
 
 
 @pytest.mark.parametrize(("batch", "parts"), [(4, 2), (5, 3)])
 def test_a_checkpoint_that_is_behind_its_output_is_refused(target: Make, batch: int, parts: int) -> None:
-    assert write_part(target("one"), 5, 0, 2, rows("a")) == (1, True)
+    assert write_part(target("one"), Batch(5, 2), 0, rows("a")) == (1, True)
     with pytest.raises(CheckpointError, match="its output is elsewhere"):
-        write_part(target("one"), batch, 0, parts, rows("a"))
+        write_part(target("one"), Batch(batch, parts), 0, rows("a"))
 
 
 def test_a_batch_that_was_written_as_one_is_written_however_it_is_split_later(
     kafka: KafkaUnderTest, target: Make
 ) -> None:
-    assert write_part(target("one"), 5, 0, 1, rows("a", "b")) == (2, True)
-    assert write_part(target("one"), 5, 0, 2, rows("a")) == (1, False)
-    assert write_part(target("one"), 5, 1, 2, rows("b")) == (1, False)
-    assert write_part(target("one"), 6, 1, 2, rows("c")) == (1, True)
+    assert write_part(target("one"), Batch(5, 1), 0, rows("a", "b")) == (2, True)
+    assert write_part(target("one"), Batch(5, 2), 0, rows("a")) == (1, False)
+    assert write_part(target("one"), Batch(5, 2), 1, rows("b")) == (1, False)
+    assert write_part(target("one"), Batch(6, 2), 1, rows("c")) == (1, True)
     assert values(kafka.connection, target("one")) == Counter("abc")
 
 
 def test_a_batch_of_which_parts_are_written_is_not_written_as_one(target: Make) -> None:
-    assert write_part(target("one"), 5, 1, 2, rows("b")) == (1, True)
+    assert write_part(target("one"), Batch(5, 2), 1, rows("b")) == (1, True)
     release(target("one"), [1, 2])
-    check_left(target("one"), [1, 2], 6, 1)
+    check_left(target("one"), [1, 2], Batch(6))
     with pytest.raises(CheckpointError, match="Finish that batch at the speed it was begun with"):
-        check_left(target("one"), [1, 2], 5, 1)
+        check_left(target("one"), [1, 2], Batch(5))
 
 
 def test_a_mark_is_found_behind_many_that_were_aborted(kafka: KafkaUnderTest, target: Make) -> None:
     goal = target("one")
-    assert write_part(goal, 0, 0, 1, rows("a")) == (1, True)
+    assert write_part(goal, Batch(0, 1), 0, rows("a")) == (1, True)
     writer = PartWriter(goal, 0)
     writer.open()
     raw = writer._producer
     for number in range(100):
         raw.begin_transaction()
-        raw.produce(goal.marks, Mark("one", 99, 1).encode(), partition=0)
+        raw.produce(goal.marks, Mark("one", Batch(99, 1)).encode(), partition=1)
         raw.flush()
         raw.abort_transaction()
         assert number < 100
-    assert marked(goal, 0) == Mark("one", 0, 1)
+    assert marked(goal, 0) == Mark("one", Batch(0, 1))
 
 
 def test_a_row_that_is_too_large_is_said(target: Make) -> None:
     with pytest.raises(RiverrunError, match="too large"):
-        write_part(target("one"), 0, 0, 1, rows("x" * 3_000_000))
+        write_part(target("one"), Batch(0, 1), 0, rows("x" * 3_000_000))
+
+
+@pytest.mark.parametrize(
+    "again",
+    [Batch(5, 2, "other records", "split"), Batch(5, 2, "records", "split otherwise"), Batch(5, 1, "other records")],
+)
+def test_a_batch_of_other_records_is_refused_instead_of_skipped(target: Make, again: Batch) -> None:
+    assert write_part(target("one"), Batch(5, 2, "records", "split"), 0, rows("a")) == (1, True)
+    assert write_part(target("one"), Batch(5, 2, "records", "split"), 0, rows("a")) == (1, False)
+    with pytest.raises(BatchChangedError, match=r"Rows of batch 5 of .* the batch is not the same any more"):
+        write_part(target("one"), again, 0, rows("b"))
+
+
+def test_a_batch_of_other_records_than_one_that_was_written_as_one_is_refused(target: Make) -> None:
+    assert write_part(target("one"), Batch(5, input="records"), 0, rows("a", "b")) == (2, True)
+    assert write_part(target("one"), Batch(5, 2, "records", "split"), 1, rows("b")) == (1, False)
+    with pytest.raises(BatchChangedError):
+        write_part(target("one"), Batch(5, 2, "other records", "split"), 1, rows("b"))
+
+
+def test_a_run_that_was_replaced_writes_nothing_more(kafka: KafkaUnderTest, target: Make) -> None:
+    """Two drivers that both own batch 0, each with other parts of it: no transactional id tells them apart."""
+    first = replace(target("one"), claim=claim(target("one")))
+    assert write_part(first, Batch(0, 3), 0, rows("a")) == (1, True)
+    second = replace(target("one"), claim=claim(target("one")))
+    release(second, range(3))
+    for part in range(3):
+        # The first with a producer from before, the others without one.
+        with pytest.raises(StreamTakenOverError, match=r"Another run of .* has begun"):
+            write_part(first, Batch(1, 3), part, rows("b"))
+    assert write_part(second, Batch(1, 3), 0, rows("c")) == (1, True)
+    assert values(kafka.connection, second) == Counter("ac")
+
+
+def test_a_run_that_was_replaced_does_not_fence_the_one_that_replaced_it(kafka: KafkaUnderTest, target: Make) -> None:
+    first = replace(target("one"), claim=claim(target("one")))
+    second = replace(target("one"), claim=claim(target("one")))
+    assert write_part(second, Batch(0), 0, rows("a")) == (1, True)
+    late = PartWriter(first, 0)
+    with pytest.raises(StreamTakenOverError):
+        late.open()
+    # With the producer it has.
+    assert write_part(second, Batch(1), 0, rows("b")) == (1, True)
+    assert values(kafka.connection, second) == Counter("ab")
+
+
+def test_a_writer_from_before_a_release_of_its_own_run_is_not_used_again(kafka: KafkaUnderTest, target: Make) -> None:
+    mine = replace(target("one"), claim=claim(target("one")))
+    assert write_part(mine, Batch(0), 0, rows("a")) == (1, True)
+    release(mine, range(3))
+    assert write_part(replace(mine, turn=1), Batch(1), 0, rows("b")) == (1, True)
+    assert values(kafka.connection, mine) == Counter("ab")
+
+
+def test_readers_do_not_wait_for_a_writer_that_failed(
+    kafka: KafkaUnderTest, target: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverrun.kafka.parts.SPOOL_BYTES", 1)
+    goal = target("one")
+
+    def failing() -> Iterator[Row]:
+        yield from rows("a", "b")
+        # What is still in the client's queue is dropped, and nobody waits for it.
+        wait_for_records(kafka.connection, goal.topic)
+        raise ValueError("a bad row")
+
+    with pytest.raises(ValueError, match="a bad row"):
+        write_part(goal, Batch(0), 0, failing())
+    assert write_part(goal, Batch(0, 2), 1, rows("c")) == (1, True)
+    # Part 0 is not opened again before the readers look.
+    assert Counter(value for value, _ in read(kafka.connection, goal, fence=[1])) == Counter("c")

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from riverrun.cli.main import run
 from riverrun.config import Project
-from riverrun.errors import AuthenticationError, RiverrunError
+from riverrun.errors import AuthenticationError, AuthorizationError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import connect
 from riverrun.kafka.producer.producer import Producer
-from support.secured import CLIENT, CLIENT_SECRET, PASSWORD, USER, Secured, secured_kafka
+from riverrun.kafka.tail import Tail
+from riverrun.model.state import Place
+from support.secured import CLIENT, CLIENT_SECRET, GUEST, PASSWORD, USER, Secured, secured_kafka
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +140,64 @@ ssl_ca_file = "{secured.ca_file}"
     riverrun("produce", "hello", "--create", stdin='{"n": 1}\n{"n": 2}\n')
     assert riverrun("consume", "hello") == '{"n": 1}\n{"n": 2}\n'
     assert "******" in riverrun("config")
+
+
+@pytest.fixture(scope="module")
+def owner(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Admin:
+    """An admin that may do everything, on a cluster with the topic orders and the group billing."""
+    root = tmp_path_factory.mktemp("owner")
+    found = Admin(connect(secured.login, project=root, request_timeout_seconds=30, **login(secured, "PLAIN")))
+    found.create_topic("orders", partitions=1, replicas=1, config={})
+    found.commit("billing", {Place("orders", 0): 0})
+    return found
+
+
+def guest(secured: Secured, root: Path) -> Admin:
+    settings = login(secured, "PLAIN", user=GUEST)
+    return Admin(connect(secured.login, project=root, request_timeout_seconds=10, **settings))
+
+
+@pytest.mark.parametrize(
+    ("act", "missing"),
+    [
+        (lambda admin: admin.topic("orders"), "Describe on the topic orders"),
+        (lambda admin: admin.offsets([Place("orders", 0)], "latest"), "Describe on the topic orders"),
+        (lambda admin: admin.create_topic("mine", partitions=1, replicas=1, config={}), "Create on the topic mine"),
+        (lambda admin: admin.alter_config("orders", {"retention.ms": "1"}), "AlterConfigs on the topic orders"),
+        (lambda admin: admin.delete_topics(["orders"]), "Delete on the topic orders"),
+        (lambda admin: admin.group("billing"), "Describe on the group billing"),
+        (lambda admin: admin.commit("billing", {Place("orders", 0): 0}), "Read on the group billing"),
+        (lambda admin: admin.delete_group("billing"), "Delete on the group billing"),
+        (lambda admin: _send(admin, "orders"), "Describe on the topic orders"),
+        (lambda admin: Tail(admin.connection, "orders").read(), "Read on the topic orders"),
+    ],
+)
+def test_a_right_that_is_missing_is_named(
+    tmp_path: Path, secured: Secured, owner: Admin, act: Callable[[Admin], object], missing: str
+) -> None:
+    assert owner.topic("orders").partitions
+    with pytest.raises(AuthorizationError) as caught:
+        act(guest(secured, tmp_path))
+    assert f"the right {missing} is missing" in str(caught.value)
+    operation, *_, name = missing.split()
+    assert f"--operation {operation} " in caught.value.hint
+    assert caught.value.hint.endswith(name)
+
+
+def _send(admin: Admin, topic: str) -> None:
+    with Producer(admin.connection) as producer:
+        producer.send(topic, b"{}")
+
+
+def test_groups_that_may_not_be_seen_are_not_called_none(
+    tmp_path: Path, secured: Secured, owner: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert owner.sees_all_groups()
+    assert "billing" in owner.group_names()
+    limited = guest(secured, tmp_path)
+    assert not limited.sees_all_groups()
+    monkeypatch.setattr("riverrun.cli.groups.open_admin", lambda _: (None, limited))
+    assert run(["groups"]) == 0
+    said = capsys.readouterr().err
+    assert "There are no consumer groups" not in said
+    assert "the right Describe on the group" in said

@@ -1,6 +1,7 @@
 """`riverrun produce` and `riverrun consume` as a shell uses them: pipes, files, terminals, signals."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from riverrun.errors import OffsetGoneError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.consumer.reader import Reader, Span
 from riverrun.kafka.producer.producer import Producer
@@ -372,6 +374,27 @@ def test_what_retention_removed_before_it_was_read_is_counted(admin: Admin, kafk
     assert offsets == [4, 5, 6, 7]
     with Reader(admin.connection, {place: Span(0, 3)}, on_gone=lambda *what: gone.append(what)) as reader:
         assert [record for batch in reader for record in batch] == []
+
+
+def test_a_log_that_went_back_is_told_and_not_counted_as_gone(admin: Admin, kafka_topic: Callable[..., str]) -> None:
+    """A topic made again while it is read: there were «-7 records gone»."""
+    topic = kafka_topic(config=FOREVER)
+    place = Place(topic, 0)
+    numbered(topic, admin, 3)
+    gone: list[tuple[Place, int, int]] = []
+    cut: list[OffsetGoneError] = []
+    with Reader(
+        admin.connection, {place: Span(10, 12)}, on_gone=lambda *what: gone.append(what), on_cut=cut.append
+    ) as reader:
+        offsets = [record.offset() for batch in reader for record in batch]
+    assert not gone
+    assert f"{topic}[0] was to be read from offset 10 on, and its log ends at 3" in str(cut[0])
+    assert offsets == [0, 1, 2]
+    with (
+        Reader(admin.connection, {place: Span(10, None)}) as reader,
+        pytest.raises(OffsetGoneError, match="made again"),
+    ):
+        list(itertools.islice(reader, 100))
 
 
 def test_a_group_goes_on_where_it_stands(

@@ -165,7 +165,7 @@ def test_list_hides_what_is_kafkas_own(shell: Shell, admin: Admin, name: str) ->
     rows = {row["topic"]: row for row in shell.fine("topics", "--json").json}
     assert rows[name]["partitions"] == 2
     assert (rows[name]["retention_ms"], rows[name]["cleanup"]) == (86_400_000, "compact,delete")
-    assert (rows[name]["records"], rows[name]["state"]) == (0, "ok")
+    assert (rows[name]["offsets"], rows[name]["state"]) == (0, "ok")
     assert "__consumer_offsets" not in rows
     assert "__consumer_offsets" in [row["topic"] for row in shell.fine("topics", "list", "--all", "--json").json]
     assert name in shell.fine("topics").out
@@ -175,7 +175,7 @@ def test_describe_shows_partitions_and_settings(shell: Shell, kafka_topic: Calla
     topic = kafka_topic(partitions=2, config={"retention.ms": "60000"})
     shell.fine("produce", topic, "--text", stdin="one\ntwo\n")
     found = shell.fine("topics", "describe", topic, "--json").json
-    assert sum(each["records"] for each in found["partitions"]) == 2
+    assert sum(each["offsets"] for each in found["partitions"]) == 2
     assert found["config"]["retention.ms"] == {"value": "60000", "origin": "topic"}
     assert "60000 (1 minute)" in shell.fine("topics", "describe", topic).out
     assert "segment.bytes" in shell.fine("topics", "describe", topic, "--all").out
@@ -222,10 +222,10 @@ def test_delete_names_what_is_lost(shell: Shell, admin: Admin, kafka_topic: Call
     shell.fine("produce", topic, stdin="1\n2\n3\n")
     admin.commit(f"reader-{topic}", {Place(topic, 0): 1})
     rows = shell.fine("topics", "delete", topic, "--dry-run", "--json").json
-    assert rows == [{"topic": topic, "partitions": 1, "records": 3, "groups": [f"reader-{topic}"]}]
+    assert rows == [{"topic": topic, "partitions": 1, "offsets": 3, "groups": [f"reader-{topic}"]}]
     refused = shell.riverrun("topics", "delete", topic)
     assert refused.code == 2
-    assert f"{topic}: 3 records in 1 partition; read by reader-{topic}" in refused.err
+    assert f"{topic}: 3 offsets in 1 partition; read by reader-{topic}" in refused.err
     assert shell.riverrun("topics", "delete", topic, f"{topic}x", "--yes").err.startswith("TOPIC_NOT_FOUND")
     assert set(admin.topics([topic, other])) == {topic, other}
     shell.fine("topics", "delete", topic, "--yes")

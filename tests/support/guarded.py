@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 
 import riverrun as rr
+from riverrun.config.networks import networks_of
 from riverrun.dash.alerts.live import Alerts
 from riverrun.dash.door.door import Door
 from riverrun.dash.door.oidc import Provider
@@ -39,6 +40,8 @@ class Guarded:
         sessions: Sessions | None = None,
         certificate: Path | None = None,
         key: Path | None = None,
+        trusted_proxies: str = "",
+        https_only: bool = False,
     ) -> None:
         self.hub = Hub(store, app.dashboards, app.name)
         self._picture = picture
@@ -46,7 +49,16 @@ class Guarded:
         self.sessions = sessions or Sessions(3600, 12 * 3600)
         password = Password.of(PASSWORD) if provider is None else None
         self.door = Door(password=password, provider=provider, sessions=self.sessions)
-        outside = Outside("127.0.0.1", 0, NAMES, self.door.around, certificate, key)
+        outside = Outside(
+            "127.0.0.1",
+            0,
+            NAMES,
+            self.door.around,
+            certificate,
+            key,
+            proxies=networks_of(trusted_proxies),
+            https_only=https_only,
+        )
         self._server = StoreServer(
             store, routes=[*self.door.routes(), *dash_routes(self.hub, picture, alerts)], outside=outside
         )
@@ -54,6 +66,7 @@ class Guarded:
     def __enter__(self) -> Self:
         self.inside = self._server.start()
         self.outside = self._server.outside_address
+        self.port = self._server.outside_port
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -25,6 +25,8 @@ from riverrun.cluster.server import Deadline
 from riverrun.config import KafkaSettings
 
 USER, PASSWORD = "alice", "open-sesame"
+# May log in with the same password, and has no right that a test does not give.
+GUEST = "guest"
 CLIENT, CLIENT_SECRET = "riverrun-tests", "s3cret"
 
 
@@ -76,6 +78,8 @@ def secured_properties(
     more = f",TLS://{HOST}:{tls},LOGIN://{HOST}:{login},OAUTH://{HOST}:{oauth}"
     kafka = "org.apache.kafka.common.security"
     return {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:{CLIENT}",
         "listeners": plain["listeners"] + more,
         "advertised.listeners": plain["advertised.listeners"] + more,
         "listener.security.protocol.map": (
@@ -85,7 +89,7 @@ def secured_properties(
         "ssl.keystore.location": str(server_certificate(ca, root)),
         "listener.name.login.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.login.plain.sasl.jaas.config": (
-            f'{kafka}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+            f'{kafka}.plain.PlainLoginModule required user_{USER}="{PASSWORD}" user_{GUEST}="{PASSWORD}";'
         ),
         "listener.name.login.scram-sha-256.sasl.jaas.config": f"{kafka}.scram.ScramLoginModule required;",
         "listener.name.login.scram-sha-512.sasl.jaas.config": f"{kafka}.scram.ScramLoginModule required;",

@@ -28,11 +28,19 @@ _LOGIN = frozenset({
     ClientError._AUTHENTICATION, ClientError.SASL_AUTHENTICATION_FAILED, ClientError._SSL,
     ClientError.UNSUPPORTED_SASL_MECHANISM, ClientError.ILLEGAL_SASL_STATE,
 })  # fmt: skip
-_RIGHTS = frozenset({
-    ClientError.TOPIC_AUTHORIZATION_FAILED, ClientError.GROUP_AUTHORIZATION_FAILED,
-    ClientError.CLUSTER_AUTHORIZATION_FAILED, ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ClientError.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-})  # fmt: skip
+# What a right is missing on, and how kafka-acls.sh calls it.
+_RIGHTS = {
+    ClientError.TOPIC_AUTHORIZATION_FAILED: ("topic", "--topic"),
+    ClientError.GROUP_AUTHORIZATION_FAILED: ("group", "--group"),
+    ClientError.CLUSTER_AUTHORIZATION_FAILED: ("cluster", "--cluster"),
+    ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "--transactional-id"),
+    ClientError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ("delegation token", "--delegation-token"),
+}
+# The ACL operation that is needed, by the first word of what was done, where nobody says it.
+_OPERATIONS = {
+    "reading": "Read", "committing": "Read", "sending": "Write", "writing": "Write",
+    "creating": "Create", "looking": "Describe",
+}  # fmt: skip
 _FENCED = frozenset({
     ClientError._FENCED, ClientError.PRODUCER_FENCED, ClientError.INVALID_PRODUCER_EPOCH,
 })  # fmt: skip
@@ -75,9 +83,7 @@ def translate(error: ClientError | KafkaException, doing: str, **fields: Any) ->
             **fields,
         )
     if code in _RIGHTS:
-        return errors.AuthorizationError(
-            f"The cluster does not allow {doing}", found=text, hint="Ask its owner for the right", **fields
-        )
+        return _not_allowed(code, text, doing, fields)
     if code in _TOPIC:
         return errors.TopicNotFoundError(
             f"The cluster has no topic {topic or '(unnamed)'}, needed while {doing}",
@@ -102,3 +108,22 @@ def translate(error: ClientError | KafkaException, doing: str, **fields: Any) ->
             **fields,
         )
     return errors.KafkaError(f"Kafka failed while {doing}", found=f"{error.name()}: {text}", **fields)
+
+
+def _not_allowed(code: int, text: str, doing: str, fields: dict[str, Any]) -> errors.AuthorizationError:
+    """Which right on what is missing, in the words of Kafka's ACLs. `right` is the operation, where the caller knows it."""
+    kind, option = _RIGHTS[code]
+    name = str(fields.get(kind.replace(" ", "_"), ""))
+    operation = fields.get("right") or _OPERATIONS.get(
+        doing.split(" ", 1)[0], "Write" if "transactional" in kind else ""
+    )
+    fields = {**fields, "right": operation}
+    on = "the cluster" if kind == "cluster" else f"the {kind} {name}".rstrip()
+    wanted = f"the right {operation} on {on}" if operation else f"a right on {on}"
+    command = f"kafka-acls.sh --add --allow-principal User:NAME --operation {operation or 'OPERATION'} {option}"
+    return errors.AuthorizationError(
+        f"The cluster does not allow {doing}: {wanted} is missing",
+        found=text,
+        hint=f"Ask its owner for it: {command}{f' {name}' if name else '' if kind == 'cluster' else ' …'}",
+        **fields,
+    )

@@ -5,21 +5,30 @@ id of its own. Who opens an id ends what an earlier holder has begun and keeps i
 mark that is read after that is the truth, and a part whose mark is there is not written again. The marks of a part are in a
 partition of their own of the marks topic, where no other part's open transaction can hide them.
 
+A mark says of which records the batch was made and how it was split. A batch of the same number that is made of others, or
+split otherwise, is refused: skipping a part for such a mark would lose rows.
+
+Partition 0 of the marks topic is for claims: every run of a stream writes one there before it fences the ids of all parts.
+A writer that opens an id looks whether the newest claim is still its own, so a run that was replaced writes nothing more.
+
 Rows are kept back until the part is whole or large: a transaction that is open keeps readers waiting.
 """
 
 import contextlib
 import json
+import math
+import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
-from riverrun.errors import CheckpointError, FencedError, StreamFailedError
+from riverrun.errors import BatchChangedError, CheckpointError, FencedError, StreamFailedError, StreamTakenOverError
 from riverrun.kafka.border import client_log, translate
 
 Row = tuple[bytes | None, bytes | None]
@@ -34,6 +43,10 @@ SPOOL_BYTES = 32 << 20
 # How far back a mark is looked for first. One is there after a few aborted ones at most.
 _BACK = 64
 _NOT_THERE = (ClientError._UNKNOWN_PARTITION, ClientError._UNKNOWN_TOPIC, ClientError.UNKNOWN_TOPIC_OR_PART)
+# Where claims are, and how many partitions of the marks topic come before those of the parts.
+_CLAIMS, _OTHERS = 0, 1
+# How long a writer that failed may take to abort what it has sent.
+ABORT_SECONDS = 5.0
 # How many parts are released at a time.
 _AT_ONCE = 8
 # One call to the client library; what takes longer is asked again until the deadline.
@@ -43,7 +56,8 @@ _STEP_SECONDS = 5.0
 @dataclass(frozen=True)
 class Target:
     """Where the parts of a stream go. `name` begins their transactional ids; `generation` is one life of the stream's
-    checkpoint: the marks of another say nothing."""
+    checkpoint: the marks of another say nothing. `claim` is the offset of the run's own claim; -1 asks for none. `turn` is
+    how often the run itself has fenced its writers: one from before that is not used again."""
 
     properties: dict[str, Any]
     topic: str
@@ -52,26 +66,55 @@ class Target:
     generation: str
     timeout_seconds: float = 60.0
     transaction_seconds: float = 300.0
+    claim: int = -1
+    turn: int = 0
 
     def transactional_id(self, part: int) -> str:
         return f"{self.name}.{part}"
 
 
+def marks_partitions(parts: int) -> int:
+    """How many partitions a marks topic needs for so many parts."""
+    return parts + _OTHERS
+
+
+def parts_in(partitions: int) -> int:
+    """For how many parts a marks topic of so many partitions has room."""
+    return max(0, partitions - _OTHERS)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a stream. `input` is a digest of the offsets it begins and ends at, `layout` one of what each of its
+    `parts` reads: a batch that is computed again has the same."""
+
+    number: int
+    parts: int = _WHOLE
+    input: str = ""
+    layout: str = ""
+
+
 @dataclass(frozen=True)
 class Mark:
-    """A part that was written: of which batch, and of how many parts that batch had."""
+    """A part of a batch that was written."""
 
     generation: str
-    batch: int
-    parts: int
+    batch: Batch
 
     def encode(self) -> bytes:
-        return json.dumps({"generation": self.generation, "batch": self.batch, "parts": self.parts}).encode()
+        batch = self.batch
+        return json.dumps({
+            "generation": self.generation, "batch": batch.number, "parts": batch.parts,
+            "input": batch.input, "layout": batch.layout,
+        }).encode()  # fmt: skip
 
     @classmethod
     def decode(cls, value: bytes) -> "Mark":
         content = json.loads(value)
-        return cls(str(content["generation"]), int(content["batch"]), int(content["parts"]))
+        batch = Batch(
+            int(content["batch"]), int(content["parts"]), str(content.get("input")), str(content.get("layout"))
+        )
+        return cls(str(content["generation"]), batch)
 
 
 class PartWriter:
@@ -101,46 +144,75 @@ class PartWriter:
 
     def open(self) -> None:
         """Take the part's id over: whatever another holder has begun is aborted, and it can commit nothing more."""
+        # Before, or a run that was replaced would fence the one that replaced it; after, or it would not see one that came
+        # in between.
+        check_claim(self.target)
         self._deadline = time.monotonic() + self.target.timeout_seconds
-        self._do("opening a transactional producer", self._producer.init_transactions)
+        try:
+            self._do("opening a transactional producer", self._producer.init_transactions)
+        except FencedError as error:
+            raise self._fenced() from error
+        check_claim(self.target)
 
-    def write(self, batch: int, parts: int, rows: Iterator[Row]) -> tuple[int, bool]:
+    def write(self, batch: Batch, rows: Iterator[Row]) -> tuple[int, bool]:
         """Write a part's rows unless they are there; how many they are, and whether they were written now.
 
         All rows are taken in any case: what computes them keeps state of its own that must move on.
         """
-        if self.next != batch and self._is_written(batch, parts):
-            self.next = batch + 1
+        if self.next != batch.number and self._is_written(batch):
+            self.next = batch.number + 1
             return sum(1 for _ in rows), False
-        count, begun = 0, 0.0
+        count, begun, done = 0, 0.0, False
         try:
             for chunk in _chunks(rows):
                 if not count:
                     begun = time.monotonic()
                     self._producer.begin_transaction()
-                count += self._send(chunk, batch)
+                count += self._send(chunk, batch.number)
             if count:
-                mark = Mark(self.target.generation, batch, parts).encode()
-                self._producer.produce(self.target.marks, mark, key=str(self.part), partition=self.part)
+                mark, place = Mark(self.target.generation, batch).encode(), self.part + _OTHERS
+                self._producer.produce(self.target.marks, mark, key=str(self.part), partition=place)
                 self._deadline = time.monotonic() + self.target.timeout_seconds
                 self._do(
                     f"committing {count} rows to {self.target.topic}",
                     self._producer.commit_transaction,
                 )
+            done = True
         except KafkaException as error:
-            raise translate(error, f"writing to {self.target.topic}", topic=self.target.topic) from error
+            found = translate(error, f"writing to {self.target.topic}", topic=self.target.topic)
+            raise (self._fenced(begun) if isinstance(found, FencedError) else found) from error
         except FencedError as error:
-            open_for = time.monotonic() - begun
-            if open_for < self.target.transaction_seconds:
-                raise
-            raise StreamFailedError(
-                f"A transaction to {self.target.topic} was open for {open_for:.0f} s, and Kafka ended it",
+            raise self._fenced(begun) from error
+        finally:
+            if begun and not done:
+                self._abort()
+        self.next = batch.number + 1
+        return count, True
+
+    def _fenced(self, begun: float = math.inf) -> StreamFailedError:
+        """Why Kafka takes nothing more of this writer, as the stream's error: StreamTakenOverError when another run has
+        claimed the stream, and else one that says that it can be tried again with a new writer."""
+        topic, open_for = self.target.topic, time.monotonic() - begun
+        check_claim(self.target)
+        if open_for >= self.target.transaction_seconds:
+            return StreamFailedError(
+                f"A transaction to {topic} was open for {open_for:.0f} s, and Kafka ended it",
                 expected=f"at most {self.target.transaction_seconds:g} s",
                 hint="Raise streams.transaction_timeout, or let the stream compute less in one batch",
-                topic=self.target.topic,
-            ) from error
-        self.next = batch + 1
-        return count, True
+                topic=topic,
+            )
+        return StreamFailedError(
+            f"Another writer has opened {self.target.transactional_id(self.part)}, and this one can commit nothing more "
+            f"to {topic}",
+            hint="Does another program use this transactional id? It is for the stream alone",
+            topic=topic,
+        )
+
+    def _abort(self) -> None:
+        """Readers of committed records must not wait for what will never be. If Kafka does not take it, whoever opens the
+        id next does it, or Kafka when the transaction's time is over."""
+        with contextlib.suppress(KafkaException):
+            self._producer.abort_transaction(ABORT_SECONDS)
 
     def close(self) -> None:
         """Drop what is not sent: its transaction is aborted by whoever opens the id next."""
@@ -162,17 +234,23 @@ class PartWriter:
         self._producer.poll(0)
         return len(chunk)
 
-    def _is_written(self, batch: int, parts: int) -> bool:
+    def _is_written(self, batch: Batch) -> bool:
         mark = last_mark(self.target, self.part)
-        if mark is not None and mark.generation == self.target.generation and mark.batch >= batch:
-            if mark.batch == batch and mark.parts in (parts, _WHOLE):
-                return True
-            raise _elsewhere(self.target, mark, self.part, batch, parts)
+        if mark is not None and mark.generation == self.target.generation and mark.batch.number >= batch.number:
+            _check_same(self.target, mark, self.part, batch)
+            return True
         if self.part == 0:
             return False
         # The whole batch may have been written as one, by a run that does not use Spark's workers for it.
         whole = last_mark(self.target, 0)
-        return whole == Mark(self.target.generation, batch, _WHOLE)
+        if whole is None or (whole.generation, whole.batch.number, whole.batch.parts) != (
+            self.target.generation,
+            batch.number,
+            _WHOLE,
+        ):
+            return False
+        _check_same(self.target, whole, 0, batch)
+        return True
 
     def _do(self, doing: str, step: Any) -> None:
         """A step of a transaction, again as long as it may be tried again and there is time."""
@@ -206,14 +284,14 @@ def last_mark(target: Target, part: int) -> Mark | None:
         },
         logger=client_log,
     )
-    place = TopicPartition(target.marks, part)
+    place = TopicPartition(target.marks, part + _OTHERS)
     deadline = time.monotonic() + target.timeout_seconds
     try:
         low, high = _ends(consumer, place, deadline)
         back = _BACK
         while True:
             begin = max(low, high - back)
-            found = _last_of(consumer, TopicPartition(target.marks, part, begin), deadline)
+            found = _last_of(consumer, TopicPartition(target.marks, place.partition, begin), deadline)
             if found is not None or begin <= low:
                 return found
             back *= 16
@@ -257,9 +335,11 @@ def _last_of(consumer: Consumer, place: TopicPartition, deadline: float) -> Mark
 
 
 def release(target: Target, parts: Iterable[int]) -> None:
-    """Abort what is still open for these parts, so that no reader waits for a writer that is gone."""
+    """Abort what is still open for these parts, so that no reader waits for a writer that is gone. A run that was replaced
+    must not do that to the one that replaced it."""
+    check_claim(target)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for each in [pool.submit(_release, target, part) for part in parts]:
+        for each in [pool.submit(_release, replace(target, claim=-1), part) for part in parts]:
             each.result()
 
 
@@ -271,24 +351,97 @@ def _release(target: Target, part: int) -> None:
         writer.close()
 
 
-def check_left(target: Target, left: Iterable[int], batch: int, parts: int) -> None:
+def check_left(target: Target, left: Iterable[int], batch: Batch) -> None:
     """Parts that a batch does not have any more must not have been written when it had them."""
     for part in left:
         mark = last_mark(target, part)
-        if mark is not None and mark.generation == target.generation and mark.batch >= batch:
-            raise _elsewhere(target, mark, part, batch, parts)
+        if mark is not None and mark.generation == target.generation and mark.batch.number >= batch.number:
+            raise _elsewhere(target, mark, part, batch)
 
 
-def _elsewhere(target: Target, mark: Mark, part: int, batch: int, parts: int) -> CheckpointError:
-    split = mark.batch == batch and mark.parts != parts
+def _check_same(target: Target, mark: Mark, part: int, batch: Batch) -> None:
+    """That a mark of this batch, or of a later one, is of the very same batch."""
+    there = mark.batch
+    if there.number > batch.number:
+        raise _elsewhere(target, mark, part, batch)
+    if there.input != batch.input:
+        raise _changed(target, "it would be made of other records than those rows were", batch)
+    if there.parts == _WHOLE:
+        return
+    if there.parts != batch.parts:
+        raise _elsewhere(target, mark, part, batch)
+    if there.layout != batch.layout:
+        raise _changed(target, "its parts would read other partitions than when they were written", batch)
+
+
+def _changed(target: Target, what: str, batch: Batch) -> BatchChangedError:
+    return BatchChangedError(
+        f"Rows of batch {batch.number} of {target.name} are in {target.topic}, and the batch is not the same any more: "
+        f"{what}",
+        hint="Did two runs share the checkpoint, or is it an older copy? Put the right one back, or begin again with "
+        "`--fresh`",
+        stream=target.name,
+        topic=target.topic,
+        batch=batch.number,
+    )
+
+
+def _elsewhere(target: Target, mark: Mark, part: int, batch: Batch) -> CheckpointError:
+    there = mark.batch
+    split = there.number == batch.number and there.parts != batch.parts
     return CheckpointError(
-        f"Part {part} of {target.name} is at batch {batch} of {parts} parts, and its output is elsewhere",
-        found=f"batch {mark.batch} of {mark.parts} parts in {target.topic}",
+        f"Part {part} of {target.name} is at batch {batch.number} of {batch.parts} parts, and its output is elsewhere",
+        found=f"batch {there.number} of {there.parts} parts in {target.topic}",
         hint="Finish that batch at the speed it was begun with, then change the speed"
         if split
         else "Is the checkpoint an older copy, or shared by two runs? Begin again with `--fresh`",
         stream=target.name,
     )
+
+
+# --- which run may write --------------------------------------------------------------------------------------------------
+
+
+def claim(target: Target) -> int:
+    """Say that a new run begins to write; the offset of that. All ids are to be fenced after this (`release`)."""
+    told: list[Any] = []
+    producer = Producer(target.properties | {"enable.idempotence": True}, logger=client_log)
+    who = {"generation": target.generation, "host": socket.gethostname(), "pid": os.getpid()}
+    producer.produce(
+        target.marks,
+        json.dumps(who).encode(),
+        key="run",
+        partition=_CLAIMS,
+        on_delivery=lambda error, message: told.append((error, message)),
+    )
+    producer.flush(target.timeout_seconds)
+    if not told:
+        raise StreamFailedError(f"No broker took the claim of {target.name} to {target.marks}", topic=target.marks)
+    error, message = told[0]
+    if error is not None:
+        raise translate(error, f"claiming {target.name}", topic=target.marks)
+    return int(message.offset())
+
+
+def check_claim(target: Target) -> None:
+    """StreamTakenOverError when another run has claimed the stream since this one did."""
+    if target.claim < 0:
+        return
+    asking = {"group.id": f"{target.name}.marks", "isolation.level": "read_uncommitted"}
+    consumer = Consumer(target.properties | asking, logger=client_log)
+    try:
+        _, end = _ends(consumer, TopicPartition(target.marks, _CLAIMS), time.monotonic() + target.timeout_seconds)
+    except KafkaException as error:
+        raise translate(error, f"reading the claims in {target.marks}", topic=target.marks) from error
+    finally:
+        consumer.close()
+    if end != target.claim + 1:
+        raise StreamTakenOverError(
+            f"Another run of {target.name} has begun to write to {target.topic}, and this one writes nothing more",
+            hint="Let one of the two run; a checkpoint is for one run at a time",
+            stream=target.name,
+            topic=target.topic,
+        )
 
 
 # --- in Spark's workers, or the process that runs the pipeline ------------------------------------------------------------
@@ -297,19 +450,20 @@ def _elsewhere(target: Target, mark: Mark, part: int, batch: int, parts: int) ->
 _writers: dict[tuple[str, int], PartWriter] = {}
 
 
-def write_part(target: Target, batch: int, part: int, parts: int, rows: Iterator[Row]) -> tuple[int, bool]:
+def write_part(target: Target, batch: Batch, part: int, rows: Iterator[Row]) -> tuple[int, bool]:
     """`PartWriter.write` with a writer that this process may have from the batch before."""
     place = (target.name, part)
     writer = _writers.pop(place, None)
-    if writer is not None and (writer.target != target or writer.next != batch):
+    if writer is not None and (writer.target != target or writer.next != batch.number):
         writer.close()
         writer = None
+    done = False
     if writer is None:
         writer = PartWriter(target, part)
-        writer.open()
-    done = False
     try:
-        result = writer.write(batch, parts, rows)
+        if writer.next < 0:
+            writer.open()
+        result = writer.write(batch, rows)
         done = True
     finally:
         if done:

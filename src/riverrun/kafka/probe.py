@@ -15,6 +15,8 @@ _silent = logging.getLogger("riverrun.kafka.probe")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
+# How long a cluster may take to answer one question when a program ends. One that is down refuses at once.
+ANSWER_SECONDS = 4.0
 _API_VERSIONS = 18
 _INCREMENTAL_ALTER_CONFIGS = 44
 _BROKER = 4
@@ -61,6 +63,20 @@ def answers(host: str, port: int, timeout: float) -> bool:
     except OSError:
         return False
     return reply[:2] == b"\x00\x00"
+
+
+def refused(bootstrap_servers: str, timeout: float = 1.0) -> bool:
+    """Whether nothing listens at any of these addresses. False when that cannot be told: some do not answer at all."""
+    for address in bootstrap_servers.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout).close()
+        except ConnectionRefusedError:
+            continue
+        except (OSError, ValueError):
+            return False
+        return False
+    return True
 
 
 def set_cluster_default(host: str, port: int, name: str, value: str, timeout: float) -> None:
@@ -145,6 +161,17 @@ class Probe:
             if isinstance(cause, AuthenticationError):
                 return cause
         return translate(error, doing, bootstrap=self._bootstrap)
+
+
+def cluster_answers(properties: Mapping[str, Any], timeout: float) -> bool:
+    """Whether a cluster answers one question within `timeout`. One that is down is known at once."""
+    if refused(str(properties.get("bootstrap.servers", ""))):
+        return False
+    try:
+        Probe(properties).look(timeout)
+    except RiverrunError:
+        return False
+    return True
 
 
 def create_topic(

@@ -1,10 +1,13 @@
 """What a dead letter carries."""
 
 from datetime import UTC, datetime
+from typing import Any
 
-from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 
 from riverrun.config import KafkaSettings
+from riverrun.errors import RecordTooLargeError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.dead_letter import PREFIX, DeadLetter, DeadLetters, headers_for
 from riverrun.kafka.consumer.record import Decoding, Record
@@ -72,3 +75,68 @@ def test_the_topic_of_dead_letters_follows_the_name() -> None:
     connection = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
     assert DeadLetters(connection, "g").topic_for("orders") == "orders.dead"
     assert DeadLetters(connection, "g", "all-dead").topic_for("orders") == "all-dead"
+
+
+class Small:
+    """A producer whose topic takes records of so many bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.written: list[Message] = []
+        self.tried = 0
+
+    def produce(self, topic: str, value: bytes | None, *, key: Any, headers: Any, on_delivery: Any) -> None:
+        self.tried += 1
+        size = len(value or b"") + len(key or b"") + sum(len(name) + len(each or b"") for name, each in headers)
+        message = Message(topic=topic, partition=0, offset=len(self.written), key=key, value=value, headers=headers)
+        if size > self.limit:
+            on_delivery(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), message)
+            return
+        self.written.append(message)
+        on_delivery(None, message)
+
+    def poll(self, _: float) -> None:
+        pass
+
+    def flush(self, _: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("limit", "value", "headers"),
+    [(20_000, b"x" * 50_000, 0), (4_000, b"x" * 50_000, 100), (2_000, b"x" * 1000, 1000), (2_000, None, 1000)],
+)
+def test_a_letter_that_is_larger_than_its_topic_takes_is_cut_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, limit: int, value: bytes | None, headers: int, many: bool
+) -> None:
+    """A topic for dead letters that was there before may take less: then nothing went on behind the record."""
+    letters = DeadLetters(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
+    small = Small(limit)
+    monkeypatch.setattr(letters, "_ensure", lambda topic: f"{topic}.dead")
+    monkeypatch.setattr(letters, "_open", lambda: small)
+    own: Any = [(f"h{number}", b"y" * 300) for number in range(headers)]
+    given: Record[object] = Record(
+        Message(topic="t", partition=3, offset=41, key=b"k", value=value, headers=own), DECODING
+    )
+    problem = ValueError("ö" * 5000)
+    if many:
+        assert letters.write_all([(given, problem)]) == 1
+    else:
+        assert letters.write(given, problem, 1) == "t.dead[0]@0"
+    (message,) = small.written
+    told = DeadLetter.of(Record(message, DECODING))
+    assert told is not None
+    assert (told.topic, told.partition, told.offset, told.cut) == ("t", 3, 41, len(value or b""))
+    assert "ö" in told.message
+    assert (message.value() is None) == (value is None)
+
+
+def test_a_topic_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = DeadLetters(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
+    small = Small(10)
+    monkeypatch.setattr(letters, "_ensure", lambda topic: f"{topic}.dead")
+    monkeypatch.setattr(letters, "_open", lambda: small)
+    with pytest.raises(RecordTooLargeError):
+        letters.write(record(), ValueError("no"), 1)
+    assert small.tried == 4

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from riverrun.errors import HandlerError, UsageError
-from riverrun.kafka.consumer.dead_letter import DeadLetter, headers_for
+from riverrun.kafka.consumer.dead_letter import Copy, DeadLetter, headers_for
 from riverrun.kafka.consumer.lookup import Choice
 from riverrun.kafka.consumer.record import Decoding, Record
 from riverrun.kafka.dead_letters.fix import load_fix
@@ -156,6 +156,31 @@ def test_a_topic_made_again_has_other_records_at_the_same_places() -> None:
 
 def test_a_record_without_a_value_is_not_one_with_an_empty_one() -> None:
     assert identity_of(letter(None), "") != identity_of(letter(b""), "")
+
+
+def from_source(offset: int, source: str = "garage/1/gate") -> Letter:
+    """A letter of what a connector could make no record of."""
+    copy = Copy("passages", -1, -1, None, None, b"21.5", [])
+    told = headers_for(copy, ValueError("no"), 1, "app.gates", AT)
+    told += [("riverrun.dead.source", source.encode())] if source else []
+    message = Message(topic="passages.dead", partition=0, offset=offset, value=b"21.5",
+                      timestamp=(TIMESTAMP_CREATE_TIME, 5), headers=told)  # fmt: skip
+    record: Record[Any] = Record(message, DECODING)
+    found = DeadLetter.of(record)
+    assert found is not None
+    return Letter(record, found)
+
+
+def test_what_never_was_a_record_says_where_it_came_from() -> None:
+    assert from_source(0).came_from == "garage/1/gate for passages"
+    assert from_source(0, "").came_from == "app.gates for passages"
+    assert "-1" not in str(from_source(0))
+
+
+def test_two_equal_messages_of_a_device_are_re_driven_both() -> None:
+    redriven = ledger(from_source(4))
+    assert redriven.has(from_source(4), "id-1")
+    assert not redriven.has(from_source(9), "id-1")
 
 
 def test_entries_of_letters_that_are_gone_are_taken_back() -> None:

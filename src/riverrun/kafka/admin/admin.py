@@ -4,6 +4,7 @@ Every call waits at most `kafka.request_timeout_seconds`, tries again what a clu
 moment, and raises riverrun's errors. A wrong password ends a call at once: waiting does not make it right.
 """
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -11,7 +12,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Literal, TypeVar
 
 from confluent_kafka import (
-    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaException,
@@ -20,11 +20,11 @@ from confluent_kafka import (
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (
+    AclOperation,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -38,10 +38,11 @@ from riverrun.errors import (
     RiverrunError,
     TopicNotFoundError,
 )
+from riverrun.kafka.admin.described import config_value, group_state
 from riverrun.kafka.border import SETTLING, client_log, translate
 from riverrun.kafka.connection import Connection
 from riverrun.model.near import nearest
-from riverrun.model.state import ConfigValue, GroupState, Member, PartitionState, Place, TopicState
+from riverrun.model.state import ConfigValue, GroupState, PartitionState, Place, TopicState
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -56,6 +57,9 @@ _REFUSED = frozenset({
     ClientError.POLICY_VIOLATION, ClientError.INVALID_REQUEST, ClientError.TOPIC_EXCEPTION,
 })  # fmt: skip
 _HEARSAY_SECONDS = 2.0
+# A broker that is not, or not any more, the coordinator of a group; and how often at most a new client is made for it.
+_MOVED = frozenset({ClientError.NOT_COORDINATOR, ClientError.COORDINATOR_NOT_AVAILABLE})
+_RENEW_SECONDS = 1.0
 _LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
 
 
@@ -66,11 +70,20 @@ class Admin:
         self.connection = connection
         self.timeout: float = connection.settings.request_timeout_seconds
         self._login_error: ClientError | None = None
-        properties = connection.properties({"error_cb": self._on_error})
+        self._given_up = threading.Event()
+        self._renewed_at = -_RENEW_SECONDS
+        self._former: list[AdminClient] = []
+        self._client = self._open()
+
+    def _open(self) -> AdminClient:
         try:
-            self._client = AdminClient(properties, logger=client_log)
+            return AdminClient(self.connection.properties({"error_cb": self._on_error}), logger=client_log)
         except (KafkaException, ValueError, TypeError) as error:
             raise self._translate(error, "reading its properties") from error
+
+    def give_up(self) -> None:
+        """Wait for no answer any more, also not for one that another thread waits for: the cluster is gone."""
+        self._given_up.set()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -91,6 +104,8 @@ class Admin:
             lambda timeout, keys: self._client.describe_topics(TopicCollection(list(keys)), request_timeout=timeout),
             wanted,
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+            of="topic",
+            right="Describe",
         )
         settings = self._topic_config(list(described)) if config else {}
         return {
@@ -135,6 +150,7 @@ class Admin:
             f"creating the topic {name}",
             lambda timeout: self._client.create_topics([new], request_timeout=timeout, operation_timeout=timeout)[name],
             topic=name,
+            right="Create",
         )
         self._wait_for_leaders(name, partitions, deadline)
 
@@ -147,6 +163,7 @@ class Admin:
                 [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
             )[name],
             topic=name,
+            right="Alter",
         )
         self._wait_for_leaders(name, total, deadline)
 
@@ -163,6 +180,7 @@ class Admin:
             f"changing the settings of {name}",
             lambda timeout: self._client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
             topic=name,
+            right="AlterConfigs",
         )
 
     def delete_topics(self, names: Collection[str]) -> None:
@@ -175,6 +193,8 @@ class Admin:
             ),
             list(names),
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+            of="topic",
+            right="Delete",
         )
         while self.topics(names, config=False):
             if time.monotonic() > deadline:
@@ -197,6 +217,8 @@ class Admin:
                 ).items()
             },
             list(before),
+            of="topic",
+            right="Delete",
         )
         return {place: result.low_watermark for place, result in done.items()}
 
@@ -224,6 +246,8 @@ class Admin:
                 ).items()
             },
             list(places),
+            of="topic",
+            right="Describe",
         )
         result = {place: info.offset for place, info in found.items()}
         late = [place for place, offset in result.items() if offset < 0]
@@ -232,10 +256,20 @@ class Admin:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
+        """The groups that there are; of a cluster with rights, those that we may describe."""
         listed = self._one("listing groups", lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
         if listed.errors and not listed.valid:
-            raise self._translate(listed.errors[0], "listing groups")
+            raise self._translate(listed.errors[0], "listing groups", right="Describe")
         return sorted(each.group_id for each in listed.valid)
+
+    def sees_all_groups(self) -> bool:
+        """Whether `group_names` names all: Kafka leaves out, without a word, those that we have no right to describe."""
+        found = self._one(
+            "asking for our rights",
+            lambda timeout: self._client.describe_cluster(include_authorized_operations=True, request_timeout=timeout),
+        )
+        # None where there is none at all: without rights to give, Kafka names all of them.
+        return not {AclOperation.DESCRIBE, AclOperation.ALL}.isdisjoint(found.authorized_operations or ())
 
     def groups(self, names: Iterable[str] | None = None) -> dict[str, GroupState]:
         """The groups of these names that exist (of all names by default)."""
@@ -247,11 +281,13 @@ class Admin:
             lambda timeout, keys: self._client.describe_consumer_groups(list(keys), request_timeout=timeout),
             wanted,
             missing=_NO_GROUP,
+            of="group",
+            right="Describe",
         )
         return {
             name: group
             for name, each in sorted(described.items())
-            if (group := _group_state(each)).state != "dead" or group.members
+            if (group := group_state(each)).state != "dead" or group.members
         }
 
     def group(self, name: str) -> GroupState:
@@ -279,6 +315,7 @@ class Admin:
             f"reading the offsets of {group}",
             lambda timeout: self._client.list_consumer_group_offsets([request], request_timeout=timeout)[group],
             group=group,
+            right="Describe",
         )
         return {
             Place(each.topic, each.partition): each.offset
@@ -297,20 +334,24 @@ class Admin:
                 f"moving the offsets of {group}",
                 lambda timeout: self._client.alter_consumer_group_offsets([request], request_timeout=timeout)[group],
                 group=group,
+                right="Read",
             )
             failed = [each for each in result.topic_partitions if each.error is not None]
             if not failed:
                 return
-            if failed[0].error.code() not in SETTLING or time.monotonic() >= deadline:
+            code = failed[0].error.code()
+            if code not in SETTLING or time.monotonic() >= deadline:
                 place = f"{failed[0].topic}[{failed[0].partition}]"
-                raise self._translate(failed[0].error, f"moving the offset of {group} in {place}")
-            self._client.poll(0.1)
+                doing = f"moving the offset of {group} in {place}"
+                raise self._translate(failed[0].error, doing, group=group, topic=failed[0].topic, right="Read")
+            self._wait_for_another_try({code})
 
     def delete_group(self, name: str) -> None:
         self._one(
             f"deleting the group {name}",
             lambda timeout: self._client.delete_consumer_groups([name], request_timeout=timeout)[name],
             group=name,
+            right="Delete",
         )
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -347,8 +388,10 @@ class Admin:
             },
             names,
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
+            of="topic",
+            right="DescribeConfigs",
         )
-        return {name: {key: _config_value(entry) for key, entry in entries.items()} for name, entries in found.items()}
+        return {name: {key: config_value(entry) for key, entry in entries.items()} for name, entries in found.items()}
 
     def _wait_for_leaders(self, name: str, partitions: int, deadline: float) -> None:
         while True:
@@ -377,15 +420,17 @@ class Admin:
         keys: Collection[K],
         *,
         missing: frozenset[int] = frozenset(),
+        of: str = "",
         **fields: Any,
     ) -> dict[K, V]:
         """The result of a request for each key. What fails with a code in `missing` is left out; what fails because the
-        cluster is settling is asked for again."""
+        cluster is settling is asked for again. `of` is what a key is, a topic or a group, for the error about it."""
         deadline = time.monotonic() + self.timeout
         done: dict[K, V] = {}
         left = list(keys)
         while left:
             again: list[K] = []
+            codes: set[int] = set()
             for key, future in start(max(0.1, deadline - time.monotonic()), left).items():
                 try:
                     done[key] = self._result(future, deadline, doing)
@@ -394,12 +439,27 @@ class Admin:
                     if code in missing:
                         continue
                     if code not in SETTLING or time.monotonic() >= deadline:
-                        raise self._translate(error, doing, **fields) from error
+                        if code == ClientError._NOENT and of == "topic" and isinstance(key, Place):
+                            # «No leaders found»: it is not there, or not for us, and describing it says which.
+                            self.topics([key.topic], config=False)
+                        named = {of: key.topic if isinstance(key, Place) else key} if of else {}
+                        raise self._translate(error, doing, **named, **fields) from error
                     again.append(key)
+                    codes.add(code)
             left = again
             if left:
-                self._client.poll(0.1)
+                self._wait_for_another_try(codes)
         return done
+
+    def _wait_for_another_try(self, codes: set[int]) -> None:
+        """A moment; and where a broker said that it does not coordinate the group, a client that asks who does. The library
+        remembers who did for a quarter of an hour, whatever that one answers."""
+        if codes & _MOVED and time.monotonic() >= self._renewed_at + _RENEW_SECONDS:
+            self._renewed_at = time.monotonic()
+            # What other threads have asked the old one is still to be answered.
+            self._former = [*self._former[-1:], self._client]
+            self._client = self._open()
+        self._client.poll(0.1)
 
     def _result(self, future: "Future[V]", deadline: float, doing: str) -> V:
         while True:
@@ -410,7 +470,7 @@ class Admin:
                 if self._login_error:
                     raise self._translate(self._login_error, doing) from None
                 # The client ends every request by its own timeout; the grace is for a client that does not.
-                if time.monotonic() > deadline + 2:
+                if time.monotonic() > deadline + 2 or self._given_up.is_set():
                     raise self._translate(ClientError(ClientError._TIMED_OUT), doing) from None
 
     def _on_error(self, error: ClientError) -> None:
@@ -433,39 +493,3 @@ class Admin:
         else:
             cause = KafkaException(cause)
         return translate(cause, doing, bootstrap=self.connection.bootstrap_servers, **fields)
-
-
-def _config_value(entry: ConfigEntry) -> ConfigValue:
-    source = ConfigSource(entry.source)
-    if source is ConfigSource.DYNAMIC_TOPIC_CONFIG:
-        return ConfigValue(entry.value or "", "topic")
-    return ConfigValue(entry.value or "", "default" if source is ConfigSource.DEFAULT_CONFIG else "broker")
-
-
-_STATE_WORDS = {
-    ConsumerGroupState.PREPARING_REBALANCING: "rebalancing",
-    ConsumerGroupState.COMPLETING_REBALANCING: "rebalancing",
-}
-
-
-def _group_state(described: Any) -> GroupState:
-    state = _STATE_WORDS.get(described.state, described.state.name.lower())
-    if state == "unknown" and described.members:
-        # The client has no word for the states of KIP-848 in which members wait for each other.
-        state = "rebalancing"
-    return GroupState(
-        name=described.group_id,
-        state=state,
-        kind=described.type.name.lower() if getattr(described, "type", None) else "classic",
-        members=tuple(
-            Member(
-                member_id=each.member_id,
-                client_id=each.client_id,
-                host=each.host.lstrip("/"),
-                assignment=frozenset(
-                    Place(part.topic, part.partition) for part in (each.assignment.topic_partitions or ())
-                ),
-            )
-            for each in described.members
-        ),
-    )

@@ -1,4 +1,4 @@
-"""Consumer groups: who reads what, and how far behind, in records and in seconds.
+"""Consumer groups: who reads what, and how far behind, in offsets (as Kafka counts lag) and in seconds.
 
 Lag in seconds is the age of the oldest record the group has not read. It is unknown (None) where that record cannot be
 read: nothing committed, or removed by retention.

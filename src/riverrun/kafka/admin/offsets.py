@@ -31,12 +31,12 @@ class Move:
 
     @property
     def again(self) -> int:
-        """Records that the group will read again."""
+        """Offsets that the group will read again: records, and markers of transactions."""
         return max(0, self.before - self.after) if self.before is not None and self.after is not None else 0
 
     @property
     def skipped(self) -> int:
-        """Records that are there and that the group will never read."""
+        """Offsets that are there and that the group will never read."""
         if self.before is None or self.after is None:
             return 0
         return max(0, self.after - max(self.before, self.first))

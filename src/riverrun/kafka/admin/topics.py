@@ -263,7 +263,7 @@ def deletion(admin: Admin, names: Collection[str]) -> list[dict[str, Any]]:
         rows.append({
             "topic": state.name,
             "partitions": len(state.partitions),
-            "records": sum(latest[place] - earliest[place] for place in state.places),
+            "offsets": sum(latest[place] - earliest[place] for place in state.places),
             "groups": [each.group.name for each in readers if state.name in each.topics],
         })  # fmt: skip
     return rows

@@ -6,9 +6,10 @@ or the other.
 """
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -29,7 +30,14 @@ _DELIVERY_SECONDS = 30.0
 # A dead letter is its record and these headers; the message is the part that has no end.
 _MESSAGE_CHARACTERS = 2000
 _HEADER_ROOM = 16_384
+# What is kept of one that is larger than its topic takes: of the value, of each header, and how many of those.
+_KEPT_BYTES = 16_384
+_KEPT_HEADER_BYTES = 256
+_KEPT_HEADERS = 8
 _KEPT_MS = 30 * 86_400_000
+
+# Value, key and headers.
+_Content = tuple[bytes | None, bytes | None, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,15 @@ class DeadLetter:
     group: str
     at: datetime
     headers: tuple[tuple[str, bytes | None], ...]
+    # Of what a connector could make no record of: where it came from (a file and offset, an MQTT topic), and how many
+    # bytes it had where only a part of it was kept.
+    source: str = ""
+    cut: int = 0
+
+    @property
+    def was_record(self) -> bool:
+        """Whether it was a record of the topic before; what a connector could not turn into one never was."""
+        return self.offset >= 0
 
     @classmethod
     def of(cls, record: Record[Any]) -> "DeadLetter | None":
@@ -64,6 +81,8 @@ class DeadLetter:
                 group=text["group"],
                 at=datetime.fromisoformat(text["at"]),
                 headers=tuple((name, value) for name, value in record.headers if not name.startswith(PREFIX)),
+                source=text.get("source", ""),
+                cut=int(text.get("cut", 0)),
             )
         except (KeyError, ValueError):
             return None
@@ -103,6 +122,26 @@ def headers_for(record: Record[Any] | Copy, error: BaseException, attempts: int,
     return own + [(PREFIX + name, str(value).encode(errors="replace")) for name, value in told.items()]
 
 
+def _smaller(record: Record[Any] | Copy, headers: list[Any]) -> Iterator[_Content]:
+    """What can be kept of a letter that is too large for its topic, with how many bytes the value had: less and less."""
+    raw = record.raw or b""
+    cut = [(f"{PREFIX}cut", str(len(raw)).encode())] if raw else []
+    yield record.raw and raw[:_KEPT_BYTES], record.key, headers + cut
+    ours = [
+        # Whole characters: what cannot be decoded is no dead letter.
+        (name, value[:_KEPT_HEADER_BYTES].decode(errors="ignore").encode() if name == f"{PREFIX}message" else value)
+        for name, value in headers
+        if name.startswith(PREFIX)
+    ]
+    own = [
+        (name[:_KEPT_HEADER_BYTES], value and value[:_KEPT_HEADER_BYTES])
+        for name, value in headers
+        if not name.startswith(PREFIX)
+    ]
+    yield record.raw and raw[:_KEPT_HEADER_BYTES], None, own[:_KEPT_HEADERS] + ours + cut
+    yield record.raw and b"", None, ours + cut
+
+
 class DeadLetters:
     """Writes dead letters to the topic `name` says, where `{topic}` stands for the record's own. Safe to share."""
 
@@ -129,15 +168,38 @@ class DeadLetters:
         with self._lock:
             target = self._ensure(record.topic)
             producer = self._open()
-        outcome: list[tuple[ClientError | None, Message]] = []
         headers = headers_for(record, error, attempts, self._group, datetime.now(UTC))
-        doing = f"writing the dead letter of {record}"
+        message = self._deliver(producer, target, record, headers)
+        return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+
+    def _deliver(self, producer: Producer, target: str, record: Record[Any] | Copy, headers: list[Any]) -> Message:
+        """Write a letter as it is, or what of it fits where its topic takes less than that."""
+        failure: ClientError | None = None
+        for value, key, told in ((record.raw, record.key, headers), *_smaller(record, headers)):
+            failure, message = self._produce(
+                producer, target, (value, key, told), f"writing the dead letter of {record}"
+            )
+            if failure is None:
+                return message
+            if failure.code() != ClientError.MSG_SIZE_TOO_LARGE:
+                break
+        with self._lock:
+            self._ready.discard(record.topic)
+        assert failure is not None  # noqa: S101  -- else it was written
+        raise self._failed(failure, f"writing the dead letter of {record}", target)
+
+    def _produce(
+        self, producer: Producer, target: str, letter: _Content, doing: str
+    ) -> tuple[ClientError | None, Message]:
+        """What became of one letter, once that is known."""
+        value, key, headers = letter
+        outcome: list[tuple[ClientError | None, Message]] = []
         end = time.monotonic() + _DELIVERY_SECONDS + 5
         try:
             producer.produce(
                 target,
-                record.raw,
-                key=record.key,
+                value,
+                key=key,
                 headers=headers,
                 on_delivery=lambda failure, message: outcome.append((failure, message)),
             )
@@ -149,21 +211,23 @@ class DeadLetters:
             raise DeliveryError(
                 f"No answer while {doing} to {target}", hint="The record is not committed", topic=target
             )
-        failure, message = outcome[0]
-        if failure is not None:
-            with self._lock:
-                self._ready.discard(record.topic)
-            raise self._failed(failure, doing, target)
-        return f"{message.topic()}[{message.partition()}]@{message.offset()}"
+        return outcome[0]
 
     def write_all(self, letters: Iterable[tuple[Record[Any] | Copy, BaseException]]) -> int:
         """Write many and wait until all are safe; how many. Raises what prevents one: then some may be written, and the
         same call can be made again."""
         failures: list[tuple[ClientError, str]] = []
+        too_large: list[tuple[str, Record[Any] | Copy, list[Any]]] = []
 
-        def answered(failure: ClientError | None, message: Message) -> None:
-            if failure is not None:
-                failures.append((failure, f"writing a dead letter to {message.topic()}"))
+        def answered(
+            letter: tuple[str, Record[Any] | Copy, list[Any]], failure: ClientError | None, _: Message
+        ) -> None:
+            if failure is None:
+                return
+            if failure.code() == ClientError.MSG_SIZE_TOO_LARGE:
+                too_large.append(letter)
+            else:
+                failures.append((failure, f"writing a dead letter to {letter[0]}"))
 
         count = 0
         with self._lock:
@@ -172,9 +236,10 @@ class DeadLetters:
             with self._lock:
                 target = self._ensure(record.topic)
             headers = headers_for(record, error, 1, self._group, datetime.now(UTC))
+            told = partial(answered, (target, record, headers))
             while True:
                 try:
-                    producer.produce(target, record.raw, key=record.key, headers=headers, on_delivery=answered)
+                    producer.produce(target, record.raw, key=record.key, headers=headers, on_delivery=told)
                     break
                 except BufferError:
                     producer.poll(0.1)
@@ -187,6 +252,8 @@ class DeadLetters:
             raise self._failed(failures[0][0], failures[0][1], "")
         if left:
             raise DeliveryError(f"No answer for {left} dead letters", hint="They will be written again")
+        for target, record, headers in too_large:
+            self._deliver(producer, target, record, headers)
         return count
 
     def close(self) -> None:

@@ -60,9 +60,10 @@ class Reader:
     """Iterates over batches; use it in a `with`. An empty batch says that a moment passed without records.
 
     `on_gone(place, first, count)` is told when `count` records from offset `first` on were removed before they could be
-    read. `on_trouble(text)` is told when no broker answers, and (with an empty text) when they do again. A `group` is only a
-    name to commit by, in a transaction: `transaction.commit_offsets(reader.client)`. A batch is given out after
-    `turn_seconds`, full or not.
+    read. `on_cut(error)` is told when a log ends before the offset it was read to, because it was cut or its topic made
+    again: reading goes on with its first record. By default the error is raised. `on_trouble(text)` is told when no broker
+    answers, and (with an empty text) when they do again. A `group` is only a name to commit by, in a transaction:
+    `transaction.commit_offsets(reader.client)`. A batch is given out after `turn_seconds`, full or not.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Reader:
         spans: Mapping[Place, Span],
         *,
         on_gone: Callable[[Place, int, int], None] = lambda _place, _first, _count: None,
+        on_cut: Callable[[OffsetGoneError], None] | None = None,
         on_trouble: Callable[[str], None] = lambda _text: None,
         group: str = "",
         turn_seconds: float = _TURN_SECONDS,
@@ -79,6 +81,7 @@ class Reader:
         self._timeout = connection.settings.request_timeout_seconds
         self._where = connection.bootstrap_servers
         self._on_gone = on_gone
+        self._on_cut = on_cut or _raise
         self._on_trouble = on_trouble
         self._next = {place: span.start for place, span in spans.items()}
         self._ends = {place: span.end for place, span in spans.items() if span.end is None or span.start < span.end}
@@ -175,11 +178,17 @@ class Reader:
 
     def _skip_gone(self, place: Place) -> None:
         try:
-            first, _ = self._consumer.get_watermark_offsets(ClientPartition(*place), timeout=self._timeout)
+            first, last = self._consumer.get_watermark_offsets(ClientPartition(*place), timeout=self._timeout)
         except KafkaException as error:
             raise translate(error, f"reading {place}", topic=place.topic, bootstrap=self._where) from error
         before, end = self._next[place], self._ends[place]
-        self._on_gone(place, before, first - before)
+        if first >= before:
+            self._on_gone(place, before, first - before)
+        else:
+            self._on_cut(_cut(place, before, last))
+            if end is not None:
+                # That was an offset of the log as it was.
+                self._ends[place] = end = min(end, last)
         self._next[place] = first
         if end is not None and first >= end:
             self._finish(place)
@@ -213,6 +222,19 @@ class Reader:
     def _on_error(self, error: ClientError) -> None:
         if error.code() in _LOGIN:
             self._login_error = error
+
+
+def _cut(place: Place, before: int, last: int) -> OffsetGoneError:
+    return OffsetGoneError(
+        f"{place} was to be read from offset {before} on, and its log ends at {last}: it was cut, or its topic was deleted "
+        "and made again",
+        hint="Begin with the first record there is: --from earliest",
+        topic=place.topic,
+    )
+
+
+def _raise(error: OffsetGoneError) -> None:
+    raise error
 
 
 def spans(

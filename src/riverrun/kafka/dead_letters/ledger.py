@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from riverrun.errors import AuthorizationError, RecordUnreadableError, TopicExistsError
+from riverrun.errors import AuthorizationError, RecordUnreadableError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.consumer.reader import Reader, spans
 from riverrun.kafka.dead_letters.letter import Letter
+from riverrun.kafka.ledger import make_compacted
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
 from riverrun.model.topic import check_topic_name
@@ -47,7 +48,9 @@ def ledger_of(dead: str) -> str:
 def identity_of(letter: Letter, topic_id: str) -> bytes:
     """The record that died: the same for all its letters, and for those of no other record."""
     record, told = letter.record, letter.told
-    place = f"{told.topic}/{topic_id}/{told.partition}/{told.offset}/{told.timestamp_ms}"
+    # What never was a record has no place but its letter's: two equal messages of a device are two.
+    spot = (told.partition, told.offset) if told.was_record else ("letter", record.partition, record.offset)
+    place = f"{told.topic}/{topic_id}/{'/'.join(map(str, spot))}/{told.timestamp_ms}"
     parts = (place.encode(), record.key, record.raw)
     found = hashlib.blake2b(digest_size=12)
     for each in parts:
@@ -146,11 +149,8 @@ def _take(found: Redriven, name: str, record: RawRecord) -> None:
 def make_ledger(admin: Admin, dead: str) -> str:
     """The ledger's topic, made where it is missing."""
     name = ledger_of(dead)
-    if not _there(admin, name):
-        try:
-            admin.create_topic(name, partitions=1, replicas=0, config={"cleanup.policy": "compact"})
-        except TopicExistsError:
-            return name
-        except AuthorizationError as error:
-            raise _no_right(name, error) from error
+    try:
+        make_compacted(admin, name)
+    except AuthorizationError as error:
+        raise _no_right(name, error) from error
     return name

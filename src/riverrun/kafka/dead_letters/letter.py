@@ -46,8 +46,11 @@ class Letter:
 
     @property
     def came_from(self) -> str:
-        """The place of the record that died."""
-        return f"{self.told.topic}[{self.told.partition}]@{self.told.offset}"
+        """Where the record that died was, or where it came from if it never was in the topic."""
+        told = self.told
+        if told.was_record:
+            return f"{told.topic}[{told.partition}]@{told.offset}"
+        return f"{told.source or told.group} for {told.topic}"
 
     @property
     def pattern(self) -> str:

@@ -270,8 +270,9 @@ class Redrive:
     def _prepare(self, letter: Letter, topic_id: str) -> _Sending | str:
         """The record to send, or why it must stay."""
         target = self._origins[letter.told.topic]
-        if target is None:
-            return f"its topic {letter.told.topic} is not there any more"
+        if target is None or (letter.told.cut and self._fix is None):
+            cut = f"only a part of its {letter.told.cut} bytes was kept"
+            return cut if target is not None else f"its topic {letter.told.topic} is not there any more"
         raw = value = letter.record.raw
         if self._fix is not None and raw is not None:
             value = self._fix(letter, open_value(self._admin.connection.registry, raw))

@@ -267,14 +267,16 @@ class Client:
 
     # --- questions to the cluster -------------------------------------------------------------------------------------
 
-    def check(self, topic: str, partition: int) -> None:
-        """TopicNotFoundError for a topic the cluster does not have, now and not when its records time out."""
+    def check(self, topic: str, partition: int, seconds: float | None = None) -> None:
+        """TopicNotFoundError for a topic the cluster does not have, now and not when its records time out. `seconds` is how
+        long the cluster may take to say so; else as long as any request."""
+        deadline = time.monotonic() + (self.request_timeout if seconds is None else seconds)
         if not self._partitions:
             # Asked twice, because what is sent before the connection is settled waits for the library's next try at a
             # producer id, half a second later (505 ms to the first receipt, every time; 31 ms this way).
-            self._look_up(topic)
+            self._look_up(topic, deadline)
         if topic not in self._partitions or partition >= self._partitions[topic]:
-            self._partitions[topic] = self._look_up(topic)
+            self._partitions[topic] = self._look_up(topic, deadline)
         if partition >= self._partitions[topic]:
             raise UsageError(
                 f"The topic {topic} has no partition {partition}",
@@ -282,9 +284,8 @@ class Client:
                 topic=topic,
             )
 
-    def _look_up(self, topic: str) -> int:
+    def _look_up(self, topic: str, deadline: float) -> int:
         """How many partitions the topic has."""
-        deadline = time.monotonic() + self.request_timeout
         patience = time.monotonic() + _NEW_TOPIC_SECONDS
         while True:
             metadata = self.ask(lambda raw, seconds: raw.list_topics(topic, seconds), deadline, f"looking for {topic}")

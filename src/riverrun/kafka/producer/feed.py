@@ -65,6 +65,11 @@ class Feed:
             properties={"message.max.bytes": limit},
         )
 
+    def settled(self) -> tuple[int, int]:
+        """How many records were sent, and of how many of them it is known what became of them. Any thread may ask."""
+        found = self._producer.metrics()
+        return found.sent, found.sent - found.queued
+
     def send(self, lines: Iterable[Line | BadLine], *, steady: bool, pace: Pace | None = None) -> Counts:
         """Send all and wait for their acknowledgement. A `steady` source (a file) is read ahead in blocks; others (a pipe,
         a terminal) line by line, so that a record never waits for the next line. Whatever ends it early, `counts` says

@@ -9,16 +9,19 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from riverrun.errors import RiverrunError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.client import Client
+from riverrun.kafka.producer.core import POLL_EVERY
 from riverrun.kafka.producer.metrics import ProducerMetrics
 from riverrun.kafka.producer.options import ProducerKeywords
 from riverrun.kafka.producer.producer import Producer
 
 Headers = list[tuple[str, str | bytes | None]]
+# Who sends also serves reports, which is fastest; but not where so many wait that their reports would keep it from its work.
+_SERVED = 5000
 
 
 class Posted:
@@ -32,6 +35,9 @@ class Posted:
         self._done = done
         self._taken = -1
         self._reported = 0
+        # For the poster: how many it was given, and how many of them the client took.
+        self.given = 0
+        self.sent = 0
 
     def report(self, number: int, error: ClientError | None, message: Message) -> None:
         """The client's report, by the thread that polls it."""
@@ -49,10 +55,10 @@ class Posted:
         if self._reported == self._taken:
             self._done()
 
-    def close(self, taken: int) -> None:
+    def close(self) -> None:
         """No more are sent. Both sides count first and look then, so that one of them sees the end; maybe both do."""
-        self._taken = taken
-        if self._reported == taken:
+        self._taken = self.sent
+        if self._reported == self.sent:
             self._done()
 
 
@@ -74,9 +80,9 @@ class Poster:
         self._producer = Producer(connection, **options)
         self._core = self._producer._core
 
-    def look_up(self, topic: str) -> None:
+    def look_up(self, topic: str, seconds: float) -> None:
         """Wait until the cluster has said that it has this topic; TopicNotFoundError, BrokerUnreachableError."""
-        self._core.client.check(topic, -1)
+        self._core.client.check(topic, -1, seconds)
 
     def reach(self, topic: str, seconds: float) -> None:
         """Ask the cluster anew; BrokerUnreachableError when it does not answer within so many seconds."""
@@ -88,34 +94,47 @@ class Poster:
         queued = self._core.client.queued
         return queued + count <= self._core.options.queue_records or not queued
 
-    def post(
-        self,
-        topic: str,
-        records: Sequence[tuple[str | bytes | None, bytes]],
-        headers: Headers,
-        done: Callable[[], None],
-    ) -> Posted:
-        """Take the records, in their order. `done` is called when all have their answers: by another thread, maybe twice,
-        maybe before this returns. Where the queue gets full on the way, the rest has QueueFullError."""
+    def begin(self, count: int, done: Callable[[], None]) -> Posted:
+        """A request of so many records. `done` is called when all have their answers: by another thread, maybe twice, maybe
+        before `end` returns."""
+        return Posted(self._core.client, count, done)
+
+    def add(
+        self, posted: Posted, topic: str, records: Sequence[tuple[str | bytes | None, bytes]], headers: Headers
+    ) -> bool:
+        """Take the next records of a request, in their order. False where the queue got full on the way: then the rest has
+        QueueFullError, and no more are to be added."""
         client = self._core.client
-        posted = Posted(client, len(records), done)
         fixed: Any = headers or None
-        taken = 0
-        for number, (key, value) in enumerate(records):
+        first = posted.given
+        posted.given += len(records)
+        for number, (key, value) in enumerate(records, first):
+            record = (topic, value, key, -1, _Report(posted, number), None, 0, fixed)
             try:
-                self._core.take(client, (topic, value, key, -1, _Report(posted, number), None, 0, fixed))
+                client.produce(*record)
             except BufferError:
                 full = client.full(time.monotonic())
-                posted.errors |= dict.fromkeys(range(number, len(records)), full)
-                break
-            except RiverrunError as error:
-                posted.errors[number] = error
-            else:
-                taken += 1
-        posted.close(taken)
+                posted.errors |= dict.fromkeys(range(number, len(posted.places)), full)
+                return False
+            except (KafkaException, TypeError) as error:
+                refused = self._core.refused(error, client, record)
+                if not isinstance(refused, RiverrunError):
+                    raise refused from error
+                posted.errors[number] = refused
+                continue
+            posted.sent += 1
+            client.sent += 1
+            client.bytes += len(value)
+            if client.sent % POLL_EVERY == 0 and client.queued < _SERVED:
+                client.poll()
+        return True
+
+    def end(self, posted: Posted) -> None:
+        """All records of the request were added."""
+        posted.close()
+        client = self._core.client
         if client.asleep:
             client.wake()
-        return posted
 
     def metrics(self) -> ProducerMetrics:
         return self._producer.metrics()

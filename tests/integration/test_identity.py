@@ -1,0 +1,82 @@
+"""Rows of real-time streams say which they are: equal rows of two records are two, one that is sent again is the same."""
+
+import secrets
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import riverrun as rr
+from riverrun.app import App
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.connection import Connection
+from riverrun.kafka.producer.producer import Producer
+from riverrun.model.state import Place
+from riverrun.testing import KafkaUnderTest
+from support.killing import committed
+from support.streaming import make_pipeline
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+EQUAL = 3
+
+
+class Reading(rr.Event):
+    house_id: str = rr.key()
+    offset: int
+
+
+def app_of(mark: str) -> tuple[App, dict[str, int]]:
+    """An app, and how many rows each of its streams makes of `EQUAL` records in each of its two topics."""
+    app = rr.App(f"identity_{mark}")
+    first = app.topic(f"first_{mark}", Reading, partitions=1)
+    second = app.topic(f"second_{mark}", Reading, partitions=1)
+    app.sql("plain", f"SELECT house_id, offset + 1 AS offset FROM {first.name} WHERE offset > 0", topic=f"plain_{mark}")  # noqa: S608
+    app.sql("many", f"SELECT house_id, explode(array(7, 7)) AS tag FROM {first.name}", topic=f"many_{mark}")  # noqa: S608
+    union = f"SELECT * FROM {first.name} UNION ALL SELECT * FROM {second.name}"  # noqa: S608
+    app.sql("merged", union, topic=f"merged_{mark}")
+    return app, {f"plain_{mark}": EQUAL, f"many_{mark}": 2 * EQUAL, f"merged_{mark}": 2 * EQUAL}
+
+
+def run_until(spark: SparkSession, app: App, connection: Connection, root: Path, rows: dict[str, int]) -> None:
+    """Run in real time until so many rows are in the topics, and stop in the middle of the batch."""
+    stop, late = threading.Event(), threading.Event()
+    admin, places = Admin(connection), {name: Place(name, 0) for name in rows}
+
+    def look(_: object) -> None:
+        there = admin.offsets(list(places.values()), "latest")
+        if all(there[places[name]] >= count for name, count in rows.items()):
+            stop.set()
+
+    notices: list[str] = []
+    pipeline = make_pipeline(spark, app, connection, root, speed="real-time", notice=notices.append)
+    assert {each.plan.speed for each in pipeline.streams} == {"real-time"}
+
+    def give_up() -> None:
+        late.set()
+        stop.set()
+
+    timer = threading.Timer(120, give_up)
+    timer.start()
+    pipeline.run(stop, look)
+    timer.cancel()
+    assert not late.is_set(), f"not all rows came: {admin.offsets(list(places.values()), 'latest')} {notices}"
+
+
+def test_equal_rows_of_two_records_are_two_and_a_row_that_is_sent_again_is_one(
+    spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path
+) -> None:
+    app, rows = app_of(secrets.token_hex(4))
+    app.apply(kafka.connection)
+    with Producer(kafka.connection) as producer:
+        for topic in app.topics.values():
+            for _ in range(EQUAL):
+                producer.send_soon(topic, Reading(house_id="h1", offset=1))
+    run_until(spark, app, kafka.connection, tmp_path, rows)
+    # Nothing was committed: all rows are sent a second time.
+    run_until(spark, app, kafka.connection, tmp_path, {name: 2 * count for name, count in rows.items()})
+    for name, count in rows.items():
+        found = Counter(row["_id"] for row in committed(kafka.connection, name)[0])
+        assert list(found.values()) == [2] * count, (name, found)
