@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from riverrun.kafka.admin.admin import Admin
@@ -19,6 +20,9 @@ from riverrun.kafka.connection import Connection, connect
 from riverrun.kafka.probe import Probe
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import TAKE_TERMINAL, ProjectDriver, after, guard_of, lives, wait_for
+
+# A broker's property that a user keeps from others.
+SECRET = "hush-hush"
 
 
 @pytest.fixture
@@ -32,6 +36,7 @@ def project(tmp_path: Path) -> Iterator[ProjectDriver]:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProjectDriver]:
     """A project whose Kafka runs in the background; tests leave it running."""
     driver = ProjectDriver(tmp_path_factory.mktemp("running"))
+    driver.configure(f'[kafka.broker]\n"listener.name.client.ssl.keystore.password" = "{SECRET}"\n')
     done = driver.run("up", "--detach")
     assert done.code == 0, done.err
     yield driver
@@ -64,9 +69,16 @@ def test_up_prints_the_address_and_status_describes_the_broker(running: ProjectD
     assert len(Probe({"bootstrap.servers": status["bootstrap_servers"]}).look(10).brokers) == 1
 
 
-def test_all_ports_are_on_the_loopback_only(running: ProjectDriver) -> None:
-    import psutil
+def test_no_other_user_reads_what_is_written_for_servers(running: ProjectDriver) -> None:
+    folder = running.home / "run"
+    open_to_others = [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077]
+    assert not open_to_others
+    told = [path for path in running.home.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert [path.name for path in told] == ["broker-1.properties"], "it is in no log and in no other file"
+    assert SECRET not in " ".join(arg for pid in running.java() for arg in psutil.Process(pid).cmdline())
 
+
+def test_all_ports_are_on_the_loopback_only(running: ProjectDriver) -> None:
     (pid,) = running.java()
     listening = [each.laddr for each in psutil.Process(pid).net_connections() if each.status == psutil.CONN_LISTEN]
     assert len(listening) == 2
@@ -122,8 +134,6 @@ def test_logs_follow_what_is_added(running: ProjectDriver) -> None:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    import psutil
-
     return any(each.path == str(path) for each in psutil.Process(pid).open_files())
 
 

@@ -215,6 +215,43 @@ def test_a_disk_that_fills_up_while_the_broker_runs(small_disk: Path) -> None:
     assert caught.value.fields["server"] == "broker-1"
 
 
+def test_a_full_disk_is_told_by_status_and_by_produce_and_waited_for(small_disk: Path) -> None:
+    """`status` said «ready, restarts 0» while the broker was tried twice a second: its state could not be written."""
+    project = ProjectDriver(small_disk)
+    with contextlib.ExitStack() as stack:
+        stack.callback(project.clean_up)
+        stack.callback((small_disk / "filler").unlink, missing_ok=True)
+        assert project.run("up", "--detach").code == 0
+        assert project.run("topics", "create", "readings").code == 0
+        producing = project.start("produce", "readings", "--text", "--timeout", "240", stdin=subprocess.PIPE)
+        stack.callback(producing.communicate)
+        stack.callback(producing.kill)
+        assert producing.stdin is not None
+        assert producing.stderr is not None
+        # It asks for the topic before it reads: once this is there, it does not ask any more.
+        producing.stdin.write("zero\n")
+        producing.stdin.flush()
+        wait_for(lambda: "zero" in project.run("consume", "readings", "--limit", "1").out, 60, "nothing was sent")
+        fill(small_disk)
+        os.kill(project.status()["servers"][0]["pid"], signal.SIGKILL)
+        producing.stdin.write("one\n")
+        producing.stdin.flush()
+        wait_for(lambda: project.status()["servers"][0]["restarts"] > 2, 60, "the restarts are not told")
+        status = project.status()
+        broker = status["servers"][0]
+        assert (status["state"], broker["state"], broker["pid"]) == ("degraded", "restarting", None)
+        assert broker["detail"].startswith(f"The disk of {small_disk}")
+        assert f"broker-1: The disk of {small_disk}" in project.run("status").err
+        told = producing.stderr.readline()
+        assert "Kafka has acknowledged nothing for" in told
+        assert "broker-1 is " in told
+        (small_disk / "filler").unlink()
+        wait_for(lambda: project.status()["state"] == "ready", 120, "it does not come back when there is room")
+        assert "broker-1 was started again" in project.run("status").err
+        assert "2 records acknowledged" in producing.communicate(timeout=120)[1]
+        assert producing.returncode == 0
+
+
 def fill(disk: Path) -> None:
     """Leave no room at all."""
     with (disk / "filler").open("ab", buffering=0) as file:

@@ -1,5 +1,6 @@
 """A Postgres of one's own, real: it needs a password, keeps its data over a restart, and outlives nobody."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import psutil
 import psycopg
 import pytest
 
-from riverrun.cluster.postgres import LocalPostgres
+from riverrun.cluster.postgres import LocalPostgres, folder_for
 from riverrun.cluster.server import Deadline
 from support.cluster import wait_for
 from support.postgres import TestPostgres
@@ -49,6 +50,22 @@ def test_it_needs_a_password_and_keeps_its_data() -> None:
         server.ready(Deadline(60))
         assert server.run("select n from kept") == [(7,)]
     assert not server.folder.exists()
+
+
+def test_it_begins_anew_where_one_was_killed_and_nobody_else_writes_where_its_log_is(tmp_path: Path) -> None:
+    folder = folder_for(tmp_path / "postgres")
+    try:
+        left = LocalPostgres(folder)
+        left.start()
+        left.kill()
+        with LocalPostgres(folder) as server, server.connect() as connection:
+            assert connection.execute("select 1").fetchall() == [(1,)]
+            owned = {path: path.stat() for path in (folder, server.log, folder / "data")}
+            assert {owned[path].st_uid for path in (folder, server.log)} == {os.geteuid()}
+            assert owned[folder].st_mode & 0o022 == 0
+            assert owned[folder / "data"].st_mode & 0o777 == 0o700
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("killed", ["the program", "the guard"])

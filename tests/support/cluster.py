@@ -56,13 +56,13 @@ class ProjectDriver:
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
         """Start `riverrun ARGUMENTS` in the foreground."""
         return subprocess.Popen(
             self._command(*arguments),
             cwd=self.root,
             env=self._environ(),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

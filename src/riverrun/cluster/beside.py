@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from riverrun.cluster.home import Home, write_private
+from riverrun.cluster.home import Home
 from riverrun.cluster.local import LocalServers
 from riverrun.cluster.node import Node
 from riverrun.cluster.record import Record
 from riverrun.cluster.server import Deadline
+from riverrun.config.private import write_private
 from riverrun.errors import NotRunningError
 
 N = TypeVar("N", bound=Node)

@@ -1,5 +1,6 @@
 """A process of riverrun's own beside this one: started, started again when it dies, stopped in order."""
 
+import os
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -32,8 +33,10 @@ class Companion:
         self._notice = notice
         self._process: GuardedProcess | None = None
         self._young_deaths = 0
+        self._failed_starts = 0
         self._killed = False
         self._start_at = 0.0
+        self._limit: Deadline | None = None
         self._read = -1
 
     @property
@@ -49,7 +52,7 @@ class Companion:
         return self._young_deaths > MOST_YOUNG_DEATHS and not self._killed
 
     def start(self) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._read = -1
         self._process = GuardedProcess(self._command, Path.cwd(), self._log, environment())
         self._process.start()
 
@@ -61,8 +64,19 @@ class Companion:
         if not self._start_at:
             self._died(self._process, now)
         elif now >= self._start_at:
-            self._start_at = 0.0
+            self._start_again(now)
+
+    def _start_again(self, now: float) -> None:
+        """What keeps it from starting is its own trouble: whoever looks after it goes on."""
+        try:
             self.start()
+        except OSError as error:
+            self._failed_starts += 1
+            pause = self._pause()
+            self._start_at = now + pause
+            self._notice(f"{self.name} cannot be started: {error.strerror or error}. Trying again in {pause:g} s")
+        else:
+            self._start_at, self._failed_starts = 0.0, 0
 
     def _died(self, process: GuardedProcess, now: float) -> None:
         young = process.lived_seconds < YOUNG_SECONDS
@@ -74,29 +88,45 @@ class Companion:
                 f"{said}. That was the {self._young_deaths}th time in a row: it is left alone; see {self._log}"
             )
             return
-        pause = min(MOST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (self._young_deaths - 1))
+        pause = self._pause()
         self._start_at = now + pause
         self._notice(f"{said}. Starting it again in {pause:g} s")
+
+    def _pause(self) -> float:
+        # Bounded before the power is taken: what cannot be started is tried without end.
+        times = min(self._young_deaths - 1 + self._failed_starts, 10)
+        return min(MOST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**times)
 
     @property
     def last_words(self) -> str:
         """The end of what its last process said, in one line."""
         if self._process is None:
             return ""
-        with self._log.open("rb") as log:
-            log.seek(self._process.output_start)
-            lines = [line.strip() for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+        said = self._read_log(self._process.output_start)
+        lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-TAIL_LINES:])
+
+    def _read_log(self, start: int, most: int = -1) -> bytes:
+        """What is in its log from `start` on; nothing when somebody has removed it."""
+        try:
+            with self._log.open("rb") as log:
+                # One that was cut shorter, or made again, is read from its beginning.
+                if log.seek(0, os.SEEK_END) < start:
+                    start = self._read = 0
+                log.seek(start)
+                return log.read(most)
+        except OSError:
+            return b""
 
     def new_lines(self) -> list[str]:
         """Whole lines that it has said since the last call."""
         if self._process is None:
             return []
-        with self._log.open("rb") as log:
-            log.seek(max(self._read, self._process.output_start))
-            said = log.read(MOST_NEW)
+        if self._read < 0:
+            self._read = self._process.output_start
+        said = self._read_log(self._read, MOST_NEW)
         whole = said[: said.rfind(b"\n") + 1]
-        self._read = max(self._read, self._process.output_start) + len(whole)
+        self._read += len(whole)
         return [line for each in whole.decode(errors="replace").splitlines() if (line := each.strip())]
 
     def ask_to_stop(self) -> None:
@@ -104,8 +134,14 @@ class Companion:
         if self._process is not None:
             self._process.ask_to_stop()
 
+    def hurry(self, seconds: float) -> None:
+        """Whatever it waits for is gone: `stop` is to kill it so long from now at the latest."""
+        self._limit = Deadline(seconds)
+
     def stop(self, seconds: float) -> None:
         """Ask, wait, then kill. May be called at any time, and twice."""
+        if self._limit is not None:
+            seconds = min(seconds, self._limit.left)
         if self._process is not None and not self._process.stop(Deadline(seconds)):
-            self._notice(f"{self.name} did not end in {seconds:g} s and was killed; it goes on from where it was")
+            self._notice(f"{self.name} did not end in {seconds:.0f} s and was killed; it goes on from where it was")
         self._process = None

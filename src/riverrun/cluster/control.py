@@ -20,7 +20,9 @@ from riverrun.cluster.node import NEEDED_SECONDS, Node
 from riverrun.cluster.plan import KafkaPlan
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
 from riverrun.cluster.server import Deadline
+from riverrun.cluster.signals import held
 from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, RegistrySettings, Settings
+from riverrun.config.processes import LiveProcess
 from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
 from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, ServerDiedError, ServerNotReadyError
 
@@ -89,7 +91,7 @@ def check_connect(state: RunState) -> None:
     check_beside(state, "connect", "Kafka Connect")
 
 
-def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "") -> ServerState:
+def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "", last_exit: str = "") -> ServerState:
     return ServerState(
         name=node.name,
         kind=node.kind,
@@ -100,6 +102,7 @@ def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "")
         started_at=node.started_at,
         restarts=restarts,
         detail=detail,
+        last_exit=last_exit,
     )
 
 
@@ -115,21 +118,24 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
     # Here too: on a full disk the runner could not write down why it failed.
     check_space(project.logs)
     log = project.logs / RUNNER_LOG
-    # Added to: another runner that starts at the same moment may be writing there.
-    with log.open("ab") as output:
-        if output.tell() > RUNNER_LOG_BYTES:
-            output.truncate(0)
-        log_start = output.tell()
-        runner = subprocess.Popen(
-            [sys.executable, "-m", "riverrun", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=project.root,
-            start_new_session=True,
-        )
-    deadline = Deadline(start_timeout_seconds + RUNNER_EXTRA_SECONDS)
+    runner: subprocess.Popen[bytes] | None = None
     try:
+        # Added to: another runner that starts at the same moment may be writing there.
+        with log.open("ab") as output:
+            if output.tell() > RUNNER_LOG_BYTES:
+                output.truncate(0)
+            log_start = output.tell()
+            # Else a signal might come when its process is there, and nobody knows of it.
+            with held():
+                runner = subprocess.Popen(
+                    [sys.executable, "-m", "riverrun", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=project.root,
+                    start_new_session=True,
+                )
+        deadline = Deadline(start_timeout_seconds + RUNNER_EXTRA_SECONDS)
         while True:
             state = _state_of(project, runner.pid)
             if state is not None and state.state == "ready":
@@ -143,7 +149,7 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
                     f"The runner was not ready after {deadline.seconds:.0f} s", hint=f"See {log}", log=log
                 )
     except BaseException:
-        if runner.poll() is None:
+        if runner is not None and runner.poll() is None:
             runner.terminate()
             if not _ended(runner, RUNNER_EXTRA_SECONDS):
                 runner.kill()
@@ -315,6 +321,18 @@ def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] 
     return Stopped(pid, killed, _wait_for_leftovers(project, notice))
 
 
+def stop_pipeline(process: LiveProcess, timeout: float, notice: Callable[[str], None] = lambda _: None) -> bool:
+    """Ask a pipeline or a demo to end, wait, then kill it. False when it had to be killed."""
+    _signal(process.pid, signal.SIGTERM)
+    if wait_until_free(process.lock, Deadline(timeout)):
+        return True
+    notice(f"{process} did not end in {timeout:.0f} s; killing it")
+    _signal(process.pid, signal.SIGKILL)
+    if not wait_until_free(process.lock, Deadline(10.0)):
+        raise ClusterError(f"{process} cannot be killed", pid=process.pid)
+    return False
+
+
 def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
     """Wait for servers whose runner is gone; their guards end them. Their names."""
     left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
@@ -340,7 +358,7 @@ def _signal(pid: int, number: int) -> None:
         return
     except PermissionError as error:
         raise ClusterError(
-            f"The runner (pid {pid}) belongs to another user", hint="Stop it as that user", pid=pid
+            f"The process {pid} belongs to another user", hint="Stop it as that user", pid=pid
         ) from error
 
 

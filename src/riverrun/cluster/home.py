@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from riverrun.config.private import private_folder
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError
 
 # A broker that starts on less ends soon after, in worse ways.
@@ -36,6 +37,8 @@ class Home:
         """Make the folders; refuse those that cannot be written and a disk without room."""
         for folder in (self.root, self.data, self.logs, self.run):
             make_folder(folder)
+        # Properties of the user's may be secrets.
+        private_folder(self.run)
         check_space(self.data)
 
 
@@ -64,14 +67,6 @@ def check_space(folder: Path, least_mb: int = LEAST_FREE_MB) -> None:
             path=folder,
             free_mb=free_mb,
         )
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user may read: a property of the user's may be a secret."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(text)
 
 
 def folder_error(error: OSError, folder: Path) -> ClusterError:

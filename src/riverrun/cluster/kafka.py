@@ -11,6 +11,7 @@ from riverrun.cluster.node import NEEDED_SECONDS, Node, write_logging
 from riverrun.cluster.plan import ClusterRecord, KafkaPlan, NodePlan
 from riverrun.cluster.ports import HOST
 from riverrun.cluster.properties import format_properties
+from riverrun.config.private import write_private
 
 # Kafka's own mark of a log folder that was closed properly; gone again once the broker runs.
 CLEAN = ".kafka_cleanshutdown"
@@ -72,7 +73,7 @@ class KafkaNode(Node):
         make_folder(self.folder)
         check_space(self.folder)
         self._format()
-        self._configuration.write_text(format_properties(self.properties()), encoding="ascii")
+        write_private(self._configuration, format_properties(self.properties()))
         write_logging(self.home.run / LOGGING, QUIET)
 
     def command(self, options: Sequence[str]) -> list[str]:

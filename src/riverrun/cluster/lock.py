@@ -22,7 +22,7 @@ class RunnerLock:
 
     def take(self) -> bool:
         """Take it if no other runner has it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = Deadline(READER_SECONDS)
         while True:
             try:

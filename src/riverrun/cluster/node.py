@@ -16,6 +16,7 @@ from riverrun.cluster.jvm import Runtime, environment
 from riverrun.cluster.ports import HOST
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS, GuardedProcess
 from riverrun.cluster.server import Deadline, Server
+from riverrun.config.private import write_private
 from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyError
 
 # Between two looks at a server that starts; its end is noticed at once.
@@ -291,13 +292,13 @@ def write_logging(path: Path, quiet: Mapping[str, str]) -> None:
         f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = {level}\n"
         for number, (name, level) in enumerate(quiet.items())
     )
-    path.write_text(LOG4J + loggers, encoding="ascii")
+    write_private(path, LOG4J + loggers)
 
 
 def node_lock(home: Home, name: str, notice: Callable[[str], None]) -> int:
     """A node's own lock, once no earlier process holds it: a server whose runner was killed takes seconds to end."""
     path = home.run / f"{name}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = Deadline(NEEDED_SECONDS + ORPHAN_GRACE_SECONDS + 10)
     told = False
     try:

@@ -15,6 +15,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 from riverrun.cluster.ports import HOST, Claims
 from riverrun.cluster.process import GuardedProcess
 from riverrun.cluster.server import Deadline, Server
+from riverrun.config.private import write_private
 from riverrun.config.secret import Secret
 from riverrun.errors import ClusterError, ServerDiedError, ServerNotReadyError
 
@@ -41,8 +43,8 @@ SETTINGS = {
     "wal_level": "logical",
     "fsync": "off",
     "synchronous_commit": "on",
-    "max_wal_senders": "10",
-    "max_replication_slots": "10",
+    "max_wal_senders": "32",
+    "max_replication_slots": "32",
     "shared_buffers": "32MB",
     "listen_addresses": HOST,
 }
@@ -78,7 +80,11 @@ def folder_for(wanted: Path) -> Path:
 
 
 class LocalPostgres(Server):
-    """One server with an empty database, its files in `folder`, which is made anew and goes with it."""
+    """One server with an empty database, its files in `folder`, which is made anew and goes with it.
+
+    The folder belongs to who starts the server, and only `data` in it to the user that root starts it as: neither that user
+    nor others of the machine can put a link in the place of the log, which root opens.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, password: str = "") -> None:
         self.folder = folder
@@ -86,6 +92,7 @@ class LocalPostgres(Server):
         self._settings = SETTINGS | dict(settings or {})
         self._claims = Claims()
         self.port = 0
+        self._made = False
         self._process: GuardedProcess | None = None
 
     @property
@@ -105,12 +112,12 @@ class LocalPostgres(Server):
         return f"postgresql://{login}@{HOST}:{self.port}/{database}"
 
     def start(self) -> None:
-        """Make the data where there is none, and launch the server."""
-        if not (self.folder / "data").is_dir():
+        """Make the data at the first start, and launch the server."""
+        if not self._made:
             self._make()
         if not self.port:
             self.port = self._claims.claim_first(FIRST_PORT + secrets.randbelow(16_000))
-        options = self._settings | {"port": str(self.port), "unix_socket_directories": str(self.folder)}
+        options = self._settings | {"port": str(self.port), "unix_socket_directories": ""}
         command = [*_as_other_user(), str(_programs() / "postgres"), "-D", str(self.folder / "data")]
         command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         self._process = GuardedProcess(command, Path("/"), self.log)
@@ -161,18 +168,19 @@ class LocalPostgres(Server):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _make(self) -> None:
-        # One that was killed has left it; a folder of somebody else's is not taken.
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(mode=0o700, parents=True)
-        password = self.folder / "password"
-        password.write_text(f"{self.password.reveal()}\n", encoding="utf-8")
+        make_own_folder(self.folder)
+        data, password = self.folder / "data", self.folder / "password"
+        data.mkdir(mode=0o700)
+        write_private(password, f"{self.password.reveal()}\n")
         if os.geteuid() == 0:
+            # The other user goes through the folder, and sees nothing of it but its own.
+            self.folder.chmod(0o711)
             owner = _other_user()
-            for each in (self.folder, password):
+            for each in (data, password):
                 os.chown(each, owner.pw_uid, owner.pw_gid)
         done = subprocess.run(
             [
-                *_as_other_user(), str(_programs() / "initdb"), "-D", str(self.folder / "data"), "-U", SUPERUSER,
+                *_as_other_user(), str(_programs() / "initdb"), "-D", str(data), "-U", SUPERUSER,
                 "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C", "--no-sync",
             ],
             check=False, capture_output=True, text=True, timeout=self.start_timeout_seconds, cwd="/",
@@ -181,10 +189,35 @@ class LocalPostgres(Server):
         if done.returncode:
             lines = (done.stdout + done.stderr).splitlines()[-TAIL_LINES:]
             raise ClusterError("initdb could not make the files of a Postgres", lines=lines)
+        self._made = True
 
     def _last_lines(self) -> list[str]:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         return text.splitlines()[-TAIL_LINES:]
+
+
+def make_own_folder(folder: Path) -> None:
+    """An empty folder that only this user writes to. One that an earlier server has left is emptied; ClusterError for
+    anything else of that name: in a temporary folder, anybody may have put it there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        return
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        kind = "a link" if stat.S_ISLNK(found.st_mode) else f"of the user {found.st_uid}, or others may write to it"
+        raise ClusterError(
+            f"The files of a Postgres cannot be in {folder}: it is there already, and not ours alone",
+            found=f"it is {kind}",
+            hint=f"Look at what it is, and remove it: rm -r {folder}",
+            path=folder,
+        )
+    folder.chmod(0o700)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _programs() -> Path:

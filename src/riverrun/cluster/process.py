@@ -49,6 +49,8 @@ class GuardedProcess:
         times = [str(self.orphan_delay_seconds), str(ORPHAN_GRACE_SECONDS)]
         arguments = [str(os.getpid()), *times, str(self.niceness), str(writer), str(self.keep_fd)]
         try:
+            # Somebody may have removed the logs while an earlier child ran.
+            self.output.parent.mkdir(parents=True, exist_ok=True)
             with self.output.open("ab") as output:
                 self.output_start = output.tell()
                 self._begun = time.monotonic()

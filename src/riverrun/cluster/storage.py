@@ -17,6 +17,7 @@ from pathlib import Path
 from riverrun.cluster.home import Home
 from riverrun.cluster.jvm import Runtime
 from riverrun.cluster.properties import format_properties, parse_properties
+from riverrun.config.private import write_private
 from riverrun.errors import DataDirectoryError, ServerNotReadyError
 
 META = "meta.properties"
@@ -165,7 +166,7 @@ def format_with_tool(
 ) -> None:
     """Format a node's storage with Kafka's StorageTool."""
     configuration = home.run / f"{name}.format.properties"
-    configuration.write_text(format_properties(properties), encoding="ascii")
+    write_private(configuration, format_properties(properties))
     command = runtime.command(
         "kafka.tools.StorageTool", ["format", "-t", cluster_id, "-c", f"../../run/{configuration.name}"]
     )

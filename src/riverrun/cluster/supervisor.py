@@ -1,6 +1,7 @@
 """The runner behind `riverrun up`: holds the project's lock, starts its servers, restarts what dies, stops in order."""
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -20,9 +21,10 @@ from riverrun.cluster.node import ANSWER_SECONDS, Node
 from riverrun.cluster.registry import LocalRegistry, RegistryRuntime
 from riverrun.cluster.runner import LocalKafka
 from riverrun.cluster.server import Deadline
+from riverrun.cluster.signals import handling
 from riverrun.config import Project, Settings
 from riverrun.config.run_state import RunState, ServerState, last_state, lock_path, state_path
-from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError
+from riverrun.errors import AlreadyRunningError, ClusterError, DiskFullError, RiverrunError
 
 # A look at the servers happens at least this often; the end of one wakes the runner at once.
 LOOK_SECONDS = 0.5
@@ -39,17 +41,18 @@ class StopRequestedError(BaseException):
 
 
 @dataclass
-class _Watched:
-    """A server as the runner sees it."""
+class Watched:
+    """A server as the runner sees it. `last_exit` is what it last ended of, or could not be started for."""
 
     node: Node
     state: str = "starting"
     detail: str = ""
+    last_exit: str = ""
     restarts: int = 0
     young_deaths: int = 0
+    pause: float = 0.0
     start_at: float = 0.0
     deadline: Deadline | None = None
-    error: ClusterError | None = None
 
 
 class Supervisor:
@@ -77,7 +80,7 @@ class Supervisor:
         self._druid_runtime = druid
         self._connect_runtime = connect
         self._registry_runtime = registry
-        self._notice = notice
+        self._tell = notice
         self._changed = changed
         self._looked = looked
         self._lock = RunnerLock(lock_path(project))
@@ -85,12 +88,13 @@ class Supervisor:
         self._druid: LocalDruid | None = None
         self._connect: LocalConnect | None = None
         self._registry: LocalRegistry | None = None
-        self._watched: list[_Watched] = []
+        self._watched: list[Watched] = []
         told = compared_settings(settings.kafka)
         beside = (("druid", druid), ("connect", connect), ("registry", registry))
         told |= {name: 1 for name, runtime in beside if runtime is not None}
         self._state = RunState(os.getpid(), "starting", __version__, settings=told)
         self._written: RunState | None = None
+        self._unwritten = False
 
     def run(self) -> None:
         """Start, keep running, and stop when a signal asks. Raises what kept the servers from running."""
@@ -222,7 +226,7 @@ class Supervisor:
     def _show(self, ready: Collection[str] = ()) -> None:
         """Watch the servers there are now. Ports may have been chosen anew, with new nodes, while they became ready."""
         nodes = [node for server in self._servers for node in server.nodes]
-        self._watched = [_Watched(node, state="ready" if node.name in ready else "starting") for node in nodes]
+        self._watched = [Watched(node, state="ready" if node.name in ready else "starting") for node in nodes]
         self._update()
 
     @property
@@ -238,48 +242,58 @@ class Supervisor:
                 self._look(watched)
             down = [watched.node.name for watched in self._watched if watched.state != "ready"]
             self._update(state="degraded" if down else "ready")
-            self._looked(self._state)
+            with contextlib.suppress(OSError):
+                self._looked(self._state)
             for server in self._servers:
-                server.settle()
+                # A class archive that cannot be put in its place costs the next start a second, and nothing else.
+                with contextlib.suppress(OSError):
+                    server.settle()
             stop_signals.wait(LOOK_SECONDS)
 
-    def _look(self, watched: _Watched) -> None:
-        if watched.state in ("ready", "starting") and not watched.node.alive:
-            self._died(watched, watched.node.death())
-        elif watched.state == "restarting" and time.monotonic() >= watched.start_at:
-            self._start_again(watched)
-        elif watched.state == "starting" and watched.deadline is not None:
-            self._look_at_start(watched, watched.deadline)
+    def _look(self, watched: Watched) -> None:
+        """Each server's life is its own: whatever goes wrong with one, the others go on."""
+        try:
+            if watched.state in ("ready", "starting") and not watched.node.alive:
+                self._died(watched, watched.node.death(), young=watched.node.lived_seconds < YOUNG_SECONDS)
+            elif watched.state == "restarting" and time.monotonic() >= watched.start_at:
+                self._start_again(watched)
+            elif watched.state == "starting" and watched.deadline is not None:
+                self._look_at_start(watched, watched.deadline)
+        except OSError as error:
+            self._died(watched, _not_started(watched.node, error), young=True)
 
-    def _died(self, watched: _Watched, error: ClusterError) -> None:
-        young = watched.node.lived_seconds < YOUNG_SECONDS
+    def _died(self, watched: Watched, error: ClusterError, *, young: bool) -> None:
+        """It ended, or could not be started: to be started again, after a pause that grows from one time to the next."""
         watched.young_deaths = watched.young_deaths + 1 if young else 1
-        watched.error = error
-        if watched.node.vital and watched.young_deaths > MOST_YOUNG_DEATHS:
+        # A full disk is for the user to clear, and Kafka is to be there when it is.
+        may_end = watched.node.vital and not isinstance(error, DiskFullError)
+        if may_end and watched.young_deaths > MOST_YOUNG_DEATHS:
             self._notice(f"{watched.node.name} died {watched.young_deaths} times in a row; giving up")
             raise error
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** (watched.young_deaths - 1), LONGEST_PAUSE_SECONDS)
-        watched.start_at = time.monotonic() + pause
+        times = min(watched.young_deaths - 1, 10)
+        watched.pause = min(FIRST_PAUSE_SECONDS * 2**times, LONGEST_PAUSE_SECONDS)
+        watched.start_at = time.monotonic() + watched.pause
         watched.state = "restarting"
-        watched.detail = error.what
-        self._notice(f"{error.what}; starting it again in {pause:g} s")
+        watched.detail = watched.last_exit = f"{error.what} ({error.found})" if error.found else error.what
+        self._notice(f"{watched.detail}; starting it again in {watched.pause:g} s")
 
-    def _start_again(self, watched: _Watched) -> None:
+    def _start_again(self, watched: Watched) -> None:
         watched.restarts += 1
         watched.state = "starting"
         watched.deadline = Deadline(watched.node.start_timeout_seconds)
         try:
             watched.node.start()
         except ClusterError as error:
-            self._died(watched, error)
+            # How long it lived before says nothing about a start that failed.
+            self._died(watched, error, young=True)
 
-    def _look_at_start(self, watched: _Watched, deadline: Deadline) -> None:
+    def _look_at_start(self, watched: Watched, deadline: Deadline) -> None:
         if watched.node.answers(ANSWER_SECONDS):
             watched.state, watched.detail, watched.deadline = "ready", "", None
             self._notice(f"{watched.node.name} runs again (pid {watched.node.pid})")
         elif deadline.passed:
             watched.node.kill()
-            self._died(watched, watched.node.not_ready(deadline))
+            self._died(watched, watched.node.not_ready(deadline), young=True)
 
     # --- stop ---
 
@@ -313,14 +327,16 @@ class Supervisor:
         self._state.servers = [self._server(watched) for watched in self._watched]
         self._write()
 
-    def _server(self, watched: _Watched) -> ServerState:
+    def _server(self, watched: Watched) -> ServerState:
         state = self._state.state if self._state.state in ("stopping", "failed") else watched.state
         if state in ("stopping", "failed") and not watched.node.alive:
             state = "stopped"
-        return server_state(watched.node, state=state, restarts=watched.restarts, detail=watched.detail)
+        return server_state(
+            watched.node, state=state, restarts=watched.restarts, detail=watched.detail, last_exit=watched.last_exit
+        )
 
     def _write(self) -> None:
-        if self._state == self._written:
+        if self._state == self._written and not self._unwritten:
             return
         try:
             self._state.write(state_path(self._project))
@@ -328,9 +344,25 @@ class Supervisor:
             if self._state.state == "starting":
                 raise folder_error(error, self._project.run) from error
             # Servers that run are not stopped because a note about them cannot be written.
-            self._notice(f"the state file cannot be written: {error.strerror}")
+            if not self._unwritten:
+                self._notice(f"the state file cannot be written: {error.strerror}")
+            self._unwritten = True
+        else:
+            self._unwritten = False
         self._written = RunState(**vars(self._state))
-        self._changed(self._state)
+        with contextlib.suppress(OSError):
+            self._changed(self._state)
+
+    def _notice(self, text: str) -> None:
+        """Tell the user. A terminal that was closed, or a log on a full disk, stops no server."""
+        with contextlib.suppress(OSError):
+            self._tell(text)
+
+
+def _not_started(node: Node, error: OSError) -> ClusterError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return folder_error(error, node.folder)
+    return ClusterError(f"{node.name} cannot be started: {error.strerror or error}", server=node.name)
 
 
 class _StopSignals:
@@ -359,18 +391,13 @@ def _signals() -> Iterator[_StopSignals]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     stop = _StopSignals(reader)
-    # What is ignored stays so: `nohup riverrun up`, or a shell's `riverrun up &`.
-    numbers = [
-        each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) != signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, stop.arrived) for number in numbers}
-    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
     old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield stop
+        with handling(stop.arrived):
+            yield stop
     finally:
         signal.set_wakeup_fd(old_wakeup)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGCHLD, before)
         os.close(reader)
         os.close(writer)

@@ -32,6 +32,7 @@ def server_row(server: ServerState, now: float | None = None) -> dict[str, Any]:
         "restarts": server.restarts,
         "log": server.log,
         "detail": server.detail,
+        "last_exit": server.last_exit,
     }
 
 

@@ -140,7 +140,7 @@ def test_spark_without_a_java(loading: Callable[..., Loaded], monkeypatch: pytes
 
 
 def test_a_heap_larger_than_the_machine(loading: Callable[..., Loaded]) -> None:
-    found = findings(lambda: loading(KAFKA_HEAP_MB="100000000"))["memory"]
+    found = findings(lambda: loading(KAFKA_HEAP_MB="1000000"))["memory"]
     assert found.state == "fail"
     assert "kafka.heap_mb" in found.todo
 

@@ -1,6 +1,7 @@
 """A process beside ours: it comes back when it dies, is left alone when that is no use, and ends when asked."""
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 
 from riverrun.cluster import companion
 from riverrun.cluster.companion import Companion
+from riverrun.cluster.process import GuardedProcess
 
 LIVES = "import time; time.sleep(600)"
 DIES = "print('no such port'); raise SystemExit(3)"
@@ -108,3 +110,70 @@ def test_asked_first_and_stopped_later_it_gets_one_signal(tmp_path: Path) -> Non
     made.stop(0.5)
     assert log.read_text(encoding="utf-8").split() == ["ready", "asked"], "a second signal would cut the end short"
     assert not made.alive
+
+
+def test_logs_that_are_removed_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(companion, "FIRST_PAUSE_SECONDS", 0.01)
+    logs = tmp_path / "logs"
+    said: list[str] = []
+    words = "import time; print('here', flush=True); time.sleep(600)"
+    made = Companion("the store", [sys.executable, "-c", words], logs / "store.log", notice=said.append)
+    made.start()
+    shutil.rmtree(logs)
+    assert made.new_lines() == []
+    first = made.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: made.pid not in (0, first), made)
+    assert "the store ended (exit code 137): it said nothing" in said[0]
+    lines: list[str] = []
+    deadline = time.monotonic() + 60
+    while lines != ["here"]:
+        assert time.monotonic() < deadline
+        lines += made.new_lines()
+    made.stop(5)
+
+
+def test_a_log_that_was_cut_shorter_is_read_from_its_beginning(tmp_path: Path) -> None:
+    log = tmp_path / "store.log"
+    made = Companion("the store", [sys.executable, "-c", LIVES], log)
+    made.start()
+    log.write_text("a long line that was said first\n")
+    assert made.new_lines() == ["a long line that was said first"]
+    log.write_text("new\n")
+    assert made.new_lines() == ["new"]
+    made.stop(5)
+
+
+def test_one_that_cannot_be_started_again_is_tried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk or too many open files must not reach the streams beside it."""
+    monkeypatch.setattr(companion, "FIRST_PAUSE_SECONDS", 0.01)
+    said: list[str] = []
+    made = Companion("the store", [sys.executable, "-c", LIVES], tmp_path / "store.log", notice=said.append)
+    made.start()
+    first = made.pid
+    real = GuardedProcess.start
+    failures = [OSError(28, "No space left on device")] * 2
+
+    def start(process: GuardedProcess) -> None:
+        if failures:
+            raise failures.pop()
+        real(process)
+
+    monkeypatch.setattr(GuardedProcess, "start", start)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: made.pid not in (0, first), made)
+    assert "the store cannot be started: No space left on device. Trying again in 0.02 s" in said
+    assert "the store cannot be started: No space left on device. Trying again in 0.04 s" in said
+    made.stop(5)
+
+
+def test_one_whose_needs_are_gone_is_not_waited_for(tmp_path: Path) -> None:
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
+    made = Companion("the store", [sys.executable, "-c", deaf], tmp_path / "store.log")
+    made.start()
+    until(lambda: bool(made.new_lines()), made)
+    began = time.monotonic()
+    made.hurry(0.2)
+    made.stop(600)
+    assert not made.alive
+    assert time.monotonic() - began < 300

@@ -1,10 +1,12 @@
 """Finding, comparing and stopping a runner, with small programs in the place of runners."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -280,6 +282,76 @@ def test_a_detached_runner_that_fails_at_once(project: Project) -> None:
         control.start_detached(project, ["no-such-command"], 10)
     assert caught.value.fields["exit_code"] == 2
     assert any("no-such-command" in line for line in caught.value.lines)
+
+
+# As `riverrun run` starts Kafka, with a small program in the place of the runner. `soon`: a signal arrives when the runner's
+# process is there, and nobody knows it yet.
+STARTER = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from riverrun.cluster import control
+from riverrun.cluster.control import start_detached
+from riverrun.cluster.signals import EndRequest, end_on_signals
+from riverrun.config import Project
+sys.executable = {program!r}
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        print(self.pid, flush=True)
+        if {soon}:
+            os.kill(os.getpid(), signal.SIGTERM)
+control.subprocess.Popen = Popen
+try:
+    with end_on_signals():
+        start_detached(Project(Path({root!r})), ["up"], 60)
+except EndRequest as request:
+    sys.exit(request.exit_code)
+"""
+
+
+@pytest.fixture
+def starter(project: Project) -> Iterator[Callable[..., tuple["subprocess.Popen[str]", int]]]:
+    """Start a starter; it, and the id of its runner."""
+    program, pids = project.root / "runner", list[int]()
+    program.write_text(f"#!{sys.executable}\n" + HOLDER.format(path=str(lock_path(project)), stubborn=False))
+    program.chmod(0o700)
+
+    def start(*, soon: bool = False) -> tuple["subprocess.Popen[str]", int]:
+        code = STARTER.format(program=str(program), root=str(project.root), soon=soon)
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        runner = int(process.stdout.readline())
+        pids.extend([process.pid, runner])
+        return process, runner
+
+    yield start
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_runner_whose_starter_is_ended_does_not_stay_behind(
+    project: Project, number: signal.Signals, starter: Callable[..., tuple["subprocess.Popen[str]", int]]
+) -> None:
+    process, runner = starter()
+    deadline = Deadline(60.0)
+    while not is_locked(lock_path(project)):
+        assert not deadline.passed, "it is not there"
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert not lives(runner)
+
+
+def test_one_whose_starter_is_ended_at_once_does_not_stay_behind(
+    starter: Callable[..., tuple["subprocess.Popen[str]", int]],
+) -> None:
+    process, runner = starter(soon=True)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not lives(runner)
 
 
 # --- delete ---

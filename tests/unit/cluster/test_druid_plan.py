@@ -8,8 +8,8 @@ import pytest
 
 from riverrun.cluster.druid.plan import LEAST_MB, SMALLEST, DruidPlan, DruidRecord, RolePlan, sized
 from riverrun.cluster.druid.properties import DERBY, EXTENSIONS, common, role_properties, zookeeper_properties
-from riverrun.cluster.home import write_private
 from riverrun.config import DruidSettings
+from riverrun.config.private import write_private
 from riverrun.errors import ConfigError, DataDirectoryError
 
 PORTS = {name: 20000 + number for number, name in enumerate([*DruidPlan().names, DERBY])}

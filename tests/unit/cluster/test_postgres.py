@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from riverrun.app import App, load_app
-from riverrun.cluster.postgres import binaries, folder_for, why_not
+from riverrun.cluster.postgres import binaries, folder_for, make_own_folder, why_not
 from riverrun.config import Project, Settings
 from riverrun.config.spec import PostgresSettings
 from riverrun.demo.cases import examples_folder
 from riverrun.demo.database import no_database
+from riverrun.errors import ClusterError
 from riverrun.streams.loading import load_pipeline
 
 BANK = examples_folder() / "bank" / "app.py"
@@ -40,6 +41,29 @@ def test_root_has_its_files_where_the_server_can_reach_them(monkeypatch: pytest.
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert folder_for(wanted).parent == Path(tempfile.gettempdir())
     assert folder_for(wanted) == folder_for(wanted) != folder_for(Path("/root/other"))
+
+
+def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path: Path) -> None:
+    """In the machine's temporary folder anybody can: a link lets root write elsewhere, data there would be run."""
+    other, folder = tmp_path / "other", tmp_path / "postgres"
+    other.mkdir()
+    (other / "precious").touch()
+    folder.symlink_to(other)
+    with pytest.raises(ClusterError, match="it is a link"):
+        make_own_folder(folder)
+    folder.unlink()
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(ClusterError, match="others may write to it"):
+        make_own_folder(folder)
+    folder.chmod(0o755)
+    (folder / "data").mkdir()
+    (folder / "data" / "PG_VERSION").touch()
+    (folder / "postgres.log").symlink_to(other / "precious")
+    make_own_folder(folder)
+    assert list(folder.iterdir()) == []
+    assert (other / "precious").exists()
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_demo_says_why_it_does_without(monkeypatch: pytest.MonkeyPatch) -> None:

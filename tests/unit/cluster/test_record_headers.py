@@ -11,7 +11,7 @@ from riverrun.cluster.druid import record_headers
 from riverrun.cluster.druid.record_headers import identity_class, offset_class, record_headers_jar
 from riverrun.errors import CacheError
 from riverrun.store.druid import spec
-from riverrun.streams.compiler import IDENTITY as WRITERS_HEADER
+from riverrun.streams.identity import IDENTITY as WRITERS_HEADER
 
 
 @pytest.mark.parametrize("made", [offset_class, identity_class])

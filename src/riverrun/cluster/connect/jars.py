@@ -3,11 +3,11 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts import Progress, cache_folder, fetch, find_java
+from riverrun.artifacts import Progress, State, cache_folder, check_set, fetch, find_java
 from riverrun.artifacts.unpack import unpacked
 from riverrun.cluster.jvm import Runtime
 from riverrun.config import Settings
@@ -29,19 +29,29 @@ class ConnectRuntime:
     plugins: Mapping[str, Path]
 
     @classmethod
-    def prepare(cls, settings: Settings, *, progress: Progress | None = None) -> "ConnectRuntime":
-        """Find Java and the jars; fetch what is missing."""
+    def prepare(
+        cls, settings: Settings, *, progress: Progress | None = None, plugins: Sequence[str] = PLUGIN_SETS
+    ) -> "ConnectRuntime":
+        """Find Java and the jars; fetch what is missing. `plugins` are the sets that are needed; others are taken where they
+        are here anyway, for connectors that were made before."""
         cache = cache_folder(settings.artifacts)
         jars = [path for name in BASE_SETS for path in fetch(name, settings.artifacts, progress=progress)]
-        plugins = {}
+        folders = {}
         for name in PLUGIN_SETS:
+            if name not in plugins and not is_here(name, settings):
+                continue
             (archive,) = fetch(name, settings.artifacts, progress=progress)
-            plugins[name] = unpacked(archive, cache / "connect-plugins", without=LEFT_OUT.get(name, ()))
-        return cls(Runtime(find_java(settings.java), tuple(jars), cache), plugins)
+            folders[name] = unpacked(archive, cache / "connect-plugins", without=LEFT_OUT.get(name, ()))
+        return cls(Runtime(find_java(settings.java), tuple(jars), cache), folders)
 
     @property
     def version(self) -> str:
         return self.runtime.kafka_version
+
+
+def is_here(name: str, settings: Settings) -> bool:
+    """Whether a set is in the cache, whole."""
+    return all(each.state is State.GOOD for each in check_set(name, settings.artifacts))
 
 
 def own_plugins(folder: str) -> dict[str, Path]:

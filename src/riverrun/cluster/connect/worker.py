@@ -12,11 +12,12 @@ from riverrun.cluster.connect.plan import NAME, ConnectPlan, connect_folder, sec
 from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.diagnosis import CONNECT, Product
-from riverrun.cluster.home import Home, check_space, make_folder, write_private
+from riverrun.cluster.home import Home, check_space, make_folder
 from riverrun.cluster.jvm import small_java
 from riverrun.cluster.node import SideNode, write_logging
 from riverrun.cluster.properties import format_properties
 from riverrun.config import Secret
+from riverrun.config.private import write_private
 from riverrun.errors import ConfigError
 
 LOGGING = "log4j2-connect.properties"

@@ -9,10 +9,11 @@ from riverrun.cluster.diagnosis import DRUID, Product
 from riverrun.cluster.druid.plan import ZOOKEEPER, ZOOKEEPER_HEAP_MB, DruidPlan, DruidRecord, RolePlan
 from riverrun.cluster.druid.probe import is_healthy, leads, zookeeper_answers
 from riverrun.cluster.druid.properties import DERBY, role_properties, zookeeper_properties
-from riverrun.cluster.home import Home, check_space, make_folder, write_private
+from riverrun.cluster.home import Home, check_space, make_folder
 from riverrun.cluster.jvm import Runtime, small_java
 from riverrun.cluster.node import NEEDED_SECONDS, SideNode, write_logging
 from riverrun.cluster.properties import format_properties
+from riverrun.config.private import write_private
 
 LOGGING = "log4j2-druid.properties"
 QUIET = {

@@ -9,12 +9,13 @@ from riverrun.cluster.archive import ClassArchive
 from riverrun.cluster.beside import USER, BesideRecord, folder_of
 from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.diagnosis import REGISTRY, Product
-from riverrun.cluster.home import Home, check_space, make_folder, write_private
+from riverrun.cluster.home import Home, check_space, make_folder
 from riverrun.cluster.jvm import Runtime, small_java
 from riverrun.cluster.node import SideNode
 from riverrun.cluster.properties import format_properties
 from riverrun.cluster.registry.properties import registry_properties
 from riverrun.config import RegistrySettings, Secret
+from riverrun.config.private import write_private
 
 NAME = "registry"
 MAIN = "io.quarkus.runner.GeneratedMain"
