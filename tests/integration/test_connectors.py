@@ -1,5 +1,6 @@
 """The connector process on a real broker: each item once, its position with it, bad ones beside, one process at a time."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,20 +108,126 @@ def test_what_does_not_fit_goes_to_the_dead_letters_with_its_reason(
     assert len(letters[3].value() or b"") == 65_536
 
 
+class Blobs(rr.Source):
+    """Bytes that cannot be compressed: 50 small ones, and one that is too large for the broker only with its headers."""
+
+    def __init__(self, large: int) -> None:
+        self.large = large
+
+    def open(self, part: str, position: Any) -> rr.Reader:  # noqa: ARG002
+        return BlobsReader(self.large)
+
+
+class BlobsReader(rr.Reader):
+    def __init__(self, large: int) -> None:
+        self.large = large
+
+    def read(self) -> rr.Items | None:
+        items = [rr.Item(os.urandom(900)) for _ in range(50)]
+        name = os.urandom(30_000).hex()
+        items.append(rr.Item(os.urandom(self.large), headers={"mqtt.topic": name}, place=name))
+        return rr.Items(items, 51, last=True)
+
+
+@pytest.mark.parametrize(("limit", "large"), [(1_048_588, 1_020_000), (3000, 1000)])
+def test_what_the_broker_would_refuse_is_a_dead_letter_and_no_retry_for_ever(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path, limit: int, large: int
+) -> None:
+    app = rr.App("blobs")
+    topic: rr.Topic[Any] = app.topic(kafka_topic(config={"max.message.bytes": str(limit)}))
+    app.source(topic, Blobs(large))
+    with running(app, kafka.connection, tmp_path) as process:
+        standing = wait_until(
+            lambda: process.standings and process.standings[0].state == "finished" and process.standings[0]
+        )
+    assert (standing.records, standing.dead) == (51, 1)
+    assert len(records_in(kafka.connection, topic.name)) == 50
+    (letter,) = records_in(kafka.connection, f"{topic.name}.dead")
+    assert "too large" in header_of(letter, "riverrun.dead.message")
+
+
+class Dated(rr.Source):
+    """Many parts that end, of which those in `changed` have more to give."""
+
+    begins_again = True
+
+    def __init__(self, count: int) -> None:
+        self.changed = {f"p{number}": 10 for number in range(count)}
+        self.ended: list[str] = []
+
+    def parts(self) -> Sequence[str]:
+        return list(self.changed)
+
+    def open(self, part: str, position: Any) -> rr.Reader:
+        return DatedReader(self, part, position or 0)
+
+
+class DatedReader(rr.Reader):
+    def __init__(self, source: Dated, part: str, at: int) -> None:
+        self.source, self.part, self.at = source, part, at
+
+    def read(self) -> rr.Items | None:
+        end = self.source.changed.pop(self.part, self.at)
+        items = [rr.Item({"house_id": self.part, "load_kw": float(number)}) for number in range(self.at, end)]
+        self.at = end
+        return rr.Items(items, end, last=True)
+
+    def acknowledged(self, position: Any) -> None:  # noqa: ARG002
+        self.source.ended.append(self.part)
+
+
+def test_parts_that_ended_hold_no_thread_and_are_begun_again_when_they_are_named_again(
+    kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverrun.connectors.process.PARTS_SECONDS", 0.2)
+    app, topic = app_of(kafka_topic())
+    source = Dated(5)
+    app.source(topic, source)
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: len(source.ended) == 5)
+        wait_until(lambda: not [each for each in process._threads if each.is_alive()], "no thread is left")
+        source.changed["p3"] = 15
+        wait_until(lambda: len(source.ended) == 6)
+        wait_until(lambda: sum(each.records for each in process.standings) == 55)
+    assert source.ended[-1] == "p3"
+    assert len(records_in(kafka.connection, topic.name)) == 55
+
+
+class Taking(rr.Sink):
+    def write(self, records: Sequence[Any]) -> None:
+        """They are taken."""
+
+
+def test_the_counts_of_a_sink_go_on_after_a_restart(kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path) -> None:
+    app, topic = app_of(kafka_topic())
+    source = Numbers(100, last=False)
+    app.source(topic, source)
+    app.sink(topic, Taking(), name="out")
+
+    def sink(process: Any) -> Any:
+        return next((each for each in process.standings if each.kind == "sink"), None)
+
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: (found := sink(process)) and found.records == 100)
+    source.count = 150
+    with running(app, kafka.connection, tmp_path) as process:
+        wait_until(lambda: (found := sink(process)) and found.records == 150)
+    assert read_ledger(kafka.connection, app.name).standings["sink", "out", "all"].records == 150
+
+
 def test_a_second_process_takes_over_and_the_first_ends(
     kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path
 ) -> None:
     app, topic = app_of(kafka_topic())
     source = Numbers(100_000_000, last=False, bite=5)
     app.source(topic, source)
-    ended = threading.Event()
 
     def first() -> None:
         with (
             pytest.raises(FencedError, match="Another process runs the connectors"),
-            running(app, kafka.connection, tmp_path),
+            running(app, kafka.connection, tmp_path) as process,
         ):
-            ended.wait(120)
+            wait_until(lambda: process._fence is not None, "the first process is fenced")
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -128,8 +235,7 @@ def test_a_second_process_takes_over_and_the_first_ends(
     with running(app, kafka.connection, tmp_path):
         opened = wait_until(lambda: len(source.opened) > 1 and source.opened[-1])
         wait_until(lambda: source.acknowledged[-1] > opened + 50)
-        ended.set()
-        thread.join(60)
+        thread.join(100)
     assert not thread.is_alive()
     numbers = [int(each["load_kw"]) for each in values_in(kafka.connection, topic.name)]
     assert numbers == list(range(len(numbers)))

@@ -23,8 +23,12 @@ import pytest
 from riverrun.config import Project
 from riverrun.config.ingest_state import find_ingesting
 from riverrun.connectors.contract import Around
+from riverrun.connectors.http.ingest import HEALTH_SECONDS
+from riverrun.connectors.http.once import keys_topic
 from riverrun.connectors.http.server import IngestServer
 from riverrun.connectors.process import ConnectorProcess
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.producer.producer import Producer
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import ProjectDriver, wait_for
 from support.ingest_process import IngestProcess, app_of, ingest_process, server_of
@@ -160,6 +164,28 @@ def test_two_senders_with_one_idempotency_key(running: Running, kafka: KafkaUnde
     other = running.post([reading(3)], headers={"idempotency-key": "twice"})
     assert (other.status_code, other.json()["error"]["code"]) == (422, "KEY_REUSED")
     assert len(read(kafka, running.topic)) == 2
+
+
+def test_a_foreign_record_among_the_keys_is_passed_over(
+    kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_path: Path
+) -> None:
+    """It ended the thread that writes, and every request with an Idempotency-Key failed from then on."""
+    app = app_of(kafka_topic())
+    (topic,) = app.topics
+    keys = keys_topic(app.name)
+    Admin(kafka.connection).create_topic(keys, partitions=1, replicas=0, config={})
+    with Producer(kafka.connection) as producer:
+        producer.send(keys, b"hello", key=b"no hex")
+        producer.send(keys, b'{"at": "x"}', key=b"00")
+    with server_of(kafka.bootstrap_servers, tmp_path, app, timeout_seconds=20) as server:
+        server.start()
+        with httpx.Client(base_url=server.address, timeout=60) as client:
+            for number in range(2):
+                answer = client.post(f"/topics/{topic}", json=reading(1), headers={"idempotency-key": f"k{number}"})
+                assert answer.status_code == 200, answer.text
+            again = client.post(f"/topics/{topic}", json=reading(1), headers={"idempotency-key": "k0"})
+            assert (again.status_code, again.headers["idempotency-replayed"]) == (200, "true")
+            assert "riverrun_ingest_foreign_keys 2\n" in client.get("/metrics").text
 
 
 def test_keys_beyond_this_machine(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_path: Path) -> None:
@@ -332,6 +358,46 @@ def test_killed_under_load(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_pa
 def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fragile]:
     with fragile_kafka(tmp_path_factory.mktemp("fragile")) as broker:
         yield broker
+
+
+def test_answers_keep_their_deadline_while_the_broker_stands_still(fragile: Fragile, tmp_path: Path) -> None:
+    """Also large posts from many at a time; and `/health` is not kept waiting by them."""
+    topic = fragile.topic("deadline")
+    body = json.dumps([reading(each) for each in range(10_000)]).encode()
+    seconds = 2
+    with (
+        ingest_process(fragile.kafka.bootstrap_servers, tmp_path, topic, timeout_seconds=seconds) as process,
+        ThreadPoolExecutor(49) as pool,
+    ):
+
+        def post(_: int) -> tuple[int, float]:
+            began = time.monotonic()
+            with httpx.Client(base_url=process.address, timeout=120) as client:
+                answer = client.post(f"/topics/{topic}", content=body, headers={"content-type": "application/json"})
+            return answer.status_code, time.monotonic() - began
+
+        wait_for(lambda: post(0)[0] == 200, 120, "nothing is taken")
+        over = threading.Event()
+
+        def look() -> float:
+            longest = 0.0
+            with httpx.Client(base_url=process.address, timeout=120) as client:
+                while not over.is_set():
+                    began = time.monotonic()
+                    assert client.get("/health").status_code in (200, 503)
+                    longest = max(longest, time.monotonic() - began)
+                    over.wait(0.1)
+            return longest
+
+        with fragile.paused():
+            looking = pool.submit(look)
+            answers = list(pool.map(post, range(96)))
+            over.set()
+            looked = looking.result()
+        assert {status for status, _ in answers} == {429, 503}
+        # The deadline, the client's moment behind it, and ten seconds for a crowded machine.
+        assert max(took for _, took in answers) < seconds + 2 + 10
+        assert looked < HEALTH_SECONDS + 8
 
 
 @pytest.mark.slow

@@ -151,6 +151,32 @@ def test_an_acknowledgement_of_an_earlier_connection_is_not_sent(broker: Mosquit
         assert payloads(later.take(10)) == numbers(10, 10)
 
 
+def test_what_nobody_took_yet_is_not_lost_with_a_session_that_the_broker_forgot(broker: Mosquitto) -> None:
+    with bridge(broker) as bridged:
+        publish_all(broker.port, TOPIC, numbers(0, 10))
+        wait_for(lambda: len(bridged.inbox) == 10, "received")
+        broker.kill()
+        broker.saved.unlink(missing_ok=True)
+        wait_for(lambda: not bridged.session.up, "lost")
+        broker.start()
+        bridged.up()
+        assert payloads(bridged.take(10)) == numbers(0, 10)
+
+
+def test_what_nobody_took_yet_comes_once_where_the_broker_kept_the_session(broker: Mosquitto) -> None:
+    with bridge(broker) as bridged:
+        publish_all(broker.port, TOPIC, numbers(0, 10))
+        wait_for(lambda: len(bridged.inbox) == 10, "received")
+        broker.save()
+        broker.kill()
+        wait_for(lambda: not bridged.session.up, "lost")
+        broker.start()
+        bridged.up()
+        assert payloads(bridged.take(10)) == numbers(0, 10)
+        publish_all(broker.port, TOPIC, [b"end"])
+        assert payloads(bridged.take(1)) == [b"end"]
+
+
 def test_a_session_that_the_broker_forgot_is_said(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
     with bridge(broker) as bridged, caplog.at_level(logging.WARNING):
         broker.kill()

@@ -12,6 +12,7 @@ from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres.checks import Check, check_following
 from riverrun.connectors.postgres.columns import resolve
 from riverrun.connectors.postgres.following import followed_by, grouped
+from riverrun.connectors.postgres.sql import RESERVED, quoted, quoted_table
 from riverrun.connectors.postgres.wanted import followings_of, source_configs
 from riverrun.errors import DatabaseNotReadyError, DatabaseRefusedError, DatabaseUnreachableError
 from support.postgres import TestPostgres
@@ -89,6 +90,60 @@ def test_a_publication_gets_the_tables_it_lacks(server: TestPostgres, database: 
     assert "does not have public.streets: made now" in str(checked(app, url, tmp_path, mend=True))
 
 
+def test_a_table_that_is_declared_later_is_a_group_of_its_own(
+    server: TestPostgres, database: str, tmp_path: Path
+) -> None:
+    """Once the connector of the others has begun, which its slot tells. One that is taken out and declared again is new."""
+
+    def connectors(*names: str) -> dict[str, str]:
+        app = riverrun.App("meters")
+        for name in names:
+            app.table(name, riverrun.postgres(name))
+        followings = followings_of(app, settings_of(url), Project(tmp_path))
+        configs = source_configs(followings, settings_of(url), Project(tmp_path))
+        return {name: str(each["table.include.list"]).replace("\\", "") for name, each in configs.items()}
+
+    streets = "create table {name}(id int primary key); alter table {name} owner to cdc"
+    url = server.shop(database, HOUSES, *[streets.format(name=name) for name in ("streets", '"order"')])
+    assert connectors("houses") == {"meters.postgres": "public.houses"}
+    assert connectors("houses", "streets") == {"meters.postgres": "public.houses,public.streets"}
+    begin = "select pg_create_logical_replication_slot('{slot}', 'pgoutput')"
+    server.run(begin.format(slot="riverrun_meters_postgres"), database=database)
+    assert connectors("houses", "streets", "order") == {
+        "meters.postgres": "public.houses,public.streets",
+        "meters.postgres.group2": "public.order",
+    }
+    server.run(begin.format(slot="riverrun_meters_postgres_group2"), database=database)
+    assert connectors("houses", "order") == {
+        "meters.postgres": "public.houses",
+        "meters.postgres.group2": "public.order",
+    }
+    assert connectors("houses", "streets", "order") == {
+        "meters.postgres": "public.houses",
+        "meters.postgres.group3": "public.streets",
+        "meters.postgres.group2": "public.order",
+    }
+    gone = settings_of(url.replace(f":{server.port}", ":1"))
+    app = table_app()
+    app.table("order", riverrun.postgres("order"))
+    assert [each.group for each in followings_of(app, gone, Project(tmp_path))] == [1, 2]
+    app.table("cities", riverrun.postgres("cities", columns="id int"), key="id")
+    with pytest.raises(DatabaseUnreachableError, match=r"Whether public\.cities is followed already is not known"):
+        followings_of(app, gone, Project(tmp_path))
+
+
+def test_names_that_need_quotes_have_them(server: TestPostgres) -> None:
+    words = {each for (each,) in server.run("select word from pg_get_keywords() where catcode in ('R', 'T')")}
+    assert words <= RESERVED
+    assert [quoted(each) for each in ("houses", "order", "Houses", 'a"b')] == [
+        "houses",
+        '"order"',
+        '"Houses"',
+        '"a""b"',
+    ]
+    assert quoted_table("public.HouseLoad") == 'public."HouseLoad"'
+
+
 def test_rights_and_publications_that_our_login_may_not_have(
     server: TestPostgres, database: str, tmp_path: Path
 ) -> None:
@@ -142,16 +197,34 @@ def test_a_key_that_deletes_do_not_tell(server: TestPostgres, database: str, tmp
     mends(server, database, problem, lambda: checked(table_app("street"), url, tmp_path))
 
 
+class Paper(riverrun.Event):
+    id: int = riverrun.key()
+    body: str | None = None
+
+
 def test_long_values_that_an_update_does_not_tell(server: TestPostgres, database: str, tmp_path: Path) -> None:
-    url = server.shop(database, HOUSES)
-    server.run(
-        "alter table houses alter column street set storage external",
-        "insert into houses values ('a', repeat('long ', 2000))",
-        database=database,
-    )
-    (problem,) = only(checked(table_app(), url, tmp_path), "fail")
-    assert "long values" in problem.found
-    mends(server, database, problem, lambda: checked(table_app(), url, tmp_path))
+    """Whether there are any yet does not matter. Where only the newest row counts, they are read from it."""
+    papers = "create table papers(id int primary key, body text, {more}); alter table papers owner to cdc"
+    url = server.shop(database, papers.format(more="days date[]"), HOUSES)
+    assert not only(checked(table_app(), url, tmp_path), "fail")
+
+    def rows() -> list[Check]:
+        app = riverrun.App("meters")
+        app.table("papers", riverrun.postgres("papers"))
+        return checked(app, url, tmp_path)
+
+    def changes() -> list[Check]:
+        app = riverrun.App("meters")
+        app.source(app.topic("papers", Paper), riverrun.postgres("papers"))
+        return checked(app, url, tmp_path)
+
+    (of_rows,) = only(rows(), "fail")
+    assert "public.papers can have long values (days)" in of_rows.found
+    (of_changes,) = only(changes(), "fail")
+    assert "public.papers can have long values (body)" in of_changes.found
+    server.run("alter table papers drop days", database=database)
+    assert not only(rows(), "fail")
+    mends(server, database, of_changes, changes)
 
 
 class Payment(riverrun.Event):
@@ -245,6 +318,8 @@ def test_from_the_shell(server: TestPostgres, database: str, tmp_path: Path) -> 
     url = server.shop(database, "create table houses(house_id text, street text); alter table houses owner to cdc")
     (tmp_path / "app.py").write_text(
         'import riverrun as rr\n\napp = rr.App("meters")\napp.table("houses", rr.postgres("houses"), key="house_id")\n'
+        'app.topic("moves")\n'
+        'app.sql("moved", "select * from moves cross join houses")\n'
     )
     (tmp_path / "password.txt").write_text("cdc")
     (tmp_path / "riverrun.toml").write_text(
@@ -264,3 +339,8 @@ def test_from_the_shell(server: TestPostgres, database: str, tmp_path: Path) -> 
     assert not server.run("select 1 from pg_publication", database=database), "a check changes nothing"
     (tmp_path / "none.py").write_text('import riverrun as rr\n\napp = rr.App("none")\n')
     assert "none follows no database." in shell.fine("connect", "check", "none.py").err
+    # Who only looks at the file needs neither the database nor its password: the columns are remembered.
+    (tmp_path / "password.txt").unlink()
+    assert "houses" in shell.fine("graph").out
+    (tmp_path / ".riverrun" / "postgres.json").unlink()
+    assert "which cannot be read" in shell.riverrun("graph").err

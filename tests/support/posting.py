@@ -4,6 +4,8 @@ import asyncio
 import json
 import random
 import string
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -38,6 +40,7 @@ def reading(number: int = 0, **other: Any) -> dict[str, Any]:
 
 @dataclass
 class FakePosted:
+    done: Callable[[], None]
     places: list[tuple[int, int] | None]
     errors: dict[int, RiverrunError] = field(default_factory=dict)
 
@@ -52,23 +55,44 @@ class FakePoster:
     away: bool = False
     full: bool = False
 
-    def look_up(self, topic: str) -> None:
-        if self.away:
+    # Records that may wait; and whether Kafka answers for none of them, nor any question until its time is over.
+    queue: int = 100_000
+    stopped: bool = False
+    waiting: int = 0
+    looked_up: int = 0
+    # Questions are not answered before it is set.
+    release: threading.Event | None = None
+
+    def look_up(self, topic: str, seconds: float) -> None:
+        self.looked_up += 1
+        if self.release is not None:
+            self.release.wait(60)
+        elif self.stopped:
+            time.sleep(seconds)
+        if self.away or self.stopped:
             raise BrokerUnreachableError(f"No broker answered while looking for {topic}")
 
-    def reach(self, topic: str, seconds: float) -> None:  # noqa: ARG002
-        self.look_up(topic)
+    def reach(self, topic: str, seconds: float) -> None:
+        self.look_up(topic, seconds)
 
-    def has_room(self, count: int) -> bool:  # noqa: ARG002
-        return not self.full
+    def has_room(self, count: int) -> bool:
+        return not self.full and self.waiting + count <= self.queue
 
-    def post(self, topic: str, records: Sequence[Record], headers: Any, done: Callable[[], None]) -> FakePosted:
-        first = len(self.sent)
-        self.sent += [(topic, *each) for each in records]
+    def begin(self, count: int, done: Callable[[], None]) -> FakePosted:  # noqa: ARG002
+        return FakePosted(done, [], dict(self.errors))
+
+    def add(self, posted: FakePosted, topic: str, records: Sequence[Record], headers: Any) -> bool:
+        for each in records:
+            lost = self.stopped or len(posted.places) in self.errors
+            posted.places.append(None if lost else (0, len(self.sent)))
+            self.sent.append((topic, *each))
         self.headers.append(headers)
-        done()
-        places = [None if number in self.errors else (0, first + number) for number in range(len(records))]
-        return FakePosted(places, dict(self.errors))
+        self.waiting += len(records) if self.stopped else 0
+        return True
+
+    def end(self, posted: FakePosted) -> None:
+        if not self.stopped:
+            posted.done()
 
     def metrics(self) -> ProducerMetrics:
         return ProducerMetrics(len(self.sent), len(self.sent), 0, 0, 0)
@@ -78,9 +102,12 @@ class FakePoster:
 class FakeScribe:
     jobs: list[Job] = field(default_factory=list)
     refused: Refused | None = None
+    problem: str = ""
+    foreign: int = 0
 
-    async def write(self, job: Job) -> tuple[int, bytes, bool]:
+    async def write(self, job: Job, deadline: float) -> tuple[int, bytes, bool]:  # noqa: ARG002
         if self.refused is not None:
+            job.records = ()  # as the real one does with what it gives up
             raise self.refused
         again = any(each.key == job.key for each in self.jobs if job.key)
         self.jobs.append(job)
@@ -108,7 +135,7 @@ class Posting:
 
     def __init__(
         self, *, keys: Keys | None = None, local: bool = True, max_body: int = 2**20, memory: int = 2**22,
-        max_records: int = 100,
+        max_records: int = 100, timeout: float = 5,
     ) -> None:  # fmt: skip
         self.poster, self.scribe, self.budget = FakePoster(), FakeScribe(), Budget(memory)
         given = [
@@ -122,7 +149,7 @@ class Posting:
             budget=self.budget,
             max_body=max_body,
             max_records=max_records,
-            timeout_seconds=5,
+            timeout_seconds=timeout,
             local=local,
         )
         self._app = self.ingest.application()
@@ -143,10 +170,10 @@ class Posting:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
         *,
-        stall: bool = False,
+        stall: bool | asyncio.Event = False,
         leave: bool = False,
     ) -> Told:
-        """`stall`: the body never ends; `leave`: the sender goes away before it does."""
+        """`stall`: the body never ends, or not before this event; `leave`: the sender goes away before it does."""
         where, _, query = path.partition("?")
         given = {"host": "127.0.0.1:8470", "content-length": str(len(body))} | {
             name.lower(): value for name, value in (headers or {}).items()
@@ -164,7 +191,9 @@ class Posting:
             if not parts:
                 return {"type": "http.disconnect"}
             part = parts.pop(0)
-            if not parts and stall:
+            if not parts and isinstance(stall, asyncio.Event):
+                await stall.wait()
+            elif not parts and stall:
                 await asyncio.sleep(3600)
             return {"type": "http.request", "body": part, "more_body": bool(parts) or leave}
 

@@ -18,7 +18,7 @@ import msgspec
 from riverrun.connectors.ledger import Change, Kept, ledger_of, mark_change, position_change, read_ledger
 from riverrun.connectors.shaping import Shaped, Shaper
 from riverrun.connectors.standing import Standing, now_ms
-from riverrun.connectors.trying import Pauses, is_final
+from riverrun.connectors.trying import Pauses, Reminder, is_final
 from riverrun.errors import FencedError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
@@ -74,6 +74,8 @@ class Gathered:
     marks: dict[str, Any] = field(default_factory=dict)
     reads: int = 0
     last: bool = False
+    # Why the reader could not be read any further; raised when the rest is committed.
+    failure: Exception | None = None
 
     def add(self, items: Items, shaper: Shaper) -> None:
         for item in items.items:
@@ -114,7 +116,10 @@ class PartRunner(threading.Thread):
         self._fenced = fenced
         self._notice = notice
         self._pauses = Pauses()
+        self._reminder = Reminder()
         self._lag_at = 0.0
+        # Whether its reader said that there is no more.
+        self.finished = False
 
     def run(self) -> None:
         standing = self._standing
@@ -122,7 +127,8 @@ class PartRunner(threading.Thread):
             standing.become("starting", standing.error)
             try:
                 self._live()
-                standing.become("finished" if not self._halt.is_set() else "stopped")
+                self.finished = not self._halt.is_set()
+                standing.become("finished" if self.finished else "stopped")
                 return
             except FencedError as error:
                 standing.become("retrying", str(error))
@@ -140,21 +146,23 @@ class PartRunner(threading.Thread):
     def _rest(self, error: Exception) -> None:
         pause = self._pauses.next()
         _LOG.debug("%s failed", self._standing.who, exc_info=error)
-        self._notice(f"{self._standing.who} is tried again in {pause:g} s: {_words(error)}")
+        if self._reminder.due(_words(error)):
+            self._notice(f"{self._standing.who} is tried again in {pause:g} s: {_words(error)}")
         self._halt.wait(pause)
 
     def _live(self) -> None:
         feed = self._feed
         dead_letters = DeadLetters(self._connection, feed.group)
         dead_letters.prepare([feed.topic.name])
-        shaper, limit = self._shaper(dead_letters)
+        shaper, limits = self._shaper(dead_letters)
         producer = Producer(
             self._connection,
             transactional_id=feed.transactional_id(self._part),
             transaction_timeout_seconds=TRANSACTION_SECONDS,
             queue_records=50_000,
             queue_mb=32,
-            properties={"message.max.bytes": limit + 65_536, "batch.size": min(1_000_000, max(limit * 3 // 4, 16_384))},
+            # A broker refuses a whole batch that is larger than a record of the topic may be.
+            properties={"message.max.bytes": max(limits) + 65_536, "batch.size": min(1_000_000, min(limits) * 3 // 4)},
         )
         try:
             # Before the position is read: from here on nobody else can move it.
@@ -175,12 +183,24 @@ class PartRunner(threading.Thread):
             with contextlib.suppress(RiverrunError):
                 producer.close(1.0)
 
-    def _shaper(self, dead_letters: DeadLetters) -> tuple[Shaper, int]:
+    def _shaper(self, dead_letters: DeadLetters) -> tuple[Shaper, tuple[int, int]]:
         feed = self._feed
-        told = Admin(self._connection).topic(feed.topic.name).config.get("max.message.bytes")
-        limit = int(told.value) if told is not None else _NO_LIMIT
-        target, registry = dead_letters.topic_for(feed.topic.name), self._connection.registry
-        return Shaper(feed.topic, target, group=feed.group, limit=limit, registry=registry), limit
+        dead_topic = dead_letters.topic_for(feed.topic.name)
+        limit, dead_limit = self._limit_of(feed.topic.name), self._limit_of(dead_topic)
+        shaper = Shaper(
+            feed.topic,
+            dead_topic,
+            group=feed.group,
+            limit=limit,
+            dead_limit=dead_limit,
+            registry=self._connection.registry,
+        )
+        return shaper, (limit, dead_limit)
+
+    def _limit_of(self, topic: str) -> int:
+        """How large a record of a topic may be."""
+        config = Admin(self._connection).topic(topic).config.get("max.message.bytes")
+        return int(config.value) if config is not None else _NO_LIMIT
 
     def _pump(self, producer: Producer, reader: Reader, shaper: Shaper, position: Position) -> None:
         while not self._halt.is_set():
@@ -191,7 +211,10 @@ class PartRunner(threading.Thread):
                 self._commit(producer, gathered)
                 position = gathered.position
                 self._pauses.reset()
+                self._reminder.reset()
             reader.acknowledged(gathered.position)
+            if gathered.failure is not None:
+                raise gathered.failure
             if gathered.last:
                 return
 
@@ -211,7 +234,11 @@ class PartRunner(threading.Thread):
             waited = time.monotonic() - began
             if waited >= MOST_SECONDS:
                 break
-            more = reader.read()
+            try:
+                more = reader.read()
+            except Exception as error:  # noqa: BLE001  -- what it gave before is good, and may be nowhere else
+                gathered.failure = error
+                break
             if more is not None:
                 gathered.add(more, shaper)
             elif waited >= LINGER_SECONDS:

@@ -11,7 +11,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from riverrun.connectors.contract import Around, service_of, sink_of, source_of
@@ -28,10 +29,11 @@ from riverrun.connectors.ledger import (
 from riverrun.connectors.part import Feed, PartRunner
 from riverrun.connectors.sinking import Drain, SinkRunner
 from riverrun.connectors.standing import Standing, now_ms
-from riverrun.connectors.trying import Pauses, is_final
-from riverrun.errors import FencedError, KafkaError, RiverrunError, TopicExistsError
+from riverrun.connectors.trying import MOST_SECONDS, Pauses, Reminder, is_final
+from riverrun.errors import BrokerUnreachableError, FencedError, KafkaError, RiverrunError, TopicExistsError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import create_topic
+from riverrun.kafka.producer.delivery import Delivery
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.connector import Fed
 
@@ -47,6 +49,10 @@ ALIVE_SECONDS = 3.0
 # How often sources are asked for parts that are new.
 PARTS_SECONDS = 5.0
 STOP_SECONDS = 15.0
+# How long what earlier processes left open in the ledger is waited for before services and sinks begin.
+EARLIER_SECONDS = 5.0
+# Parts that are begun at a time, of a source that has many.
+MOST_BEGUN = 20
 
 
 class ConnectorProcess:
@@ -70,8 +76,8 @@ class ConnectorProcess:
         self._services = services_of(self._app)
         self._standings: dict[tuple[str, str, str], Standing] = {}
         self._threads: list[threading.Thread] = []
-        # Parts that were begun, by connector.
-        self._parts: set[tuple[str, str]] = set()
+        # Parts that were begun, by connector and name.
+        self._parts: dict[tuple[str, str], PartRunner] = {}
         self._halt = threading.Event()
         self._fence: FencedError | None = None
         begun = now_ms()
@@ -95,11 +101,9 @@ class ConnectorProcess:
         teller = _Teller(self._connection, self._app.name)
         try:
             teller.tell([life_change(self._life)])
-            for service in self._services:
-                self._start(_ServiceRunner(service, self._around, self._stand_all(service), self._halt))
-            for drain in self._drains:
-                standing = self._stand(Standing("sink", drain.name, "all", drain.topic_name))
-                self._start(SinkRunner(self._connection, drain, standing, self._halt, notice=self._notice))
+            # Parts first: they take their transactional ids over, which ends what an earlier process left open.
+            self._look_for_parts()
+            self._start_others(self._earlier(stop))
             looks = _Every(PARTS_SECONDS)
             tells = _Every(TELL_SECONDS)
             while not stop.is_set() and self._fence is None:
@@ -134,18 +138,47 @@ class ConnectorProcess:
                 stop.wait(pause)
         return False
 
+    def _earlier(self, stop: threading.Event) -> dict[tuple[str, str, str], Standing]:
+        """How each connector stood when an earlier process last said so: its counts go on from there."""
+        pauses = Pauses()
+        while not stop.is_set() and self._fence is None:
+            try:
+                return read_ledger(self._connection, self._app.name, settled=True, seconds=EARLIER_SECONDS).standings
+            except BrokerUnreachableError:
+                # A transaction is open that nobody takes over, or Kafka is away: what can be read must do.
+                with contextlib.suppress(KafkaError):
+                    return read_ledger(self._connection, self._app.name, settled=False).standings
+                stop.wait(pauses.next())
+            except RiverrunError as error:
+                self._notice(f"the counts of earlier runs are not known: {error}")
+                break
+        return {}
+
+    def _start_others(self, earlier: Mapping[tuple[str, str, str], Standing]) -> None:
+        """Services and sinks. Parts have their counts with their positions; these go on from what was last told."""
+        for service in self._services:
+            standings = self._stand_all(service)
+            for standing in standings.values():
+                standing.go_on_from(earlier.get(standing.key))
+            self._start(_ServiceRunner(service, self._around, standings, self._halt))
+        for drain in self._drains:
+            standing = self._stand(Standing("sink", drain.name, "all", drain.topic_name))
+            standing.go_on_from(earlier.get(standing.key))
+            self._start(SinkRunner(self._connection, drain, standing, self._halt, notice=self._notice))
+
     def _start(self, thread: threading.Thread) -> None:
         self._threads.append(thread)
         thread.start()
 
     def _stand(self, standing: Standing) -> Standing:
         standing.since_ms = now_ms()
-        return self._standings.setdefault((standing.kind, standing.name, standing.part), standing)
+        return self._standings.setdefault(standing.key, standing)
 
     def _stand_all(self, feds: Sequence[Fed]) -> dict[str, Standing]:
         return {each.name: self._stand(Standing("source", each.name, "all", each.topic)) for each in feds}
 
     def _look_for_parts(self) -> None:
+        self._threads = [each for each in self._threads if each.is_alive()]
         for feed in self._feeds:
             try:
                 parts = feed.source.parts()
@@ -153,15 +186,18 @@ class ConnectorProcess:
                 standing = self._stand(Standing("source", feed.name, "all", feed.topic.name))
                 standing.become("failed" if is_final(error) else "retrying", f"its parts are not known: {error}")
                 continue
-            for part in parts:
-                if (feed.name, part) in self._parts:
-                    continue
+            fresh = [each for each in parts if self._is_to_begin(feed, each)]
+            for part in fresh[:MOST_BEGUN] if feed.source.begins_again else fresh:
                 standing = self._stand(Standing("source", feed.name, part, feed.topic.name))
                 runner = PartRunner(
                     self._connection, feed, part, standing, self._halt, fenced=self._on_fence, notice=self._notice
                 )
-                self._parts.add((feed.name, part))
+                self._parts[feed.name, part] = runner
                 self._start(runner)
+
+    def _is_to_begin(self, feed: Feed, part: str) -> bool:
+        runner = self._parts.get((feed.name, part))
+        return runner is None or (feed.source.begins_again and runner.finished and not runner.is_alive())
 
     def _on_fence(self, error: FencedError) -> None:
         """A transaction that the cluster gave up looks the same as another holder of the id: the ledger knows."""
@@ -179,6 +215,8 @@ class ConnectorProcess:
 
     def _end(self, teller: "_Teller") -> None:
         self._halt.set()
+        # For readers and sinks that wait by themselves.
+        self._around.stop.set()
         deadline = time.monotonic() + STOP_SECONDS
         for each in self._threads:
             each.join(max(0.0, deadline - time.monotonic()))
@@ -249,6 +287,7 @@ class _ServiceRunner(threading.Thread):
         self._standings = standings
         self._halt = stop
         self._pauses = Pauses()
+        self._reminder = Reminder()
 
     def run(self) -> None:
         while not self._halt.is_set():
@@ -260,14 +299,19 @@ class _ServiceRunner(threading.Thread):
                 final = is_final(error)
                 for each in self._standings.values():
                     each.become("failed" if final else "retrying", words)
-                self._around.notice(f"{self.name} has failed{', and is not tried again' if final else ''}: {words}")
                 if final:
+                    self._around.notice(f"{self.name} has failed, and is not tried again: {words}")
                     return
                 if time.monotonic() - began > 30:
                     self._pauses.reset()
-                self._halt.wait(self._pauses.next())
+                    self._reminder.reset()
+                pause = self._pauses.next()
+                if self._reminder.due(words):
+                    again = f"it is tried again in {pause:g} s, and then at least every {MOST_SECONDS:g} s"
+                    self._around.notice(f"{self.name} has failed; {again}: {words}")
+                self._halt.wait(pause)
         for each in self._standings.values():
-            each.become("stopped")
+            each.become("stopped", each.error)
 
 
 class _Every:
@@ -318,11 +362,17 @@ class _Teller:
     def tell(self, changes: Sequence[Change]) -> None:
         for key, value in changes:
             try:
-                self._producer.send_soon(self._topic, value, key=key, on_delivery=lambda _: None)
                 self._told[key] = value
+                self._producer.send_soon(self._topic, value, key=key, on_delivery=partial(self._delivered, key, value))
             except RiverrunError as error:
+                self._told.pop(key, None)
                 _LOG.debug("a standing was not told: %s", error)
                 return
+
+    def _delivered(self, key: bytes, value: bytes | None, delivery: Delivery) -> None:
+        """What the cluster did not take is told again, unless something newer was."""
+        if delivery.exception(0) is not None and self._told.get(key) == value:
+            self._told.pop(key, None)
 
     def close(self) -> None:
         try:

@@ -15,10 +15,12 @@ from riverrun.model.event import Event
 from riverrun.model.quantity import size_text
 from riverrun.model.topic import Topic
 
-# What of a value that is too large for any topic is kept with its dead letter.
+# What of a value that is too large for any topic is kept with its dead letter, and of each header where those are.
 KEPT_BYTES = 65_536
-# A record is a little more than its key, value and headers.
+KEPT_HEADER_BYTES = 1024
+# A record is a little more than its key, value and headers, and a header a little more than its name and value.
 _OVERHEAD = 128
+_HEADER_OVERHEAD = 10
 
 _dump = msgspec.json.Encoder().encode
 Headers = list[tuple[str, str | bytes | None]]
@@ -35,19 +37,39 @@ class Shaped(NamedTuple):
 
     @property
     def size(self) -> int:
-        return len(self.data or b"") + len(self.key or b"") + _OVERHEAD
+        """The bytes that count toward the broker's limit."""
+        size = len(self.data or b"") + byte_length(self.key) + _OVERHEAD
+        for name, value in self.headers or ():
+            size += byte_length(name) + byte_length(value) + _HEADER_OVERHEAD
+        return size
+
+
+def byte_length(text: str | bytes | None) -> int:
+    """How many bytes a key or header has in a record."""
+    if text is None:
+        return 0
+    return len(text) if isinstance(text, bytes) or text.isascii() else len(text.encode(errors="replace"))
 
 
 class Shaper:
-    """Makes records of one topic. `limit` is how large one may be; `group` is who writes its dead letters."""
+    """Makes records of one topic. `limit` is how large one may be, `dead_limit` how large a dead letter; `group` is who
+    writes its dead letters."""
 
     def __init__(
-        self, topic: Topic[Any], dead_topic: str, *, group: str, limit: int, registry: RegistrySettings | None = None
+        self,
+        topic: Topic[Any],
+        dead_topic: str,
+        *,
+        group: str,
+        limit: int,
+        dead_limit: int = 0,
+        registry: RegistrySettings | None = None,
     ) -> None:
         self._topic = topic
         self._dead_topic = dead_topic
         self._group = group
         self._limit = limit
+        self._dead_limit = dead_limit or limit
         self._schema = topic.schema
         self._route = Route(topic, registry)
         if self._route.wire is not None:
@@ -107,12 +129,27 @@ class Shaper:
             raw = None if item.value is None else _bytes_of(item.value)
         except RiverrunError:
             raw = repr(item.value).encode(errors="replace")
-        headers: Any = [(name, _as_bytes(value)) for name, value in (item.headers or {}).items()]
-        told = [(f"{PREFIX}source", item.place.encode(errors="replace"))] if item.place else []
-        if raw is not None and len(raw) > self._limit:
-            told.append((f"{PREFIX}cut", str(len(raw)).encode()))
-            raw = raw[:KEPT_BYTES]
+        headers: Headers = [(name, _as_bytes(value)) for name, value in (item.headers or {}).items()]
         key = _as_bytes(item.key) if isinstance(item.key, str | bytes) else None
+        letter = self._letter(raw, key, headers, item.place, error)
+        if letter.size <= self._dead_limit:
+            return letter
+        # Never larger than its topic takes: the broker would refuse it, and the source would try for ever.
+        size = len(raw or b"")
+        letter = self._letter((raw or b"")[:KEPT_BYTES], key, headers, item.place, error, cut=size)
+        if letter.size <= self._dead_limit:
+            return letter
+        headers = [(name[:KEPT_HEADER_BYTES], (value or b"")[:KEPT_HEADER_BYTES]) for name, value in headers[:20]]
+        room = max(0, self._dead_limit - self._letter(b"", None, headers, item.place, error, cut=size).size)
+        return self._letter((raw or b"")[: min(KEPT_BYTES, room)], None, headers, item.place, error, cut=size)
+
+    def _letter(
+        self, raw: bytes | None, key: bytes | None, headers: Any, place: str, error: RiverrunError, *, cut: int = 0
+    ) -> Shaped:
+        """The dead letter of these bytes. `cut` is how many there were before they were cut."""
+        told = [(f"{PREFIX}source", place.encode(errors="replace")[:KEPT_HEADER_BYTES])] if place else []
+        if cut:
+            told.append((f"{PREFIX}cut", str(cut).encode()))
         copy = Copy(self._topic.name, -1, -1, None, key, raw, headers)
         return Shaped(
             self._dead_topic, raw, key, headers_for(copy, error, 1, self._group, datetime.now(UTC)) + told, None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from riverrun.connectors.standing import Standing, now_ms
-from riverrun.connectors.trying import Pauses, is_final
+from riverrun.connectors.trying import Pauses, Reminder, is_final
 from riverrun.errors import ConnectorRefusedError, RetryLaterError, RiverrunError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("riverrun.connectors")
 # A batch that takes longer is read again in a new life of its group's member: others are not to wait for it.
 HOLD_SECONDS = 60.0
+# Batches are kept shorter than this.
+SLOW_SECONDS = 20.0
 MOST_WAIT_SECONDS = 30.0
 COMMIT_SECONDS = 0.2
 
@@ -67,7 +69,11 @@ class SinkRunner(threading.Thread):
         self._halt = stop
         self._notice = notice
         self._pauses = Pauses()
+        self._reminder = Reminder()
         self._consumer: Consumer[Any] | None = None
+        # How many records are written together. Fewer after a batch that took too long: what is never done in time would be
+        # written again for ever, as far as it came.
+        self._size = drain.sink.batch
 
     def run(self) -> None:
         standing = self._standing
@@ -83,7 +89,8 @@ class SinkRunner(threading.Thread):
                 standing.become("retrying", words)
                 pause = self._pauses.next()
                 _LOG.debug("%s failed", standing.who, exc_info=error)
-                self._notice(f"{standing.who} is tried again in {pause:g} s: {words}")
+                if self._reminder.due(words):
+                    self._notice(f"{standing.who} is tried again in {pause:g} s: {words}")
                 self._halt.wait(pause)
         standing.become("stopped", standing.error)
 
@@ -108,11 +115,16 @@ class SinkRunner(threading.Thread):
                 ender = threading.Thread(target=self._end, args=(consumer,), daemon=True)
                 ender.start()
                 self._standing.become("waiting")
-                for batch in consumer.batches(sink.batch, wait_seconds=sink.batch_seconds):
+                # By asking for the next batch, the one before is done; how large it is may have changed.
+                while (batch := next(consumer.batches(self._size, wait_seconds=sink.batch_seconds), None)) is not None:
                     self._standing.become("running")
-                    if not _Batch(self, dead_letters, list(batch)).write():
-                        # Not committed: leaving the loop by an error gives it back.
-                        raise _GivenBackError(0.0, self._standing.error)
+                    began = time.monotonic()
+                    try:
+                        if not _Batch(self, dead_letters, list(batch)).write():
+                            # Not committed: leaving the loop by an error gives it back.
+                            raise _GivenBackError(0.0, self._standing.error)
+                    finally:
+                        self._resize(len(batch), time.monotonic() - began)
                     self._standing.become("waiting")
         except _GivenBackError as later:
             later_seconds, words = later.wait, later.words
@@ -124,6 +136,13 @@ class SinkRunner(threading.Thread):
             dead_letters.close()
         self.wait(later_seconds, words)
 
+    def _resize(self, count: int, seconds: float) -> None:
+        """Half as many after a batch that took long, up to twice as many after one that did not."""
+        if seconds > SLOW_SECONDS:
+            self._size = max(1, min(self._size, count) // 2)
+        elif seconds < SLOW_SECONDS / 4:
+            self._size = min(self._drain.sink.batch, 2 * self._size)
+
     def _end(self, consumer: "Consumer[Any]") -> None:
         while self._consumer is consumer:
             if self._halt.wait(0.1):
@@ -131,7 +150,7 @@ class SinkRunner(threading.Thread):
                 return
 
     def _counted(self, metrics: Any) -> None:
-        self._standing.lag, self._standing.lag_unit = metrics.lag, "records"
+        self._standing.lag, self._standing.lag_unit = metrics.lag, "offsets"
 
     # --- for a batch --------------------------------------------------------------------------------------------------
 
@@ -144,8 +163,13 @@ class SinkRunner(threading.Thread):
         self._standing.become("retrying", words)
         return not self._halt.wait(seconds)
 
-    def done(self, records: int, dead: int) -> None:
+    def went_on(self) -> None:
+        """The target takes records: what fails next is another failure."""
         self._pauses.reset()
+        self._reminder.reset()
+
+    def count(self, records: int, dead: int) -> None:
+        """Of a whole batch: one that is given back is written again, and is counted then."""
         self._standing.records += records
         self._standing.dead += dead
         self._standing.committed_ms = now_ms()
@@ -168,17 +192,22 @@ class _Batch:
         self._dead_letters = dead_letters
         self._records = records
         self._attempts: dict[str, int] = {}
+        self._dead = 0
         self._began = time.monotonic()
         self._pauses = Pauses(0.2, MOST_WAIT_SECONDS)
 
     def write(self) -> bool:
         """True when each is written or a dead letter. False: it is to end, or takes too long."""
-        return self._write(self._records)
+        if not self._write(self._records):
+            return False
+        self._runner.count(len(self._records), self._dead)
+        return True
 
     def _write(self, records: Sequence[Record[Any]]) -> bool:
         while records:
             undone, wait, words = self._try(records)
-            self._runner.done(len(records) - len(undone), 0)
+            if len(undone) < len(records):
+                self._runner.went_on()
             if wait is None:
                 # Refused as a whole: one bad record must not take the others along.
                 return self._alone(undone)
@@ -233,7 +262,7 @@ class _Batch:
 
     def _bury(self, record: Record[Any], error: Exception, attempts: int = 1) -> None:
         self._dead_letters.write(record, error, attempts)
-        self._runner.done(0, 1)
+        self._dead += 1
         _LOG.warning("%s went to the dead letters: %s", record, _words(error))
 
 

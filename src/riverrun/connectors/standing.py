@@ -45,6 +45,16 @@ class Standing(msgspec.Struct):
         self.error = error
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells it from the others."""
+        return self.kind, self.name, self.part
+
+    def go_on_from(self, earlier: "Standing | None") -> None:
+        """Count on from where an earlier process was."""
+        if earlier is not None:
+            self.records, self.dead, self.committed_ms = earlier.records, earlier.dead, earlier.committed_ms
+
+    @property
     def who(self) -> str:
         """The connector, and the part where it has several."""
         return self.name if self.part in ("", "all") else f"{self.name}/{self.part}"

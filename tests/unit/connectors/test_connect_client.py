@@ -1,13 +1,14 @@
 """Connect's REST API as the client reads it, and connectors kept equal, against a Connect of a few lines."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from riverrun.cli.connect_beside import ConnectBeside
 from riverrun.config import ConnectSettings, Project, Secret
 from riverrun.connectors.kafka_connect import ConnectClient, Vault, dead_letters, keep_connectors, wait_until_running
 from riverrun.connectors.kafka_connect.keeping import OWNER
@@ -32,6 +33,9 @@ class Fake:
         self.seen: list[tuple[str, str]] = []
         self.wrong: dict[str, list[str]] = {}
         self.conflicts = 0
+        # Those that do not stop, and those whose offsets cannot be reset.
+        self.stuck: set[str] = set()
+        self.broken: set[str] = set()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path
@@ -55,8 +59,12 @@ class Fake:
         if (request.method, rest) == ("PUT", ["config"]):
             self.configs[name] = json.loads(request.content)
             self.states.setdefault(name, "RUNNING")
-        elif request.method == "DELETE":
+        elif (request.method, rest) == ("DELETE", []):
             del self.configs[name]
+        elif rest == ["stop"]:
+            self.states[name] = "STOPPED" if name not in self.stuck else self.states[name]
+        elif rest == ["offsets"] and name in self.broken:
+            return httpx.Response(500, json={"message": "no leader"})
         elif rest == ["restart"]:
             self.states[name] = "RUNNING"
         elif rest == ["status"]:
@@ -169,8 +177,13 @@ def test_what_differs_is_changed_and_what_is_gone_is_removed(fake: Fake, keep: C
     fake.seen.clear()
     assert keep({"shop.one": ONE, "shop.two": ONE}).unchanged == ("shop.one", "shop.two")
     assert {method for method, _ in fake.seen} == {"GET"}
-    done = keep({"shop.one": {**ONE, "topic": "u"}})
+    removed: list[Mapping[str, str]] = []
+    fake.seen.clear()
+    done = keep({"shop.one": {**ONE, "topic": "u"}}, removed=removed.append)
     assert (done.updated, done.removed) == (("shop.one",), ("shop.two",))
+    assert [each["name"] for each in removed] == ["shop.two"]
+    # A source of the same name would else skip what happens until it is declared again.
+    assert ("DELETE", "/connectors/shop.two/offsets") in fake.seen
     assert keep({}).removed == ("shop.one",)
     assert set(fake.configs) == {"shop.by-hand", "shop.eu.one"}
 
@@ -211,6 +224,84 @@ def test_one_that_fails_says_why(fake: Fake, keep: Callable[..., Any], client: C
         wait_until_running(client, ["shop.one"], 0.1)
     with pytest.raises(ConnectFailedError, match="not known to Connect"):
         wait_until_running(client, ["nobody"], 0.1)
+
+
+def test_a_removal_that_is_cut_off_is_done_by_the_next_run(
+    fake: Fake, keep: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Until its slot is dropped, Connect has it and its secrets are there: who comes next knows all that is needed."""
+    keep({"shop.postgres": {**ONE, "slot.name": "s", "password": Secret("a")}})
+
+    def cut_off(config: Mapping[str, str]) -> None:
+        assert config["slot.name"] == "s"
+        assert fake.states["shop.postgres"] == "STOPPED", "a slot in use cannot be dropped"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep({}, removed=cut_off)
+    assert list((tmp_path / "secrets").iterdir())
+    removed: list[Mapping[str, str]] = []
+    assert keep({}, removed=removed.append).removed == ("shop.postgres",)
+    assert [each["slot.name"] for each in removed] == ["s"]
+    assert list((tmp_path / "secrets").iterdir()) == []
+
+
+def test_secrets_of_connectors_that_connect_does_not_have_are_forgotten(
+    fake: Fake, keep: Callable[..., Any], tmp_path: Path
+) -> None:
+    """They would start Connect at every run."""
+    vault = Vault(tmp_path / "secrets")
+    keep({"shop.postgres": {**ONE, "password": Secret("a")}})
+    vault.hide("shop.jdbc.old", {"password": Secret("b")})
+    fake.configs["shop.jdbc.by-hand"] = vault.hide("shop.jdbc.by-hand", {"password": Secret("c")})
+    fake.states["shop.jdbc.by-hand"] = "RUNNING"
+    vault.hide("other.postgres", {"password": Secret("d")})
+    keep({"shop.postgres": {**ONE, "password": Secret("a")}})
+    assert vault.connectors("shop") == {"shop.postgres", "shop.jdbc.by-hand"}
+    assert vault.connectors("other") == {"other.postgres"}
+
+
+def test_one_that_cannot_be_removed_does_not_keep_the_declared_ones_from_running(
+    fake: Fake, keep: Callable[..., Any]
+) -> None:
+    keep({"shop.old": ONE})
+    fake.stuck.add("shop.old")
+    left: list[str] = []
+    done = keep({"shop.new": ONE}, not_removed=lambda name, error: left.append(f"{name}: {error}"))
+    assert (done.created, done.removed) == (("shop.new",), ())
+    assert "shop.old" in fake.configs
+    assert left[0].startswith("shop.old: The connector shop.old was not stopped after")
+    with pytest.raises(ConnectFailedError, match="was not stopped"):
+        keep({"shop.new": ONE})
+    fake.stuck.clear()
+    assert keep({"shop.new": ONE}).removed == ("shop.old",)
+
+
+def test_a_run_goes_on_trying_to_remove_one_and_says_it_once(
+    fake: Fake, client: ConnectClient, keep: Callable[..., Any], tmp_path: Path
+) -> None:
+    keep({"shop.old": ONE})
+    fake.broken.add("shop.old")
+    said: list[str] = []
+    beside = ConnectBeside(client, Vault(tmp_path / "secrets"), "shop", {"shop.new": dict(ONE)}, said.append)
+    assert beside._keep()
+    assert "shop.new" in fake.configs
+    assert beside._keep()
+    fake.broken.clear()
+    assert beside._keep()
+    assert set(fake.configs) == {"shop.new"}
+    beside.look()
+    assert said[-1] == "Kafka Connect runs shop.new"
+    told = [words for words in said if "could not be removed" in words]
+    assert len(told) == 1
+    assert "the connector shop.old" in told[0]
+    assert "no leader" in told[0]
+    # And one that somebody takes away is missed.
+    fake.configs.clear()
+    for _ in range(5):
+        beside._watch()
+    beside.look()
+    assert [words for words in said if "does not have the connector shop.new" in words] == [said[-1]]
 
 
 def test_a_name_of_another_app_is_refused(keep: Callable[..., Any]) -> None:

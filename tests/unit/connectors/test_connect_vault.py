@@ -93,3 +93,16 @@ def test_all_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         with_secrets({"a": "env:NOWHERE", "b": "file:nowhere.txt"}, tmp_path, {})
     assert len(caught.value.problems) == 2
+
+
+def test_it_knows_whose_connectors_have_secrets_and_what_they_are(tmp_path: Path) -> None:
+    vault = Vault(tmp_path)
+    assert vault.connectors("shop") == set()
+    found = vault.hide("shop.postgres", {"database.password": Secret("one")})
+    vault.hide("shop.eu.postgres", {"database.password": Secret("two")})
+    assert vault.connectors("shop") == {"shop.postgres"}
+    assert vault.reveal(found["database.password"]) == Secret("one")
+    assert vault.reveal("${file:/etc/passwd:root}") is None
+    assert Vault(None).reveal(found["database.password"]) is None
+    vault.forget("shop.postgres")
+    assert vault.connectors("shop") == set()

@@ -1,13 +1,14 @@
 """A folder: what is read once, what is read again, and what stops it."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import riverrun as rr
-from riverrun.connectors.files.folder import FolderReader
+from riverrun.connectors.files.folder import FORGET_DAYS, FolderReader
 from riverrun.errors import ConnectorRefusedError, PositionUnknownError
 
 
@@ -18,13 +19,16 @@ class Follower:
         self.position: Any = None
         self.marks: dict[str, Any] = {}
         self.notices: list[str] = []
+        self.now = time.time()
         self.reader: FolderReader | None = None
         self.crash()
 
     def crash(self) -> None:
         if self.reader is not None:
             self.reader.close()
-        self.reader = FolderReader(self.declared, self.path, self.position, self.marks, notice=self.notices.append)
+        self.reader = FolderReader(
+            self.declared, self.path, self.position, self.marks, notice=self.notices.append, clock=lambda: self.now
+        )
 
     def read(self, *, most: int = 1000) -> list[Any]:
         found: list[Any] = []
@@ -55,9 +59,6 @@ def test_a_file_is_read_once_and_its_mark_goes_with_it(tmp_path: Path) -> None:
     follower.crash()
     assert follower.read() == []
     assert set(follower.marks) == {"a.csv", "b.csv"}
-    (tmp_path / "a.csv").unlink()
-    assert follower.read() == []
-    assert set(follower.marks) == {"b.csv"}
 
 
 def test_a_touched_file_is_not_read_again_and_a_replaced_one_is(tmp_path: Path) -> None:
@@ -69,6 +70,67 @@ def test_a_touched_file_is_not_read_again_and_a_replaced_one_is(tmp_path: Path) 
     assert follower.read() == []
     put(tmp_path, "a.csv", "n\n2\n", at=3000)
     assert follower.read() == [{"n": "2"}]
+
+
+def test_a_corrected_file_of_the_same_size_is_read_again(tmp_path: Path) -> None:
+    rows = [f"{number:06}" for number in range(40_000)]
+    put(tmp_path, "a.csv", "n\n" + "\n".join(rows) + "\n")
+    follower = Follower(tmp_path)
+    assert len(follower.read()) == 40_000
+    rows[20_000] = "999999"
+    put(tmp_path, "a.csv", "n\n" + "\n".join(rows) + "\n", at=2000)
+    again = follower.read()
+    assert len(again) == 40_000
+    assert again[20_000] == {"n": "999999"}
+
+
+def test_a_file_of_the_same_size_and_time_that_took_its_place_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "n\n1\n")
+    follower = Follower(tmp_path)
+    assert follower.read() == [{"n": "1"}]
+    put(tmp_path, "a.csv.tmp", "n\n2\n")
+    (tmp_path / "a.csv.tmp").rename(tmp_path / "a.csv")
+    follower.crash()
+    assert follower.read() == [{"n": "2"}]
+
+
+def test_an_empty_or_unmounted_folder_forgets_nothing(tmp_path: Path) -> None:
+    drop, away = tmp_path / "drop", tmp_path / "away"
+    drop.mkdir()
+    put(drop, "a.csv", "n\n1\n")
+    put(drop, "b.csv", "n\n2\n")
+    follower = Follower(drop)
+    assert len(follower.read()) == 2
+    # What an unmount leaves behind: a folder of the same name with nothing in it.
+    drop.rename(away)
+    drop.mkdir()
+    assert follower.read() == []
+    assert "not mounted" in follower.notices[0]
+    follower.crash()
+    assert follower.read() == []
+    drop.rmdir()
+    away.rename(drop)
+    assert follower.read() == []
+    follower.crash()
+    assert follower.read() == []
+    assert set(follower.marks) == {"a.csv", "b.csv"}
+    assert not any(mark["missing_since"] for mark in follower.marks.values())
+
+
+def test_a_file_that_is_long_gone_is_forgotten(tmp_path: Path) -> None:
+    put(tmp_path, "a.csv", "n\n1\n")
+    put(tmp_path, "b.csv", "n\n2\n")
+    follower = Follower(tmp_path)
+    follower.read()
+    (tmp_path / "a.csv").unlink()
+    assert follower.read() == []
+    assert set(follower.marks) == {"a.csv", "b.csv"}
+    follower.now += (FORGET_DAYS + 1) * 86_400
+    follower.crash()
+    assert follower.read() == []
+    assert set(follower.marks) == {"b.csv"}
+    put(tmp_path, "a.csv", "n\n1\n")
+    assert follower.read() == [{"n": "1"}]
 
 
 def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:

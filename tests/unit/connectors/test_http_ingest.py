@@ -4,14 +4,18 @@ import asyncio
 import gzip
 import json
 import logging
+import random
+import threading
 from typing import Any
 
 import pytest
 
 from riverrun.connectors.http import body as reading_bodies
+from riverrun.connectors.http import ingest as ingesting
 from riverrun.connectors.http.answers import Refused
-from riverrun.connectors.http.body import gunzip
+from riverrun.connectors.http.body import Share, gunzip
 from riverrun.connectors.http.keys import Key, Keys, digest_of
+from riverrun.connectors.http.records import Taker
 from riverrun.errors import DeliveryError, QueueFullError, RecordTooLargeError
 from support.posting import Posting, fuzzed, reading
 
@@ -331,6 +335,143 @@ def test_what_a_packed_body_unpacks_to_needs_room_too() -> None:
     assert http.budget.held == 2**20 - 5000
 
 
+def test_packed_bodies_take_the_room_they_need() -> None:
+    """Each reserved as much as the largest body may have: of eight at a time five were refused on an idle server."""
+    http = Posting(memory=2**22, max_body=2**22, max_records=10_000)
+    rows = [reading(number, note=random.Random(number).randbytes(40).hex()) for number in range(2_000)]
+    body = gzip.compress(json.dumps(rows).encode())
+    assert len(body) > 64 * 1024
+    head = {"content-type": "application/json", "content-encoding": "gzip"}
+
+    async def main() -> list[int]:
+        asked = [http.call("POST", "/topics/readings", body, head) for _ in range(8)]
+        return [told.status for told in await asyncio.gather(*asked)]
+
+    assert asyncio.run(main()) == [200] * 8
+    assert http.budget.held == 0
+
+
+def test_every_answer_is_in_time_while_kafka_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    http = Posting(max_body=2**24, memory=2**26, max_records=10_000, timeout=1)
+    http.poster.queue = 50_000
+    http.post(reading(1))  # which looks the topic up
+    http.poster.stopped = True
+    body = json.dumps([reading(number) for number in range(10_000)]).encode()
+    head = {"content-type": "application/json"}
+    slices: list[int] = []
+    check, add = Taker.records, http.poster.add
+
+    def checked(self: Taker, values: Any, key: Any) -> Any:
+        slices.append(len(values))
+        return check(self, values, key)
+
+    def added(posted: Any, topic: str, records: Any, headers: Any) -> bool:
+        slices.append(len(records))
+        return add(posted, topic, records, headers)
+
+    monkeypatch.setattr(Taker, "records", checked)
+    monkeypatch.setattr(http.poster, "add", added)
+
+    async def main() -> tuple[list[int], int]:
+        posts = [asyncio.create_task(http.call("POST", "/topics/readings", body, head)) for _ in range(24)]
+        looks = 0
+        # Far beyond the deadline and its spare: a crowded machine is not what is tested.
+        async with asyncio.timeout(60):
+            while not all(each.done() for each in posts):
+                assert (await http.call("GET", "/metrics")).status == 200
+                looks += 1
+                await asyncio.sleep(0.05)
+        return [each.result().status for each in posts], looks
+
+    statuses, looks = asyncio.run(main())
+    assert set(statuses) == {429, 503}
+    # On a crowded machine some of the five do not get their turn in time.
+    assert 1 <= statuses.count(503) <= 5, "as many as have room are taken"
+    assert max(slices) <= ingesting.SLICE, "more at a time holds the event loop up"
+    assert looks > 1, "others are answered meanwhile"
+    assert (http.budget.held, http.ingest._room.reserved) == (0, 0)
+
+
+def test_first_posts_share_one_look_up_and_health_does_not_wait_with_them() -> None:
+    http = Posting(timeout=50)
+    http.poster.away, http.poster.release = True, threading.Event()
+    head = {"content-type": "application/json"}
+    body = json.dumps(reading(1)).encode()
+
+    async def main() -> tuple[int, list[int]]:
+        posts = [asyncio.create_task(http.call("POST", "/topics/readings", body, head)) for _ in range(40)]
+        async with asyncio.timeout(30):
+            while not http.poster.looked_up:  # noqa: ASYNC110  -- another thread counts it
+                await asyncio.sleep(0.01)
+        health = await http.call("GET", "/health")
+        assert not any(each.done() for each in posts)
+        assert http.poster.release is not None
+        http.poster.release.set()
+        return health.status, [(await each).status for each in posts]
+
+    health, statuses = asyncio.run(main())
+    assert health == 200, "nothing had failed by then"
+    assert set(statuses) == {503}
+    assert http.poster.looked_up == 1
+
+
+def test_a_look_up_that_is_not_answered_ends_with_its_request() -> None:
+    http = Posting(timeout=0.1)
+    http.poster.release = threading.Event()
+    told = http.post(reading(1))
+    assert (told.status, told.code) == (503, "KAFKA_UNREACHABLE")
+    assert not http.poster.release.is_set()
+    http.poster.release.set()
+
+
+def test_slow_uploads_keep_nobody_else_out() -> None:
+    """Ten of 1 MB with a few records in each: by their length they would be all that has room."""
+    http = Posting(max_body=2**21, memory=2**25, max_records=10_000)
+    http.poster.queue = 20_000
+    head = {"content-type": "application/json"}
+    large = json.dumps([reading(number, note="x" * 90_000) for number in range(10)]).encode()
+
+    async def main() -> tuple[list[int], list[int]]:
+        sent = asyncio.Event()
+        slow = [asyncio.create_task(http.call("POST", "/topics/readings", large, head, stall=sent)) for _ in range(10)]
+        async with asyncio.timeout(30):
+            while http.budget.held < 10 * len(large) and not any(each.done() for each in slow):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        body = json.dumps([reading(number) for number in range(5)]).encode()
+        others = [(await http.call("POST", "/topics/readings", body, head)).status for _ in range(5)]
+        sent.set()
+        return others, [(await each).status for each in slow]
+
+    others, slow = asyncio.run(main())
+    assert others == [200] * 5
+    assert slow == [200] * 10
+    assert (http.budget.held, http.ingest._room.reserved) == (0, 0)
+
+
+def test_room_is_asked_for_again_when_it_is_known_how_many_there_are() -> None:
+    http = Posting(max_records=10_000)
+    http.poster.queue = 1000
+    told = http.post(b"[" + b"1," * 2000 + b"1]", "hooks")
+    assert (told.status, http.poster.sent) == (429, [])
+    assert http.ingest._room.reserved == 0
+
+
+def test_no_room_is_said_before_a_body_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    http = Posting(max_body=2**22, memory=2**23)
+    http.poster.full = True
+    monkeypatch.setattr(Taker, "split", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr(Share, "grow_to", lambda *_: pytest.fail("it was kept"))
+    assert http.post(b"[" + b"1," * 500_000 + b"1]").status == 429
+    assert http.ingest._room.reserved == 0
+
+
+def test_health_tells_of_a_writer_that_ended(http: Posting) -> None:
+    http.scribe.problem = "Requests with an Idempotency-Key are not written at the moment"
+    told = http.ask("GET", "/health")
+    assert (told.status, told.json["healthy"]) == (503, False)
+    assert "are not written" in told.json["problem"]
+
+
 def test_kafka_is_away(http: Posting) -> None:
     http.poster.away = True
     told = http.post(reading(1))
@@ -384,6 +525,12 @@ def test_an_idempotency_key(http: Posting) -> None:
     assert http.scribe.jobs[3].key != one.key
     assert http.poster.sent == []
     assert http.ingest.counts["readings"].repeated == 2
+
+
+def test_a_request_that_was_not_written_counts_its_records_as_failed(http: Posting) -> None:
+    http.scribe.refused = Refused(503, "KAFKA_UNREACHABLE", "Kafka has not answered in time")
+    assert http.post([reading(1), reading(2)], idempotency_key="a-1").status == 503
+    assert http.ingest.counts["readings"].failed == 2
 
 
 def test_all_or_nothing(http: Posting) -> None:

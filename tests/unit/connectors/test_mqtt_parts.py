@@ -40,14 +40,30 @@ def test_an_inbox_is_full_by_number_or_by_size() -> None:
     assert [*full, inbox.full] == [False, False, True, False, True]
 
 
-def test_a_lost_connections_messages_are_dropped_but_not_qos_0() -> None:
+def test_a_lost_connections_messages_are_held_but_not_qos_0() -> None:
     inbox = Inbox(10, most_bytes=3)
     inbox.put(message(1))
     inbox.put(message(2, qos=0))
+    inbox.put(message(3))
+    inbox.hold()
+    assert len(inbox) == 3
+    assert not inbox.full, "the broker's answer decides about the held ones, and has to be read"
+    assert [each.mid for each in inbox.take(9, 100)] == [2]
+    assert inbox.forget_held() == 2
+    assert len(inbox) == 0
+    assert inbox.release_held() == 0
+
+
+def test_held_messages_come_first_when_nobody_sends_them_again() -> None:
+    inbox = Inbox(10, most_bytes=3)
+    for number in (1, 2):
+        inbox.put(message(number))
+    inbox.hold()
     inbox.put(message(3, connection=2))
-    assert inbox.forget(1) == 1
+    assert inbox.release_held() == 2
+    assert inbox.full
+    assert [each.mid for each in inbox.take(9, 100)] == [1, 2, 3]
     assert not inbox.full
-    assert [each.mid for each in inbox.take(9, 100)] == [2, 3]
 
 
 def test_whoever_waits_is_woken() -> None:
@@ -148,11 +164,27 @@ def test_a_broker_of_its_own_does_not_get_the_others_password() -> None:
 
 
 @pytest.mark.parametrize(
+    "settings",
+    [
+        MqttSettings(url="mqtt://127.0.0.1", username="u", password=Secret("x")),
+        MqttSettings(url="mqtt://localhost", username="u", password=Secret("x")),
+        MqttSettings(url="mqtt://b", username="u", password=Secret("x"), insecure=True),
+        MqttSettings(url="mqtt://b", username="u"),
+    ],
+    ids=["loopback", "localhost", "insecure", "no password"],
+)
+def test_a_password_without_tls_where_nobody_listens(settings: MqttSettings) -> None:
+    assert found(rr.mqtt("a"), settings).username == "u"
+
+
+@pytest.mark.parametrize(
     ("declared", "settings", "says"),
     [
         (rr.mqtt("a"), MqttSettings(), "mqtt.url is not set"),
         (rr.mqtt("a"), MqttSettings(url="mqtt://b", password=Secret("x")), "no username"),
         (rr.mqtt("a"), MqttSettings(url="mqtt://b", ssl_certificate_file="c.pem"), "mqtts://"),
+        (rr.mqtt("a"), MqttSettings(url="mqtt://b", username="u", password=Secret("x")), "to b without TLS"),
+        (rr.mqtt("a", url="mqtt://10.0.0.7", username="u", password="env:HERS"), SETTINGS, "to 10.0.0.7 without TLS"),
     ],
 )
 def test_what_does_not_go_together(declared: Any, settings: MqttSettings, says: str) -> None:

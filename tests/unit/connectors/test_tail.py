@@ -3,14 +3,18 @@
 import os
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import riverrun as rr
-from riverrun.connectors.files.tail import TailReader
+from riverrun.config import KafkaSettings
+from riverrun.connectors.contract import Around
+from riverrun.connectors.files.tail import REST_SECONDS, TailReader, TailSource
 from riverrun.errors import PositionUnknownError
+from riverrun.kafka.connection import Connection
 
 
 class Follower:
@@ -253,3 +257,148 @@ def test_no_line_is_missing_and_none_twice_whatever_happens_in_which_order(log: 
     follower.read()
     assert [int(each.split()[0]) for each in follower.lines[1:]] == list(range(written))
     assert follower.notices == []
+
+
+def many(folder: Path) -> TailSource:
+    nowhere = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    return TailSource(rr.tail("app-*.log", settle_seconds=0), Around(rr.App("a"), nowhere, folder, folder))
+
+
+def read_to_end(source: TailSource, part: str, position: Any) -> tuple[list[str], Any, bool]:
+    """Lines, position, and whether the reader ended."""
+    reader, lines, quiet = source.open(part, position), [], 0
+    while quiet < 3:
+        reader._look_at = 0.0  # type: ignore[attr-defined]
+        if (items := reader.read()) is None:
+            quiet += 1
+            continue
+        lines += [each.value["line"] for each in items.items]
+        position = items.position
+        if items.last:
+            reader.close()
+            return lines, position, True
+    reader.close()
+    return lines, position, False
+
+
+def test_of_many_files_those_that_are_left_alone_are_closed_until_they_change(tmp_path: Path) -> None:
+    names = [f"app-2026-11-{day:02}.log" for day in range(1, 11)]
+    long_ago = time.time() - REST_SECONDS - 60
+    for number, name in enumerate(names):
+        write(tmp_path / name, f"{name} 1")
+        if number < 9:
+            os.utime(tmp_path / name, (long_ago + number, long_ago + number))
+    source = many(tmp_path)
+    assert source.parts()[0] == names[-1], "the one that is being written comes first"
+    positions: dict[str, Any] = {}
+    for name in names:
+        lines, positions[name], ended = read_to_end(source, name, None)
+        assert lines == [f"{name} 1"]
+        assert ended == (name != names[-1])
+    assert source.parts() == [names[-1]]
+    # Written to once more, it is named again, and goes on where it was.
+    write(tmp_path / names[3], "late")
+    assert set(source.parts()) == {names[-1], names[3]}
+    lines, _, ended = read_to_end(source, names[3], positions[names[3]])
+    assert (lines, ended) == (["late"], False)
+    (tmp_path / names[0]).unlink()
+    assert names[0] not in source.parts()
+
+
+def rested(folder: Path, text: str) -> tuple[TailSource, Path, Any]:
+    """One of many files, read and left alone; and where its reader ended."""
+    source, path = many(folder), folder / "app-1.log"
+    path.write_text(text)
+    long_ago = time.time() - REST_SECONDS - 60
+    os.utime(path, (long_ago, long_ago))
+    lines, position, ended = read_to_end(source, path.name, None)
+    assert (lines, ended) == (["a1"], True)
+    return source, path, position
+
+
+def test_a_file_that_rested_and_was_made_again_is_begun_at_its_beginning(tmp_path: Path) -> None:
+    source, path, position = rested(tmp_path, "a1\n")
+    other = tmp_path / "other"
+    write(other, "b1", "b2")
+    path.unlink()
+    assert source.parts() == []
+    other.rename(path)
+    assert source.parts() == [path.name]
+    lines, position, _ = read_to_end(source, path.name, position)
+    assert lines == ["b1", "b2"]
+    write(path, "b3")
+    assert read_to_end(source, path.name, position)[0] == ["b3"]
+
+
+def test_behind_a_file_that_rested_comes_what_was_changed_after_it(tmp_path: Path) -> None:
+    source, path, position = rested(tmp_path, "a1\n")
+    for name, text in ((f"{path.name}.3", "older\n"), (f"{path.name}.1", "b1\n"), ("new", "c1\n")):
+        (tmp_path / name).write_text(text)
+    os.utime(tmp_path / f"{path.name}.3", (1, 1))
+    (tmp_path / "new").replace(path)  # and the one that rested was compressed, say
+    assert read_to_end(source, path.name, position)[0] == ["b1", "c1"]
+
+
+def test_an_empty_file_behind_one_that_rested_does_not_begin_the_older_ones(tmp_path: Path) -> None:
+    source, path, position = rested(tmp_path, "a1\n")
+    older = tmp_path / f"{path.name}.3"
+    older.write_text("older\n")
+    os.utime(older, (1, 1))
+    (tmp_path / "new").touch()
+    (tmp_path / "new").replace(path)
+    lines, position, _ = read_to_end(source, path.name, position)
+    assert lines == []
+    write(path, "b1")
+    assert read_to_end(source, path.name, position)[0] == ["b1"]
+
+
+def test_a_file_that_rested_with_half_a_line_was_not_read_to_its_end(tmp_path: Path) -> None:
+    source, path, position = rested(tmp_path, "a1\nhalf")
+    path.unlink()
+    (tmp_path / "other").write_text("b1\n")
+    (tmp_path / "other").rename(path)
+    with pytest.raises(PositionUnknownError, match="may not have been read"):
+        source.open(path.name, position)
+
+
+def test_of_many_files_one_that_is_deleted_ends_with_its_last_line(tmp_path: Path) -> None:
+    source, path = many(tmp_path), tmp_path / "app-1.log"
+    path.write_text("a1\nwithout end")
+    reader = source.open(path.name, None)
+    lines: list[str] = []
+
+    def read() -> tuple[Any, bool]:
+        position, last = None, False
+        for _ in range(6):
+            reader._look_at = 0.0  # type: ignore[attr-defined]
+            if not last and (items := reader.read()) is not None:
+                lines.extend(each.value["line"] for each in items.items)
+                position, last = items.position, items.last
+        return position, last
+
+    assert (read()[1], lines) == (False, ["a1"])
+    path.unlink()
+    assert (read()[1], lines) == (False, ["a1"]), "its writer may still have it open"
+    later = time.time() + REST_SECONDS + 1
+    reader._clock = lambda: later  # type: ignore[attr-defined]
+    position, last = read()
+    assert (last, lines) == (True, ["a1", "without end"])
+    reader.close()
+    assert source.parts() == []
+    write(path, "b1")
+    assert source.parts() == [path.name]
+    assert read_to_end(source, path.name, position)[0] == ["b1"]
+
+
+def test_a_single_log_is_never_at_its_end(log: Path) -> None:
+    write(log, "a")
+    os.utime(log, (1, 1))
+    follower = Follower(log)
+    assert follower.read() == ["a"]
+    write(log, "b")
+    assert follower.read() == ["b"]
+    log.unlink()
+    follower.reader._clock = lambda: time.time() + 10 * REST_SECONDS
+    assert follower.read() == []
+    write(log, "c")
+    assert follower.read() == ["c"]

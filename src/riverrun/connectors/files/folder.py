@@ -1,8 +1,9 @@
 """A folder into which files are put: each is read once, row by row, and never again.
 
 Which files are done is kept as a mark each, in the same transaction as their last rows; inside a file the position is an
-offset (of Parquet, a row number). A file is known by its name and its content: one that is only touched is not read again,
-one that is replaced by another of the same name is. The mark of a file that is removed is forgotten.
+offset (of Parquet, a row number). A file is known by its name and its content, a hash of all its bytes: one that is only
+touched is not read again, one that is replaced or corrected is. The mark of a file that is missing is kept for
+`FORGET_DAYS`, because a folder that is not mounted looks like one from which everything was removed.
 """
 
 import contextlib
@@ -25,22 +26,32 @@ from riverrun.model.connector import Item, Items, Position, Reader, Source
 from riverrun.model.connectors.files import folder
 
 LIST_SECONDS = 1.0
-# Rows that one `read` gives, and the bytes at both ends of a file that tell it from others.
+# Rows that one `read` gives.
 BITE = 2000
 BITE_BYTES = 1 << 20
-ENDS = 64 << 10
+# How long the mark of a file that is not there any more is kept.
+FORGET_DAYS = 30
+# Marks that one `read` changes without rows.
+MOST_MARKS = 5000
 _ENDINGS = {"csv": "*.csv", "json": "*.json*", "parquet": "*.parquet", "text": "*.txt"}
 # What programs call a file that they are still writing.
 _UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
 
 
 class Done(msgspec.Struct, frozen=True):
-    """A file that was read: its size, last change and content."""
+    """A file that was read: its size, last change (mtime in nanoseconds), inode and content. `missing_since`, in seconds
+    since 1970, is 0 while the file is there."""
 
     size: int
     changed: int
     content: str
     rows: int = 0
+    inode: int = 0
+    missing_since: int = 0
+
+    def looks_like(self, now: os.stat_result) -> bool:
+        """Whether this is the file without looking into it."""
+        return (self.size, self.changed, self.inode) == (now.st_size, now.st_mtime_ns, now.st_ino)
 
 
 class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,6 +101,9 @@ class FolderReader(Reader):
         except msgspec.ValidationError as error:
             raise PositionUnknownError("This is no position in a folder", found=f"{position!r}: {error}") from error
         self._waiting: list[str] = []
+        # Marks that are not written yet; None forgets one.
+        self._changed: dict[str, Done | None] = {}
+        self._warned = False
         self._list_at = 0.0
         self._file: _File | None = None
         if at.name:
@@ -99,9 +113,9 @@ class FolderReader(Reader):
 
     def read(self) -> Items | None:
         if self._file is None:
-            forgotten = self._look()
-            if forgotten:
-                return Items((), msgspec.to_builtins(At()), marks=dict.fromkeys(forgotten))
+            self._look()
+            if self._changed:
+                return Items((), msgspec.to_builtins(At()), marks=self._changed_marks())
             if not self._begin_next():
                 return None
         file = self._file
@@ -132,41 +146,79 @@ class FolderReader(Reader):
             self._file.close()
             self._file = None
 
-    def _look(self) -> list[str]:
-        """See what there is to read now; the names of files that are gone."""
+    def _look(self) -> None:
+        """See what there is to read now, and what became of the files that were read."""
         now = time.monotonic()
-        if self._waiting or now < self._list_at:
-            return []
+        if self._waiting or self._changed or now < self._list_at:
+            return
         self._list_at = now + LIST_SECONDS
         if not self._path.is_dir():
             if self._path.exists():
                 raise ConnectorRefusedError(f"{self._path} is not a folder", file=str(self._path))
-            return []
-        pattern = self._declared.pattern or _ENDINGS[self._declared.format]
-        there: dict[str, os.stat_result] = {}
-        for path in self._path.glob(pattern):
+            return
+        files = self._files()
+        latest = self._clock() - self._declared.stable_seconds
+        fresh = [name for name, stat in files.items() if stat.st_mtime <= latest and not self._is_done(name, stat)]
+        self._waiting = sorted(fresh, key=lambda name: (files[name].st_mtime_ns, name), reverse=True)
+        self._note_missing(files)
+
+    def _files(self) -> dict[str, os.stat_result]:
+        """The files of the folder by name, but those that are hidden or being written."""
+        files: dict[str, os.stat_result] = {}
+        for path in self._path.glob(self._declared.pattern or _ENDINGS[self._declared.format]):
             if path.name.startswith(".") or path.name.endswith(_UNFINISHED):
                 continue
             with contextlib.suppress(OSError):
                 if path.is_file():
-                    there[path.relative_to(self._path).as_posix()] = path.stat()
-        latest = self._clock() - self._declared.stable_seconds
-        fresh = [name for name, each in there.items() if each.st_mtime <= latest and not self._is_done(name, each)]
-        self._waiting = sorted(fresh, key=lambda name: (there[name].st_mtime_ns, name), reverse=True)
-        forgotten = [name for name in self._done if name not in there]
-        for name in forgotten:
+                    files[path.relative_to(self._path).as_posix()] = path.stat()
+        return files
+
+    def _note_missing(self, files: Mapping[str, os.stat_result]) -> None:
+        """Note since when files are missing, and forget those that have been for long enough."""
+        now = int(self._clock())
+        for name, done in list(self._done.items()):
+            if name in files:
+                if done.missing_since:
+                    self._mark(name, msgspec.structs.replace(done, missing_since=0))
+            elif not done.missing_since:
+                self._mark(name, msgspec.structs.replace(done, missing_since=now))
+            elif now - done.missing_since > FORGET_DAYS * 86_400:
+                self._mark(name, None)
+        if self._done and not files:
+            if not self._warned:
+                self._notice(
+                    f"{self._path} has none of the {len(self._done)} files that were read from it. If it is not mounted, "
+                    f"nothing is lost: they are remembered for {FORGET_DAYS} days"
+                )
+            self._warned = True
+        else:
+            self._warned = False
+
+    def _mark(self, name: str, done: Done | None) -> None:
+        self._changed[name] = done
+        if done is None:
             del self._done[name]
-        return forgotten
+        else:
+            self._done[name] = done
+
+    def _changed_marks(self) -> dict[str, Any]:
+        """Some of the changed marks, as they are written."""
+        names = list(self._changed)[:MOST_MARKS]
+        return {name: msgspec.to_builtins(self._changed.pop(name)) for name in names}
 
     def _is_done(self, name: str, now: os.stat_result) -> bool:
         known = self._done.get(name)
         if known is None or known.size != now.st_size:
             return False
-        if known.changed == now.st_mtime_ns:
+        if known.looks_like(now):
             return True
-        same = content_of(self._path / name) == known.content
+        try:
+            same = content_of(self._path / name) == known.content
+        except FileNotFoundError:
+            return True  # it is gone again; the next look sees that
         if same:
-            self._done[name] = Done(known.size, now.st_mtime_ns, known.content, known.rows)
+            # Written down, so that the next start need not read it through again.
+            self._mark(name, Done(known.size, now.st_mtime_ns, known.content, known.rows, now.st_ino))
         return same
 
     def _begin_next(self) -> bool:
@@ -201,14 +253,9 @@ class FolderReader(Reader):
 
 
 def content_of(path: Path) -> str:
-    """What tells a file's content from another's: its size and both its ends."""
+    """What tells a file's content from another's: a hash of all of it."""
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        digest = hashlib.sha256(str(size).encode())
-        digest.update(file.read(ENDS))
-        file.seek(max(0, size - ENDS))
-        digest.update(file.read(ENDS))
-    return digest.hexdigest()[:32]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
 def _open(declared: folder, root: Path, name: str, at: At) -> "_File":
@@ -230,11 +277,12 @@ class _File:
         self.declared = declared
         self.name = name
         self.path = root / name
-        self.content = content_of(self.path)
+        # Before the content is looked at, so that a change meanwhile is noticed in the end.
+        self._stat = self.path.stat()
+        self.content = at.content or content_of(self.path)
         self.offset = at.offset
         self.rows = at.rows
         self.long = at.long
-        self._stat = self.path.stat()
 
     def read(self) -> tuple[list[Item], bool]:
         """Some rows, and whether they were the last."""
@@ -246,12 +294,12 @@ class _File:
     def same(self) -> bool:
         """Whether it is still the file that was begun."""
         try:
-            return content_of(self.path) == self.content
+            return self.done().looks_like(self.path.stat()) or content_of(self.path) == self.content
         except FileNotFoundError:
             return False
 
     def done(self) -> Done:
-        return Done(self._stat.st_size, self._stat.st_mtime_ns, self.content, self.rows)
+        return Done(self._stat.st_size, self._stat.st_mtime_ns, self.content, self.rows, self._stat.st_ino)
 
     def close(self) -> None:
         """Let go of it."""

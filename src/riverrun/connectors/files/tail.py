@@ -30,6 +30,11 @@ from riverrun.model.connectors.files import tail
 
 # How often the names are looked at: whether the file was rotated or replaced.
 LOOK_SECONDS = 0.25
+# Of several files, one that was read to its end and left alone for so long is closed until it changes.
+REST_SECONDS = 60.0
+
+# What tells that a file has changed: its inode, size and last change.
+State = tuple[int, int, int]
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -41,7 +46,8 @@ class Before(msgspec.Struct, frozen=True):
 
 class At(msgspec.Struct, frozen=True):
     """A position. `long`: inside a line that is too long. `name` is for people. `before` is for a file that was empty when
-    it was begun: nothing else would tell it from one that was filled, copied and truncated since."""
+    it was begun: nothing else would tell it from one that was filled, copied and truncated since. `rested`: its last change
+    (ns) where it was read to its very end and then left alone; 0 where more may have come."""
 
     inode: int
     offset: int
@@ -49,25 +55,47 @@ class At(msgspec.Struct, frozen=True):
     name: str = ""
     long: bool = False
     before: Before | None = None
+    rested: int = 0
 
 
 class TailSource(Source):
-    """`riverrun.tail`. A part is a path."""
+    """`riverrun.tail`. A part is a path.
+
+    Of many files, such as `app-*.log` with a date in each name, most are never written to again. Each open one costs a
+    thread and a producer, so those that rest are closed, and not named by `parts` until they change.
+    """
 
     lag_unit = "bytes"
+    begins_again = True
 
     def __init__(self, declared: tail, around: Around) -> None:
         self._declared = declared
         self._around = around
+        # Files that rest, as they were then.
+        self._resting: dict[str, State] = {}
 
     def parts(self) -> Sequence[str]:
         path = self._declared.path
         if not glob.has_magic(path):
             return (path,)
-        return sorted(glob.glob(path, root_dir=self._around.folder))  # noqa: PTH207  -- an absolute one works, too
+        found = {part: _state(self._around.folder / part) for part in glob.glob(path, root_dir=self._around.folder)}  # noqa: PTH207  -- an absolute one works, too
+        for part, state in list(self._resting.items()):
+            if found.get(part) != state:
+                self._resting.pop(part, None)
+        # Those that are being written first: they must not wait behind all the others.
+        awake = [part for part in found if part not in self._resting]
+        recently = time.time_ns() - REST_SECONDS * 1e9
+        return sorted(awake, key=lambda part: ((found[part] or (0, 0, 0))[2] < recently, part))
 
     def open(self, part: str, position: Position) -> Reader:
-        return TailReader(self._declared, self._around.folder / part, position, notice=self._around.notice)
+        rests = glob.has_magic(self._declared.path)
+        return TailReader(
+            self._declared,
+            self._around.folder / part,
+            position,
+            notice=self._around.notice,
+            on_rest=(lambda state: self._resting.update({part: state})) if rests else None,
+        )
 
 
 class TailReader(Reader):
@@ -81,9 +109,12 @@ class TailReader(Reader):
         *,
         notice: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        on_rest: Callable[[State], None] | None = None,
     ) -> None:
+        """`on_rest` is told the file's state when it was read and is left alone: then the reader is at its end."""
         self._declared = declared
         self._path = path
+        self._on_rest = on_rest
         self._notice = notice
         self._clock = clock
         self._parsing = parser_of(declared.format, field=declared.field, key=declared.key, delimiter=declared.delimiter)
@@ -108,6 +139,8 @@ class TailReader(Reader):
             # Kept before the first line is: else a rotation before the first commit would leave this file behind.
             self._begun = True
             return Items((), self._position())
+        # Before it is read: what is written from now on makes it another.
+        state = _state(self._path) if self._on_rest is not None else None
         chunk = self._chunk(at_end=False)
         if chunk is not None and chunk.next > self._offset:
             # After it was read: if it is still the file that it was, then so it was before.
@@ -126,7 +159,29 @@ class TailReader(Reader):
             return None
         if self._is_blank and self._skipped_one():
             return None
-        return self._next_file() if self._is_over() else None
+        if self._is_over():
+            return self._next_file()
+        return self._rest(state)
+
+    def _rest(self, state: State | None) -> Items | None:
+        """End, where this is the file that has the name, or none has, and nobody has written to it for a while."""
+        if self._on_rest is None:
+            return None
+        here = os.fstat(self._fd)
+        if state is None:
+            if self._path.exists():
+                return None
+            state = here.st_ino, here.st_size, here.st_mtime_ns
+        if state[0] != here.st_ino:
+            return None
+        if self._clock() - state[2] / 1e9 < max(REST_SECONDS, self._declared.settle_seconds):
+            return None
+        if self._path.exists():
+            self._on_rest(state)
+        elif (chunk := self._chunk(at_end=True)) is not None and chunk.next > self._offset:
+            # It was removed: its last line gets no newline any more.
+            return self._given(chunk)
+        return Items((), self._position(rested=state[2] if self._offset == state[1] else 0), last=True)
 
     def lag(self) -> int | None:
         return max(0, os.fstat(self._fd).st_size - self._offset) if self._fd >= 0 else 0
@@ -173,9 +228,9 @@ class TailReader(Reader):
         limit = self._declared.most_line_bytes
         return unreadable(text, f"{self._name}@{begin}", f"A line is longer than {limit} bytes; this is a piece of it")
 
-    def _position(self) -> Position:
+    def _position(self, *, rested: int = 0) -> Position:
         self._print = print_of(self._fd, self._offset)
-        at = At(os.fstat(self._fd).st_ino, self._offset, self._print, self._name, self._long, self._before)
+        at = At(os.fstat(self._fd).st_ino, self._offset, self._print, self._name, self._long, self._before, rested)
         return msgspec.to_builtins(at)
 
     # --- files --------------------------------------------------------------------------------------------------------
@@ -219,6 +274,9 @@ class TailReader(Reader):
             fd, path, before = after
             self._take(fd, path, 0, before=before)
             return
+        if at.rested:
+            self._begin_after(at)
+            return
         if self._declared.lost == "stop":
             raise PositionUnknownError(
                 f"{at.name} is not there any more, and its lines from offset {at.offset} on may not have been read",
@@ -233,6 +291,20 @@ class TailReader(Reader):
         )
         if oldest is not None and (fd := _open(oldest)) is not None:
             self._take(fd, oldest, 0)
+
+    def _begin_after(self, at: At) -> None:
+        """The file was read to its end, and is gone: what was changed after it comes after it, and what has its name now."""
+        before: Before | None = None
+        for path in chain_of(self._path):
+            fd = _open(path)
+            if fd is None:
+                continue
+            if path == self._path or os.fstat(fd).st_mtime_ns > at.rested:
+                self._take(fd, path, 0, before=before)
+                return
+            size = os.fstat(fd).st_size
+            before = Before(size, print_of(fd, size))
+            os.close(fd)
 
     def _behind_copy(self, offset: int, known: Print) -> tuple[int, Path, Before] | None:
         """The file after a copy of which everything was read before it was made."""
@@ -341,6 +413,14 @@ def _at(position: Position) -> At:
         return msgspec.convert(position, At)
     except msgspec.ValidationError as error:
         raise PositionUnknownError("This is no position in a file", found=f"{position!r}: {error}") from error
+
+
+def _state(path: Path) -> State | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _open(path: Path) -> int | None:

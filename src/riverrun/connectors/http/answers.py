@@ -19,7 +19,7 @@ JSON = "application/json"
 # When to come back: soon where we are busy, later where Kafka does not answer.
 BUSY_SECONDS = 1
 AWAY_SECONDS = 5
-_encode = msgspec.json.Encoder().encode
+encoded = msgspec.json.Encoder().encode
 
 
 class Refused(Exception):  # noqa: N818  -- an answer on its way out, not a failure
@@ -65,7 +65,7 @@ def problem(code: str, message: str, *, retryable: bool = False, **fields: Any) 
 
 
 def answer(status: int, content: Any, *, retry_after: int = 0, headers: Mapping[str, str] | None = None) -> Response:
-    return answered(status, _encode(content), retry_after=retry_after, headers=headers)
+    return answered(status, encoded(content), retry_after=retry_after, headers=headers)
 
 
 def answered(status: int, body: bytes, *, retry_after: int = 0, headers: Mapping[str, str] | None = None) -> Response:

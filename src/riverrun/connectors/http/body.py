@@ -5,6 +5,7 @@ held, and given back with the answer. So a slow Kafka, or many senders, are answ
 """
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Self
@@ -23,11 +24,12 @@ Kind = Literal["json", "lines"]
 _LINES = frozenset({"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"})
 _CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
 _GZIP = frozenset({"gzip", "x-gzip"})
-_STEP = 1024 * 1024
+# What is unpacked at a time before others have their turn.
+_STEP = 256 * 1024
 # gzip may be several files in a row. Each costs a copy of what follows it.
 _MEMBERS = 100
-# More than this is unpacked in a thread: the loop has others to serve.
-_LARGE = 64 * 1024
+# How long a body that is not taken is read on, so that its sender hears why.
+_DISCARD_SECONDS = 10.0
 
 
 class Budget:
@@ -156,17 +158,29 @@ async def read(receive: Receive, said: Wanted, share: Share, most: int) -> bytes
 
 
 async def _unpacked(body: bytes, share: Share, most: int) -> bytes:
-    steps = gunzip(body, most)
-    if len(body) <= _LARGE:
-        found, size = [], len(body)
-        for step in steps:
-            size += len(step)
-            share.grow_to(size)
-            found.append(step)
-        return b"".join(found)
-    # In a thread there is no asking for room step by step: what it may come to at most is asked for before.
-    share.grow_to(len(body) + most)
-    return await asyncio.to_thread(lambda: b"".join(steps))
+    found, size = [], len(body)
+    for step in gunzip(body, most):
+        # Room for what is there and not for what may come: every gzip body used to reserve the largest there may be.
+        size += len(step)
+        share.grow_to(size)
+        found.append(step)
+        if len(found) > 1:
+            await asyncio.sleep(0)
+    return b"".join(found)
+
+
+async def discard(receive: Receive, headers: Headers, most: int) -> None:
+    """Read a body that is not taken, and forget it: a sender that is still sending would not hear the answer."""
+    if "100-continue" in headers.get("expect", "").lower():
+        return  # it waits before it sends
+    left = most
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
 
 
 def gunzip(body: bytes, most: int) -> Iterable[bytes]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,19 +19,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from riverrun.cluster.loopback import is_for_us
-from riverrun.connectors.http.answers import AWAY_SECONDS, Refused, answer, answered, busy, problem, refused_by
-from riverrun.connectors.http.body import Budget, Share, read, wanted
+from riverrun.connectors.http.answers import AWAY_SECONDS, Refused, answer, answered, busy, encoded, problem
+from riverrun.connectors.http.body import Budget, Kind, Share, discard, read, wanted
 from riverrun.connectors.http.counts import Counts, exposition
 from riverrun.connectors.http.keys import Keys
 from riverrun.connectors.http.once import Job, Scribe, content_of, job_key
 from riverrun.connectors.http.records import MOST_KEY_BYTES, Bad, Record, Taker
-from riverrun.errors import QueueFullError, RecordTooLargeError, RiverrunError
+from riverrun.connectors.http.turns import Pace, Questions, Reservation, Room, Turns, guessed
+from riverrun.errors import DeliveryError, QueueFullError, RecordTooLargeError, RiverrunError
 from riverrun.kafka.producer.posting import Posted, Poster
 from riverrun.model.near import nearest
 from riverrun.store.manners import HEADERS, NO_PAGE, is_of_another_page
 
-# Behind the producer's own deadline, which answers for every record.
-SPARE_SECONDS = 5.0
+# Behind the deadline of a request: the client needs a moment to say of each record what became of it.
+SPARE_SECONDS = 2.0
+# Records that are checked or sent before the clock is looked at.
+SLICE = 200
 MOST_IDEMPOTENCY_KEY = 255
 # How long Kafka may take to say that it is there.
 HEALTH_SECONDS = 2.0
@@ -39,6 +42,14 @@ _LOG = logging.getLogger("riverrun.connectors.http")
 _YES = frozenset({"1", "true", "yes"})
 _NO = frozenset({"", "0", "false", "no"})
 _CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+
+
+class _Sending(NamedTuple):
+    """Records that were handed to the producer. `waiting` ends when each has its answer."""
+
+    posted: Posted
+    waiting: asyncio.Future[None]
+    records: int
 
 
 class Ingest:
@@ -66,6 +77,9 @@ class Ingest:
         self._max_records = max_records
         self._timeout = timeout_seconds
         self._local = local
+        self._room = Room(poster)
+        self._turns = Turns()
+        self._questions = Questions()
         self._looked_up: set[str] = set()
         self._away = False
         self.counts = {name: Counts() for name in takers}
@@ -92,23 +106,52 @@ class Ingest:
         counts.requests += 1
         said = wanted(request.headers, self._max_body)
         key, atomic, repeat = _key(request), _flag(request, "atomic"), _idempotency_key(request.headers)
-        with Share(self._budget) as share:
+        with Reservation(self._room) as reservation, Share(self._budget) as share:
+            try:
+                # Before the body is read: what has no room is not worth reading. Only asked, not reserved: it may come
+                # slowly, and have few records for its length.
+                self._room.check(guessed(said, self._max_records))
+                share.grow_to(said.length or 0)
+            except Refused:
+                await discard(request.receive, request.headers, self._max_body)
+                raise
             body = await read(request.receive, said, share, self._max_body)
+            # From here on the time is ours: all that follows, waiting included, ends by then.
+            deadline = asyncio.get_running_loop().time() + self._timeout
             counts.bytes += len(body)
-            alone, found = taker.records(body, said.kind, key, self._max_records)
+            async with self._turns.turn(len(body), deadline):
+                alone, found = await self._checked(taker, body, said.kind, key)
             good: list[Record] = [each for each in found if not isinstance(each, Bad)]
             counts.refused += len(found) - len(good)
             if not good or (atomic and len(good) < len(found)):
                 return _none_taken(name, found, alone=alone)
-            await self._look_up(name)
+            reservation.become(len(good))
+            await self._look_up(name, deadline)
             if atomic or repeat:
                 content = content_of(name.encode(), key or b"", said.kind.encode(), str(atomic).encode(), body)
                 job = Job(
                     name, good, taker.headers, lambda places: _taken(name, found, places, alone=alone),
                     job_key(who, name, repeat) if repeat else b"", content if repeat else "",
                 )  # fmt: skip
-                return await self._once(job, counts)
-            return await self._now(taker, found, good, alone=alone)
+                return await self._once(job, counts, deadline)
+            async with self._turns.turn(len(body), deadline):
+                sending = await self._send(taker, good)
+            reservation.become(0)
+            return await self._answer(taker, found, sending, deadline, alone=alone)
+
+    async def _checked(
+        self, taker: Taker, body: bytes, kind: Kind, key: bytes | None
+    ) -> tuple[bool, list[Record | Bad]]:
+        """Whether it is one record by itself, and the records, each checked."""
+        alone, values = taker.split(body, kind, key, self._max_records)
+        if len(values) <= SLICE:
+            return alone, taker.records(values, key)
+        pace = Pace()
+        found: list[Record | Bad] = []
+        for first in range(0, len(values), SLICE):
+            found += taker.records(values[first : first + SLICE], key)
+            await pace.rest()
+        return alone, found
 
     def _taker(self, name: str) -> Taker:
         taker = self._takers.get(name)
@@ -118,34 +161,19 @@ class Ingest:
             raise Refused(404, "TOPIC_NOT_FOUND", f"There is no topic {name[:249]} that takes records by HTTP. {hint}")
         return taker
 
-    async def _look_up(self, name: str) -> None:
+    async def _look_up(self, name: str, deadline: float) -> None:
         """Before the first record: a topic that is not there would only be known when its records time out."""
         if name in self._looked_up:
             return
         try:
-            await asyncio.to_thread(self._poster.look_up, name)
-        except RiverrunError as error:
+            await self._questions.ask(f"topic-{name}", lambda: self._poster.look_up(name, self._timeout), deadline)
+        except Refused:
             self._away = True
-            raise refused_by(error) from error
+            raise
         self._looked_up.add(name)
 
-    async def _now(
-        self, taker: Taker, found: Sequence[Record | Bad], good: Sequence[Record], *, alone: bool
-    ) -> Response:
-        if not self._poster.has_room(len(good)):
-            raise busy("Kafka is slower than the records come; nothing of this request was taken")
-        posted = await self._sent(taker, good)
-        counts = self.counts[taker.topic]
-        failed = [each for each in posted.places if each is None]
-        counts.failed += len(failed)
-        counts.records += len(good) - len(failed)
-        if not failed:
-            self._away = False
-            status, body = _taken(taker.topic, found, [each for each in posted.places if each], alone=alone)
-            return answered(status, body)
-        return self._partly(taker.topic, found, posted, alone=alone)
-
-    async def _sent(self, taker: Taker, good: Sequence[Record]) -> Posted:
+    async def _send(self, taker: Taker, good: Sequence[Record]) -> "_Sending":
+        """Hand the records to the producer, in slices."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[None] = loop.create_future()
 
@@ -157,50 +185,80 @@ class Ingest:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(tell)
 
-        posted = self._poster.post(taker.topic, good, taker.headers, done)
-        # The client reports every record by its own deadline; ours is for a client that does not.
+        posted = self._poster.begin(len(good), done)
+        try:
+            pace = Pace()
+            for first in range(0, len(good), SLICE):
+                if not self._poster.add(posted, taker.topic, good[first : first + SLICE], taker.headers):
+                    break
+                await pace.rest()
+        finally:
+            self._poster.end(posted)
+        return _Sending(posted, waiting, len(good))
+
+    async def _answer(
+        self, taker: Taker, found: Sequence[Record | Bad], sending: "_Sending", deadline: float, *, alone: bool
+    ) -> Response:
+        # The client says of every record that it timed out, a moment after its deadline. That is worth waiting for.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timeout + SPARE_SECONDS):
-                await waiting
-        return posted
+            async with asyncio.timeout_at(deadline + SPARE_SECONDS):
+                await sending.waiting
+        posted = sending.posted
+        counts = self.counts[taker.topic]
+        acknowledged = [each for each in posted.places if each is not None]
+        counts.failed += sending.records - len(acknowledged)
+        counts.records += len(acknowledged)
+        if len(acknowledged) == sending.records:
+            self._away = False
+            status, body = _taken(taker.topic, found, acknowledged, alone=alone)
+            return answered(status, body)
+        return self._partly(taker.topic, found, posted, alone=alone)
 
     def _partly(self, topic: str, found: Sequence[Record | Bad], posted: Posted, *, alone: bool) -> Response:
         """Some are not acknowledged. Each is told what became of it; one that may have been written says so."""
-        results, number, codes = [], 0, set()
+        # Once: the client may report more while this looks.
+        places, errors = list(posted.places), dict(posted.errors)
+        kinds = {type(errors.get(number)) for number, place in enumerate(places) if place is None}
+        if kinds == {QueueFullError} and not any(places):
+            raise busy("Kafka is slower than the records come; nothing of this request was taken")
+        status, later = (207, 0) if kinds == {RecordTooLargeError} else (503, AWAY_SECONDS)
+        self._away = self._away or status == 503
+        results, accepted = [], 0
+        # Thousands fail alike: what they are told is written once.
+        told: dict[int, bytes] = {}
+        numbers = iter(range(len(places)))
         for each in found:
             if isinstance(each, Bad):
                 results.append(_bad(each))
                 continue
-            place, error = posted.places[number], posted.errors.get(number)
-            number += 1
+            number = next(numbers)
+            place = places[number]
             if place is not None:
-                results.append({"partition": place[0], "offset": place[1]})
+                accepted += 1
+                results.append(_PLACE % place)
                 continue
-            code = error.code if error is not None else "DELIVERY_FAILED"
-            codes.add(type(error))
-            text = error.what if error is not None else "Kafka has not answered; it may or may not have been written"
-            results.append({"error": problem(code, text, retryable=code != RecordTooLargeError.code)})
-        if codes == {QueueFullError} and all(place is None for place in posted.places):
-            raise busy("Kafka is slower than the records come; nothing of this request was taken")
-        status, later = (207, 0) if codes == {RecordTooLargeError} else (503, AWAY_SECONDS)
-        self._away = self._away or status == 503
+            error = errors.get(number)
+            if id(error) not in told:
+                told[id(error)] = _undelivered(error)
+            results.append(told[id(error)])
         if alone:
-            return answer(413 if status == 207 else 503, results[0], retry_after=later)
-        return answer(status, _batch(topic, results), retry_after=later)
+            return answered(413 if status == 207 else 503, results[0], retry_after=later)
+        return answered(status, _batch(topic, accepted, results), retry_after=later)
 
-    async def _once(self, job: Job, counts: Counts) -> Response:
+    async def _once(self, job: Job, counts: Counts, deadline: float) -> Response:
+        count = len(job.records)  # a job that is given up lets them go
         try:
-            status, body, again = await self._scribe.write(job)
+            status, body, again = await self._scribe.write(job, deadline)
         except Refused as refused:
             if refused.status == 503:
-                counts.failed += len(job.records)
+                counts.failed += count
                 self._away = True
             raise
         self._away = False
         if again:
             counts.repeated += 1
         else:
-            counts.records += len(job.records)
+            counts.records += count
         return answered(status, body, headers={"Idempotency-Replayed": "true"} if again else None)
 
     # --- looking ---
@@ -211,11 +269,14 @@ class Ingest:
 
     async def _health(self, request: Request) -> Response:  # noqa: ARG002
         """Without a key: for load balancers. After a failure Kafka is asked, since nobody may post to find out."""
+        if self._scribe.problem:
+            return answer(503, {"healthy": False, "problem": self._scribe.problem}, retry_after=AWAY_SECONDS)
         if self._away:
+            topic, deadline = next(iter(self._takers)), asyncio.get_running_loop().time() + HEALTH_SECONDS
             try:
-                await asyncio.to_thread(self._poster.reach, next(iter(self._takers)), HEALTH_SECONDS)
+                await self._questions.ask("health", lambda: self._poster.reach(topic, HEALTH_SECONDS), deadline)
                 self._away = False
-            except RiverrunError:
+            except Refused:
                 return answer(503, {"healthy": False}, retry_after=AWAY_SECONDS)
         return answer(200, {"healthy": True})
 
@@ -225,6 +286,10 @@ class Ingest:
         gauges = {
             "held_bytes": ("Bytes of requests that are read or wait for Kafka.", float(self._budget.held)),
             "queued_records": ("Records that wait for Kafka.", float(metrics.queued)),
+            "foreign_keys": (
+                "Records among the Idempotency-Keys that cannot be read, passed over.",
+                float(self._scribe.foreign),
+            ),
         }
         return PlainTextResponse(exposition(self.counts, gauges), media_type="text/plain; version=0.0.4")
 
@@ -265,22 +330,20 @@ def _idempotency_key(headers: Headers) -> str:
 # --- what it is told ---
 
 
+_PLACE = b'{"partition":%d,"offset":%d}'
+
+
 def _taken(
     topic: str, found: Sequence[Record | Bad], places: Sequence[tuple[int, int]], *, alone: bool
 ) -> tuple[int, bytes]:
     """All good ones are in Kafka, in their order."""
     if alone:
-        return 200, bytes(answer(200, {"topic": topic, "partition": places[0][0], "offset": places[0][1]}).body)
+        return 200, encoded({"topic": topic, "partition": places[0][0], "offset": places[0][1]})
+    if len(places) == len(found):
+        return 200, _batch(topic, len(places), [_PLACE % each for each in places])
     left = iter(places)
-    results = []
-    for each in found:
-        if isinstance(each, Bad):
-            results.append(_bad(each))
-        else:
-            partition, offset = next(left)
-            results.append({"partition": partition, "offset": offset})
-    status = 200 if len(places) == len(found) else 207
-    return status, bytes(answer(status, _batch(topic, results)).body)
+    results = [_bad(each) if isinstance(each, Bad) else _PLACE % next(left) for each in found]
+    return 207, _batch(topic, len(places), results)
 
 
 def _none_taken(topic: str, found: Sequence[Record | Bad], *, alone: bool) -> Response:
@@ -288,23 +351,25 @@ def _none_taken(topic: str, found: Sequence[Record | Bad], *, alone: bool) -> Re
     too_large = all(each.code == RecordTooLargeError.code for each in bad)
     status = 413 if too_large else 422
     if alone:
-        return answer(status, _bad(bad[0]))
-    results = [
-        _bad(each)
-        if isinstance(each, Bad)
-        else {"error": problem("NOT_TAKEN", "others of the request are bad, and it is atomic")}
-        for each in found
-    ]
-    return answer(status, _batch(topic, results))
+        return answered(status, _bad(bad[0]))
+    left = encoded({"error": problem("NOT_TAKEN", "others of the request are bad, and it is atomic")})
+    return answered(status, _batch(topic, 0, [_bad(each) if isinstance(each, Bad) else left for each in found]))
 
 
-def _bad(each: Bad) -> dict[str, Any]:
-    return {"error": problem(each.code, each.reason)}
+def _bad(each: Bad) -> bytes:
+    return encoded({"error": problem(each.code, each.reason)})
 
 
-def _batch(topic: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    refused = sum("error" in each for each in results)
-    return {"topic": topic, "accepted": len(results) - refused, "refused": refused, "records": results}
+def _undelivered(error: RiverrunError | None) -> bytes:
+    code = error.code if error is not None else DeliveryError.code
+    text = error.what if error is not None else "Kafka has not answered; it may or may not have been written"
+    return encoded({"error": problem(code, text, retryable=code != RecordTooLargeError.code)})
+
+
+def _batch(topic: str, accepted: int, results: Sequence[bytes]) -> bytes:
+    """The answer for several records, of what each is told."""
+    head = encoded({"topic": topic, "accepted": accepted, "refused": len(results) - accepted})
+    return b'%b,"records":[%b]}' % (head[:-1], b",".join(results))
 
 
 async def _refused(request: Request, error: Exception) -> Response:  # noqa: ARG001

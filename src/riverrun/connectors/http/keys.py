@@ -12,7 +12,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 
-from riverrun.config.held import write_mine
+from riverrun.config.private import write_private
 from riverrun.config.secret import Secret, secret_of
 from riverrun.config.spec import IngestSettings, listed
 from riverrun.connectors.http.answers import Refused
@@ -124,5 +124,5 @@ def own_key(home: Path) -> tuple[Secret, Path | None]:
             return Secret(found), None
     home.mkdir(parents=True, exist_ok=True)
     made = secrets.token_hex(20)
-    write_mine(path, made + "\n")
+    write_private(path, made + "\n")
     return Secret(made), path

@@ -40,6 +40,8 @@ MOST_RECORDS = 20_000
 # Answers at hand, for those who ask again soon.
 RECENT_BYTES = 4 * 2**20
 FULL_SECONDS = 60
+# How long /health tells of a failure. A balancer that hears of it sends nothing that would show that it is over.
+TOLD_SECONDS = 30.0
 _LEAST_SEGMENT_MS = 60_000
 _LOG = logging.getLogger("riverrun.connectors.http")
 
@@ -73,6 +75,7 @@ class Job:
     content: str = ""
     # The sender waits no longer. What is not begun then is not written.
     given_up: bool = False
+    begun: bool = False
     told: Callable[[tuple[int, bytes, bool] | Refused], None] = field(default=lambda _: None)
 
 
@@ -153,11 +156,26 @@ class Scribe:
         self._producer: Producer | None = None
         self._jobs: queue.Queue[Job | None] = queue.Queue(MOST_WAITING)
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        # By the monotonic clock, the last failure that nothing was written after.
+        self._failed_at: float | None = None
+        # Records in the topic that are none of ours. Somebody wrote there by mistake.
+        self.foreign = 0
+
+    @property
+    def problem(self) -> str:
+        """Why such requests are not written at the moment, where that is our own fault; else empty. For anybody to see:
+        what exactly went wrong is in the log."""
+        failed_at = self._failed_at
+        if failed_at is None or time.monotonic() - failed_at >= TOLD_SECONDS:
+            return ""
+        return "Requests with an Idempotency-Key are not written at the moment"
 
     # --- for the event loop ---
 
-    async def write(self, job: Job) -> tuple[int, bytes, bool]:
-        """Status, body, and whether it was written before. Refused when it was not written, or when that is not known."""
+    async def write(self, job: Job, deadline: float) -> tuple[int, bytes, bool]:
+        """Status, body, and whether it was written before. Refused when it was not written, or when that is not known by
+        the deadline (of the loop's clock)."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[tuple[int, bytes, bool] | Refused] = loop.create_future()
 
@@ -170,7 +188,7 @@ class Scribe:
                 loop.call_soon_threadsafe(tell, found)
 
         job.told = told
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._work, name="riverrun-ingest-once", daemon=True)
             self._thread.start()
         try:
@@ -178,10 +196,10 @@ class Scribe:
         except queue.Full:
             raise busy("Too many requests wait for their turn; nothing of this one was taken") from None
         try:
-            async with asyncio.timeout(self._timeout + 2):
+            async with asyncio.timeout_at(deadline):
                 found = await waiting
         except TimeoutError:
-            job.given_up = True
+            self._give_up(job)
             raise Refused(
                 503,
                 BrokerUnreachableError.code,
@@ -190,11 +208,19 @@ class Scribe:
                 retry_after=5,
             ) from None
         except asyncio.CancelledError:
-            job.given_up = True
+            self._give_up(job)
             raise
         if isinstance(found, Refused):
             raise found
         return found
+
+    def _give_up(self, job: Job) -> None:
+        """Nobody waits for it any more. If it was not begun it is not written, and what it holds is let go: its request has
+        given its share of the memory back."""
+        with self._lock:
+            job.given_up = True
+            if not job.begun:
+                job.records, job.answer = (), _no_answer
 
     def close(self) -> None:
         if self._thread is not None:
@@ -205,13 +231,31 @@ class Scribe:
     # --- the thread ---
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException:
+            # The next request starts another thread.
+            self._failed_at = time.monotonic()
+            raise
+        finally:
+            self._drop()
+
+    def _serve(self) -> None:
         while (first := self._jobs.get()) is not None:
             jobs = [first]
             ended = self._gather(jobs)
-            self._take(jobs)
+            try:
+                self._take(jobs)
+                self._failed_at = None
+            except Exception:  # noqa: BLE001
+                # Whatever it is, those who wait are told, and the next are tried: a thread that ended would fail them all.
+                _LOG.exception("Requests with Idempotency-Key or ?atomic=true were not written")
+                self._failed_at = time.monotonic()
+                self._drop()
+                for job in jobs:
+                    job.told(Refused(503, "UNAVAILABLE", "Something went wrong on our side", retry_after=5))
             if ended:
                 break
-        self._drop()
 
     def _gather(self, jobs: list[Job]) -> bool:
         """What waits besides; whether it is the end."""
@@ -240,8 +284,10 @@ class Scribe:
         again: list[Job] = []
         taken: set[bytes] = set()
         for job in jobs:
-            if job.given_up:
-                continue
+            with self._lock:
+                if job.given_up and not job.begun:
+                    continue
+                job.begun = True
             if job.key and job.key in taken:
                 again.append(job)
             elif job.key and (offset := self._known.find(job.key)) is not None:
@@ -351,24 +397,36 @@ class Scribe:
         with Reader(self._connection, {place: Span(max(self._next, first), end)}) as reader:
             for batch in reader:
                 for each in batch:
-                    if each.value() is not None:
-                        found = msgspec.json.decode(each.value() or b"", type=Answered)
-                        self._known.add(
-                            bytes.fromhex((each.key() or b"").decode()), each.offset() or 0, found, recent=False
-                        )
+                    if each.value() is None:
+                        continue
+                    try:
+                        key, found = bytes.fromhex((each.key() or b"").decode()), _answered(each.value())
+                    except (ValueError, msgspec.MsgspecError) as error:
+                        self.foreign += 1
+                        _LOG.warning("%s@%s is no Idempotency-Key and is passed over: %s", place, each.offset(), error)
+                        continue
+                    self._known.add(key, each.offset() or 0, found, recent=False)
         self._next = max(self._next, end)
 
     def _read_one(self, offset: int) -> Answered:
         with Reader(self._connection, {Place(self._topic, 0): Span(offset, offset + 1)}) as reader:
             for batch in reader:
                 for each in batch:
-                    return msgspec.json.decode(each.value() or b"", type=Answered)
+                    return _answered(each.value())
         raise BrokerUnreachableError(f"The answer at offset {offset} of {self._topic} cannot be read")
 
     def _drop(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
             _end(producer)
+
+
+def _answered(value: bytes | None) -> Answered:
+    return msgspec.json.decode(value or b"", type=Answered)
+
+
+def _no_answer(_: Places) -> tuple[int, bytes]:
+    raise AssertionError("a request that was given up is not answered")
 
 
 def _end(producer: Producer) -> None:

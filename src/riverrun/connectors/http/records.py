@@ -10,6 +10,7 @@ import msgspec
 from riverrun.config import RegistrySettings
 from riverrun.connectors.http.answers import Refused
 from riverrun.connectors.http.body import Kind
+from riverrun.connectors.shaping import byte_length
 from riverrun.errors import EventInvalidError
 from riverrun.kafka.registry.wire import Wire, wire_of
 from riverrun.model.connectors.http import http
@@ -53,14 +54,19 @@ class Taker:
         self.limit = limit - OVERHEAD_BYTES - sum(len(name) + len(value or b"") for name, value in self.headers)
         self._parse: Callable[[bytes], Record] = json_parser(schema, source.key)
 
-    def records(self, body: bytes, kind: Kind, key: bytes | None, most: int) -> tuple[bool, list[Record | Bad]]:
-        """Whether it is one record by itself, and the records, each checked. Refused: not JSON, nothing, too many."""
+    def split(
+        self, body: bytes, kind: Kind, key: bytes | None, most: int
+    ) -> tuple[bool, Sequence[bytes | msgspec.Raw]]:
+        """Whether it is one record by itself, and the values. Refused: not JSON, nothing, too many."""
         if key is not None and not self.free_key:
             raise Refused(
                 400, "KEY_DECLARED", f"The key of a record of {self.topic} is in the record: leave X-Key and ?key out"
             )
-        alone, values = _split(body, kind, most)
-        return alone, [self._record(each, key) for each in values]
+        return _split(body, kind, most)
+
+    def records(self, values: Sequence[bytes | msgspec.Raw], key: bytes | None) -> list[Record | Bad]:
+        """The records, each checked."""
+        return [self._record(bytes(each), key) for each in values]
 
     def _record(self, value: bytes, key: bytes | None) -> Record | Bad:
         try:
@@ -75,13 +81,13 @@ class Taker:
                 made = (made[0], self._wire.pack(value))
             except EventInvalidError as error:
                 return Bad("EVENT_INVALID", error.found)
-        size = len(made[1]) + len(made[0] or b"")
+        size = len(made[1]) + byte_length(made[0])
         if size > self.limit:
             return Bad("RECORD_TOO_LARGE", f"it has {size} bytes, and may have {self.limit}")
         return made
 
 
-def _split(body: bytes, kind: Kind, most: int) -> tuple[bool, Sequence[bytes]]:
+def _split(body: bytes, kind: Kind, most: int) -> tuple[bool, Sequence[bytes | msgspec.Raw]]:
     body = body.removeprefix(BOM).strip()
     if not body:
         raise Refused(400, "EMPTY", "The request has no records")
@@ -104,7 +110,7 @@ def _split(body: bytes, kind: Kind, most: int) -> tuple[bool, Sequence[bytes]]:
         raise Refused(400, "EMPTY", "The request has no records")
     if len(values) > most:
         raise _too_many(most)
-    return False, [bytes(each) for each in values]
+    return False, values
 
 
 _value = msgspec.json.Decoder(msgspec.Raw).decode

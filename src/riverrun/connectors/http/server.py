@@ -85,7 +85,8 @@ class IngestServer:
             settings.ssl_key_password,
         )
         takers = self._takers(sources)
-        largest = max(CLIENT_BYTES, *(each.topic_limit for each in takers.values()))
+        limits = [each.topic_limit for each in takers.values()]
+        largest = max(CLIENT_BYTES, *limits)
         with contextlib.ExitStack() as undo:
             poster = Poster(
                 self._connection,
@@ -95,7 +96,8 @@ class IngestServer:
                 queue_timeout_seconds=0,
                 delivery_timeout_seconds=settings.timeout_seconds,
                 linger_ms=LINGER_MS,
-                properties={"message.max.bytes": largest},
+                # A broker refuses a whole batch that is larger than a record of the topic may be.
+                properties={"message.max.bytes": largest, "batch.size": min(CLIENT_BYTES, min(limits) * 3 // 4)},
             )
             undo.callback(_close, poster, self._notice)
             scribe = Scribe(

@@ -25,7 +25,7 @@ def sink_configs(
     settings: PostgresSettings,
     project: Project,
     *,
-    copies: int = 1,
+    copies: int = -1,
     notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, str | Secret]]:
     """The sinks' connectors, after their tables were made or compared. DatabaseNotReadyError has all problems."""
@@ -57,9 +57,9 @@ def connector_name(app: str, target: Target) -> str:
     return f"{app}.jdbc.{target.name}"
 
 
-def connector_config(app: str, target: Target, database: Database, copies: int = 1) -> dict[str, str | Secret]:
+def connector_config(app: str, target: Target, database: Database, copies: int = -1) -> dict[str, str | Secret]:
     # A number as text, a time as text: Postgres reads them as what the column is.
-    options = {"stringtype": "unspecified", "ApplicationName": f"riverrun {app}", **database.tls}
+    options = {"stringtype": "unspecified", "ApplicationName": f"riverrun {app}", **database.java_options}
     url = f"jdbc:postgresql://{database.host}:{database.port}/{quote(database.dbname)}?{urlencode(options)}"
     name = connector_name(app, target)
     return {
@@ -70,6 +70,8 @@ def connector_config(app: str, target: Target, database: Database, copies: int =
         "connection.username": database.user,
         "connection.password": database.password,
         "collection.name.format": target.sink.table,
+        # As they are written: HouseLoad is not houseload, and a column may be called order.
+        "quote.identifiers": "true",
         "insert.mode": "upsert",
         "primary.key.mode": "record_key" if target.deletes else "record_value",
         "primary.key.fields": ",".join(target.key),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import Database
-from riverrun.connectors.postgres.checks import quoted
+from riverrun.connectors.postgres.sql import quoted, quoted_table
 from riverrun.model.connectors.jdbc import jdbc
 from riverrun.model.connectors.postgres_types import base_of
 from riverrun.model.table import Column, TableSpec
@@ -66,7 +66,7 @@ def type_of(column: Column) -> str:
 def create_sql(target: Target) -> str:
     columns = [f"{quoted(each.name)} {type_of(each)}" for each in target.columns]
     key = ", ".join(quoted(each) for each in target.key)
-    return f"CREATE TABLE {target.sink.table} ({', '.join(columns)}, PRIMARY KEY ({key}));"
+    return f"CREATE TABLE {quoted_table(target.sink.table)} ({', '.join(columns)}, PRIMARY KEY ({key}));"
 
 
 def own_problems(target: Target) -> list[str]:
@@ -107,32 +107,32 @@ def _create(target: Target, database: Database, connection: "psycopg.Connection[
 
 
 def _differences(target: Target, facts: catalog.TableFacts, database: Database) -> list[str]:
-    table, problems = target.sink.table, []
+    table, name, problems = target.sink.table, quoted_table(target.sink.table), list[str]()
     if not facts.writable:
-        grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {quoted(database.user)};"
+        grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quoted(database.user)};"
         problems.append(f"{target.line}: {database.user} may not write {table}. → {grant}")
     for each in target.columns:
         column = facts.column(each.name)
         if column is None:
-            add = f"ALTER TABLE {table} ADD COLUMN {quoted(each.name)} {type_of(each)};"
+            add = f"ALTER TABLE {name} ADD COLUMN {quoted(each.name)} {type_of(each)};"
             problems.append(f"{target.line}: {table} has no column {each.name}. → {add}")
         elif not _fits(each, column.type):
-            change = f"ALTER TABLE {table} ALTER COLUMN {quoted(each.name)} TYPE {type_of(each)};"
+            change = f"ALTER TABLE {name} ALTER COLUMN {quoted(each.name)} TYPE {type_of(each)};"
             problems.append(
                 f"{target.line}: {table}.{each.name} is {column.type}, and {type_of(each)} is written. → {change}"
             )
     if set(facts.primary_key) != set(target.key):
         key = ", ".join(quoted(each) for each in target.key)
-        change = f"ALTER TABLE {table} ADD PRIMARY KEY ({key});"
+        change = f"ALTER TABLE {name} ADD PRIMARY KEY ({key});"
         said = f"keyed by {', '.join(facts.primary_key)}" if facts.primary_key else "without a primary key"
         problems.append(
             f"{target.line}: {table} is {said}, and rows are replaced by {', '.join(target.key)}. → {change}"
         )
     written = {each.name for each in target.columns}
     problems += [
-        f"{target.line}: {table}.{name} must not be null, and nothing is written to it. → "
-        f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} DROP NOT NULL;"
-        for name in sorted(facts.required - written - facts.defaulted)
+        f"{target.line}: {table}.{column} must not be null, and nothing is written to it. → "
+        f"ALTER TABLE {name} ALTER COLUMN {quoted(column)} DROP NOT NULL;"
+        for column in sorted(facts.required - written - facts.defaulted)
     ]
     return problems
 

@@ -1,7 +1,13 @@
 """Kafka Connect from Python: its REST API, secrets by reference, and connectors kept equal to a pipeline file."""
 
 from riverrun.connectors.kafka_connect.client import ConnectClient
-from riverrun.connectors.kafka_connect.keeping import Kept, dead_letters, keep_connectors, wait_until_running
+from riverrun.connectors.kafka_connect.keeping import (
+    Kept,
+    dead_letters,
+    keep_connectors,
+    remove_connector,
+    wait_until_running,
+)
 from riverrun.connectors.kafka_connect.state import ConnectorState, Plugin, TaskState
 from riverrun.connectors.kafka_connect.vault import Vault
 
@@ -14,5 +20,6 @@ __all__ = [
     "Vault",
     "dead_letters",
     "keep_connectors",
+    "remove_connector",
     "wait_until_running",
 ]

@@ -260,7 +260,9 @@ class ConnectClient:
 
 def _no_plugin(kind: str, known: Sequence[Plugin]) -> str:
     names = ", ".join(each.name for each in known) or "none"
-    return f"connector.class: there is no plugin {kind!r}; there are: {names}"
+    # `riverrun run` starts Connect with the plugins that its own app needs.
+    ours = "; this Connect was started without it: `riverrun down`, and start it again" if "debezium" in kind else ""
+    return f"connector.class: there is no plugin {kind!r}; there are: {names}{ours}"
 
 
 def _said(response: httpx.Response) -> str:

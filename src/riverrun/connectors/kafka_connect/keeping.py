@@ -6,12 +6,13 @@ A connector belongs to an app when its name begins with `APP.` and its configura
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from riverrun.config import Secret
 from riverrun.connectors.kafka_connect.client import ConnectClient
 from riverrun.connectors.kafka_connect.state import FAILED, PAUSED, RUNNING, STOPPED, ConnectorState
 from riverrun.connectors.kafka_connect.vault import Vault
-from riverrun.errors import ConnectFailedError, ConnectRefusedError, UsageError
+from riverrun.errors import ConnectError, ConnectFailedError, ConnectRefusedError, ConnectUnavailableError, UsageError
 
 # A property that no connector knows and none minds: whose it is.
 OWNER = "riverrun.app"
@@ -33,7 +34,7 @@ class Kept:
     resting: tuple[str, ...] = ()
 
 
-def dead_letters(topic: str, copies: int = 1) -> dict[str, str]:
+def dead_letters(topic: str, copies: int = -1) -> dict[str, str]:
     """For the configuration of a sink: a record that it cannot read or convert goes to this topic, with where it came from
     and why in its headers, and the sink goes on."""
     return {
@@ -55,8 +56,12 @@ def keep_connectors(
     *,
     seconds: float = 60.0,
     notice: Callable[[str], None] = lambda _: None,
+    removed: Callable[[Mapping[str, str]], None] = lambda _: None,
+    not_removed: Callable[[str, ConnectError], None] | None = None,
 ) -> Kept:
-    """Make Connect's connectors of an app those that it declares now, and wait until they run.
+    """Make Connect's connectors of an app those that it declares now, and wait until they run. `removed` is called with the
+    configuration of each that is removed, when it is stopped and before Connect forgets it. `not_removed` is called with
+    each that could not be removed, and why; without it, that is raised.
 
     `wanted` maps whole names (`APP.…`) to configurations. All are checked before any is changed: ConnectRefusedError has
     all problems. One that does not run within `seconds` is a ConnectFailedError with its reason; it stays as it is told.
@@ -69,19 +74,26 @@ def keep_connectors(
     problems = [f"{name}: {each}" for name in changed for each in client.problems(hidden[name])]
     if problems:
         raise ConnectRefusedError(problems, app=app)
-    gone = [
-        name
-        for name, config in there.items()
-        if name not in hidden and name.startswith(f"{app}.") and config.get(OWNER) == app
-    ]
-    for name in gone:
-        notice(f"removing the connector {name}: {app} does not declare it any more")
-        client.delete(name)
-        vault.forget(name)
+    gone = [name for name, config in there.items() if name not in hidden and _is_of(app, name, config)]
     for name in changed:
         notice(f"{'changing' if name in there else 'making'} the connector {name}")
         client.put(name, hidden[name], checked=True)
         vault.forget(name, hidden[name])
+    # Behind those that are declared: one that does not stop must not keep them from running.
+    left = []
+    for name in gone:
+        notice(f"removing the connector {name}: {app} does not declare it any more")
+        try:
+            remove_connector(client, name, seconds, before_delete=partial(removed, there[name]))
+        except ConnectError as error:
+            if not_removed is None or isinstance(error, ConnectUnavailableError):
+                raise
+            not_removed(name, error)
+            left.append(name)
+        else:
+            vault.forget(name)
+    # A run that was cut off between the two has left some.
+    vault.forget_others(app, [*hidden, *left, *(name for name in there if name not in gone)])
     restarted, resting = _wake(client, [name for name in hidden if name not in changed])
     await_ = [name for name in hidden if name not in resting]
     wait_until_running(client, await_, seconds, told_anew=[*restarted, *(name for name in changed if name in there)])
@@ -89,10 +101,30 @@ def keep_connectors(
         created=tuple(name for name in changed if name not in there),
         updated=tuple(name for name in changed if name in there),
         restarted=tuple(restarted),
-        removed=tuple(gone),
+        removed=tuple(name for name in gone if name not in left),
         unchanged=tuple(name for name in hidden if name not in changed and name not in restarted),
         resting=tuple(resting),
     )
+
+
+def _is_of(app: str, name: str, config: Mapping[str, str]) -> bool:
+    return name.startswith(f"{app}.") and config.get(OWNER) == app
+
+
+def remove_connector(
+    client: ConnectClient, name: str, seconds: float = 60.0, *, before_delete: Callable[[], None] = lambda: None
+) -> None:
+    """Remove a connector. A source also forgets how far it was: one of the same name would skip what happens meanwhile.
+
+    `before_delete` takes away what it has elsewhere, such as a replication slot. If that is cut off, Connect still has the
+    connector, and removing it again does the rest.
+    """
+    if client.state(name).kind == "source":
+        client.stop(name)
+        wait_for_state(client, name, STOPPED, seconds)
+        client.reset_offsets(name)
+    before_delete()
+    client.delete(name)
 
 
 def _wake(client: ConnectClient, names: list[str]) -> tuple[list[str], list[str]]:

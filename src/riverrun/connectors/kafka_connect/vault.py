@@ -7,19 +7,21 @@ A Connect that runs elsewhere reads files of its own: there the setting connect.
 
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
 from riverrun.cluster.connect.plan import PROVIDER, secrets_folder
 from riverrun.config import Loaded, Secret
-from riverrun.config.held import write_mine
 from riverrun.config.load import looks_secret
+from riverrun.config.private import write_private
 from riverrun.config.secret import secret_of
 from riverrun.errors import ConfigError, DataDirectoryError
 
 # Not an address such as file:///tmp.
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!//).+")
+# What follows the app in the name of a connector of a pipeline file.
+KINDS = ("postgres", "jdbc.")
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -57,12 +59,33 @@ class Vault:
             raise ConfigError(problems)
         return found
 
+    def reveal(self, reference: str) -> Secret | None:
+        """The secret that a reference of ours stands for; None for one that is not here to be read."""
+        if self._folder is None:
+            return None
+        for file in self._folder.glob("*@*"):
+            if self._reference(file) == reference:
+                return Secret(file.read_text(encoding="utf-8"))
+        return None
+
+    def connectors(self, app: str) -> set[str]:
+        """Connectors of an app that Connect was told of here, and that were not removed since: those with secrets."""
+        if self._folder is None:
+            return set()
+        kinds = tuple(f"{_plain(app)}.{kind}" for kind in KINDS)
+        return {file.name.partition("@")[0] for file in self._folder.glob("*@*") if file.name.startswith(kinds)}
+
     def forget(self, connector: str, config: Mapping[str, str] | None = None) -> None:
         """Delete the connector's secrets that its configuration (none: it is gone) does not refer to."""
         used = set((config or {}).values())
         for file in self._files(connector):
             if self._reference(file) not in used:
                 file.unlink(missing_ok=True)
+
+    def forget_others(self, app: str, used: Iterable[str]) -> None:
+        """Delete the secrets of connectors of an app that are none of these: left by a removal that was cut off."""
+        for connector in self.connectors(app) - {_plain(name) for name in used}:
+            self.forget(connector)
 
     def _kept(self, connector: str, name: str, secret: Secret) -> str:
         stem = f"{_plain(connector)}@{_plain(name)}@"
@@ -73,7 +96,7 @@ class Vault:
             folder = self._require()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = folder / f"{stem}{secrets.token_hex(6)}"
-            write_mine(file, secret.reveal())
+            write_private(file, secret.reveal())
         except (OSError, UnicodeDecodeError) as error:
             raise DataDirectoryError(
                 f"The secret {name} of {connector} cannot be kept in {self._folder}: {error}",

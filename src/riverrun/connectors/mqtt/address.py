@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from riverrun.config import MqttSettings
 from riverrun.config.secret import Secret
+from riverrun.config.spec import is_loopback
 from riverrun.errors import ConfigError
 from riverrun.model.connectors.mqtt import mqtt
 
@@ -80,6 +81,13 @@ def address_of(
     paths = {kind: str(root / Path(path).expanduser()) if path else "" for kind, path in files.items()}
     if password and not username:
         raise ConfigError([f"the connector {name} has a password for {host} and no username"])
+    if password and not secured and not is_loopback(host) and not settings.insecure:
+        raise ConfigError(
+            [
+                f"the connector {name} would send its password to {host} without TLS, for anybody on the way to read: write "
+                f"mqtts://, or mqtt.insecure = true if the network is all yours"
+            ]
+        )
     if not secured and settings.ssl_certificate_file:
         raise ConfigError(
             [f"mqtt.ssl_certificate_file is set, and {where} is {url!r}, which has no TLS: write mqtts://"]

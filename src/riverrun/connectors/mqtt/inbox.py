@@ -38,14 +38,19 @@ class Inbox:
         self._most = most
         self._most_bytes = most_bytes
         self._messages: deque[Message] = deque()
+        # Of a lost connection, until it is known whether the broker sends them again.
+        self._held: list[Message] = []
+        # Of what can be taken.
         self._bytes = 0
         self._news = threading.Condition()
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self._messages) + len(self._held)
 
     @property
     def full(self) -> bool:
+        """By what can be taken. Held messages do not count: the broker's answer, which has to be read, decides about them,
+        and nothing else comes before it."""
         return len(self._messages) >= self._most or self._bytes >= self._most_bytes
 
     def put(self, message: Message) -> None:
@@ -77,11 +82,27 @@ class Inbox:
         with self._news:
             self._news.notify_all()
 
-    def forget(self, connection: int) -> int:
-        """Drop what a lost connection brought and nobody took: the broker sends it again. QoS 0 stays: that it does not."""
+    def hold(self) -> None:
+        """The connection is lost. Keep back what nobody took: a broker that kept the session sends it again. QoS 0 stays:
+        that it never does."""
         with self._news:
-            kept = [each for each in self._messages if each.connection != connection or each.qos == 0]
-            dropped = len(self._messages) - len(kept)
-            self._messages = deque(kept)
-            self._bytes = sum(len(each.payload) for each in kept)
-            return dropped
+            self._held += [each for each in self._messages if each.qos > 0]
+            self._messages = deque(each for each in self._messages if each.qos == 0)
+            self._bytes = sum(len(each.payload) for each in self._messages)
+
+    def forget_held(self) -> int:
+        """The broker kept the session, and sends what was held again."""
+        with self._news:
+            count = len(self._held)
+            self._held = []
+            return count
+
+    def release_held(self) -> int:
+        """The broker does not know the session any more, or may never come back: nobody else has what was held."""
+        with self._news:
+            count = len(self._held)
+            self._messages.extendleft(reversed(self._held))
+            self._bytes += sum(len(each.payload) for each in self._held)
+            self._held = []
+            self._news.notify_all()
+            return count

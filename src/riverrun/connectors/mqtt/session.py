@@ -4,6 +4,10 @@ The broker keeps the session by our client id: what comes while we are away wait
 packet id, which means something in the connection it came by and nowhere else: after a reconnect the broker may give the
 same id to another message, and an acknowledgement that comes late would lose that one. So each connection has a client of
 its own, only the thread talks to it, and what belongs to an earlier connection is not acknowledged: it comes again, marked.
+
+Messages that nobody took when the connection was lost are held until the broker says whether it kept the session. If it did,
+it sends them again; if it did not (it crashed without saving, or the session expired), they are all there is, and go on into
+Kafka. They do so as well when the broker is away for long.
 """
 
 import contextlib
@@ -37,6 +41,8 @@ _ANSWER_SECONDS = 15.0
 _CLOSING_SECONDS = 5.0
 _LEAVING_SECONDS = 1.0
 _LASTING_SECONDS = 5.0
+# How long messages of a lost connection are held for a broker that does not come back.
+HOLD_SECONDS = 15.0
 # Without news for so long, and with nothing unacknowledged, the broker has sent all that it had.
 _QUIET_SECONDS = 1.0
 # As many packets are read before acknowledgements and the end are looked after.
@@ -149,7 +155,9 @@ class Session(threading.Thread):
         self.problem = why
         self._subscribed = False
         self._unacknowledged = 0
-        self._inbox.forget(self._number)
+        self._inbox.hold()
+        if time.monotonic() - self.down_since > HOLD_SECONDS:
+            self._inbox.release_held()
         self._inbox.wake()
 
     def _connection(self) -> None:
@@ -188,8 +196,8 @@ class Session(threading.Thread):
             self._tell(client)
             client.disconnect()
             until = time.monotonic() + _LEAVING_SECONDS
-            while client.want_write() and time.monotonic() < until:
-                wire: Any = client.socket()
+            # There is no socket any more when the broker left first.
+            while (wire := client.socket()) is not None and client.want_write() and time.monotonic() < until:
                 select.select([], [wire], [], _LEAVING_SECONDS)
                 _check(client.loop_write())
         self._subscribed = False
@@ -280,6 +288,10 @@ class Session(threading.Thread):
         if reason.is_failure:
             raise _LostError(f"the broker refuses us: {reason.getName()}")
         self.counts.connections += 1
+        if flags.session_present:
+            self._inbox.forget_held()
+        else:
+            self._inbox.release_held()
         if self.counts.connections > 1:
             self._seen.reconnected()
             if not flags.session_present:

@@ -126,6 +126,11 @@ class MqttReader(Reader):
     def _check(self) -> None:
         session = self.session
         if session.problem and time.monotonic() - session.down_since > PATIENCE_SECONDS:
+            # The next reader begins with an empty inbox, and the broker may have lost all that it sent: what there is goes
+            # into Kafka first.
+            self._inbox.release_held()
+            if len(self._inbox) or self._waiting:
+                return
             raise ConnectorFailedError(
                 f"There is no connection to the MQTT broker at {session.address}",
                 found=session.problem,

@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     import psycopg
 
 APPLICATION = "riverrun"
-_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+# Options of an address that Python's client and Java's driver have both, with their names in Java.
+OPTIONS = {
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "channel_binding": "channelBinding",
+}
+_PARTS = ("host", "port", "user", "password", "dbname")
+# Where else to say what an address must not.
+_INSTEAD = {"connect_timeout": "postgres.timeout_seconds", "passfile": "postgres.password"}
 
 
 @dataclass(frozen=True)
@@ -28,8 +38,13 @@ class Database:
     dbname: str
     user: str
     password: Secret
-    tls: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: int = 5
+
+    @property
+    def java_options(self) -> dict[str, str]:
+        """The options by their names in Java's driver."""
+        return {OPTIONS[name]: value for name, value in self.options.items()}
 
     def __str__(self) -> str:
         return f"{self.dbname} at {self.host}:{self.port}"
@@ -44,7 +59,7 @@ class Database:
                 host=self.host, port=self.port, dbname=self.dbname, user=self.user, password=self.password.reveal() or None,
                 connect_timeout=self.timeout_seconds, application_name=APPLICATION, autocommit=True,
                 options=f"-c statement_timeout={self.timeout_seconds * 1000} -c lock_timeout={self.timeout_seconds * 1000}",
-                **self.tls,  # type: ignore[arg-type]
+                **self.options,  # type: ignore[arg-type]
             )  # fmt: skip
         except (psycopg.Error, UnicodeError) as error:
             raise self._unreachable(error) from error
@@ -122,6 +137,15 @@ def _parsed(settings: PostgresSettings, name: str, url: str, password: Secret, p
     if missing or "," in found.get("host", "") or found.get("host", "").startswith("/"):
         what = f"names no {missing[0]}" if missing else "must name one host, by TCP"
         raise ConfigError([f"{place} {what}: write postgresql://USER@HOST:PORT/DATABASE"])
+    if unknown := [each for each in found if each not in OPTIONS and each not in _PARTS]:
+        known = ", ".join(OPTIONS)
+        raise ConfigError(
+            [
+                f"{place} has the option {each}, which Connect would not hear of: "
+                + (f"set {_INSTEAD[each]} instead" if each in _INSTEAD else f"leave it out; it may have {known}")
+                for each in unknown
+            ]
+        )
     return Database(
         name,
         found["host"],
@@ -129,7 +153,7 @@ def _parsed(settings: PostgresSettings, name: str, url: str, password: Secret, p
         found["dbname"],
         found["user"],
         Secret(found.get("password", "")) or password,
-        {key: found[key] for key in _TLS if key in found},
+        {key: found[key] for key in OPTIONS if key in found},
         settings.timeout_seconds,
     )
 

@@ -21,7 +21,7 @@ _SERVER = """
 _TABLE = """
     select c.oid, c.relkind::text, c.relreplident::text, pg_has_role(current_user, c.relowner, 'usage'),
            has_table_privilege(c.oid, 'select'), has_schema_privilege(c.relnamespace, 'usage'),
-           coalesce(pg_relation_size(nullif(c.reltoastrelid, 0)), 0), pg_get_userbyid(c.relowner),
+           c.reltoastrelid <> 0 or c.relkind = 'p', pg_get_userbyid(c.relowner),
            has_table_privilege(c.oid, 'insert') and has_table_privilege(c.oid, 'update')
              and has_table_privilege(c.oid, 'delete')
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -34,7 +34,7 @@ _COLUMNS = """
              when e.typtype = 'e' then 'text[]'
              when t.typtype = 'd' then format_type(t.typbasetype, t.typtypmod)
              else format_type(a.atttypid, a.atttypmod) end,
-           a.attnotnull, a.atthasdef or a.attidentity <> ''
+           a.attnotnull, a.atthasdef or a.attidentity <> '', a.attlen = -1 and a.attstorage <> 'p'
     from pg_attribute a join pg_type t on t.oid = a.atttypid left join pg_type e on e.oid = t.typelem and t.typlen = -1
     where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
@@ -56,9 +56,15 @@ _SLOTS = """
            s.wal_status, r.application_name, r.client_addr::text, r.usename
     from pg_replication_slots s left join pg_stat_replication r on r.pid = s.active_pid
 """
+# Of no fixed size, and yet always short.
+_SHORT = frozenset({"numeric", "inet", "cidr", "int4range", "int8range", "tsrange", "tstzrange", "daterange", "name"})
 _PUBLICATION = """
     select p.oid, p.puballtables, p.pubinsert and p.pubupdate and p.pubdelete, pg_has_role(current_user, p.pubowner, 'usage')
     from pg_publication p where p.pubname = %s
+"""
+_NAMED = """
+    select n.nspname || '.' || c.relname from pg_publication_rel r
+    join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace where r.prpubid = %s
 """
 
 
@@ -92,7 +98,6 @@ class TableFacts:
     owned: bool
     readable: bool
     schema_usable: bool
-    toast_bytes: int
     owner: str
     writable: bool
     columns: tuple[PgColumn, ...]
@@ -100,6 +105,9 @@ class TableFacts:
     defaulted: frozenset[str]
     primary_key: tuple[str, ...]
     identity_columns: tuple[str, ...]
+    # Columns whose values can be so long that Postgres keeps them outside the row (TOAST): the log of an update that leaves
+    # such a value as it is does not have it.
+    long_columns: tuple[PgColumn, ...] = ()
 
     def column(self, name: str) -> PgColumn | None:
         return next((each for each in self.columns if each.name == name), None)
@@ -129,6 +137,8 @@ class Publication:
     whole: bool
     owned: bool
     tables: frozenset[str] = field(default_factory=frozenset)
+    # Those of the tables that it names one by one: not because it is for all of them, or for all of a schema.
+    named: frozenset[str] = field(default_factory=frozenset)
 
 
 def server(connection: "psycopg.Connection[Any]") -> Server:
@@ -144,7 +154,7 @@ def table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None
     row = connection.execute(_TABLE, (schema, short)).fetchone()
     if row is None:
         return None
-    oid, kind, identity, owned, readable, usable, toast, owner, writable = row
+    oid, kind, identity, owned, readable, usable, can_be_long, owner, writable = row
     found = connection.execute(_COLUMNS, (oid,)).fetchall()
     columns = tuple(PgColumn(each[0], each[1]) for each in found)
     primary = _key(connection, oid, "i.indisprimary")
@@ -153,9 +163,10 @@ def table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None
         replicated = _key(connection, oid, "i.indisreplident")
     required = frozenset(each[0] for each in found if each[2])
     defaulted = frozenset(each[0] for each in found if each[3])
+    long = tuple(column for column, each in zip(columns, found, strict=True) if each[4] and column.base not in _SHORT)
     return TableFacts(
-        name, oid, kind, identity, owned, readable, usable, toast, owner, writable,
-        columns, required, defaulted, primary, replicated,
+        name, oid, kind, identity, owned, readable, usable, owner, writable,
+        columns, required, defaulted, primary, replicated, long if can_be_long else (),
     )  # fmt: skip
 
 
@@ -186,4 +197,10 @@ def publication(connection: "psycopg.Connection[Any]", name: str) -> Publication
     listed = connection.execute(
         "select schemaname || '.' || tablename from pg_publication_tables where pubname = %s", (name,)
     )
-    return Publication(name, row[1], row[2], row[3], frozenset(each[0] for each in listed.fetchall()))
+    tables = frozenset(each[0] for each in listed.fetchall())
+    named = frozenset(each[0] for each in connection.execute(_NAMED, (row[0],)).fetchall())
+    return Publication(name, row[1], row[2], row[3], tables | named, named)
+
+
+def publication_names(connection: "psycopg.Connection[Any]") -> set[str]:
+    return {each[0] for each in connection.execute("select pubname from pg_publication").fetchall()}

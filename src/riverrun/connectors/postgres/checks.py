@@ -20,6 +20,7 @@ from riverrun.connectors.postgres.address import Database, database_of
 from riverrun.connectors.postgres.columns import no_table
 from riverrun.connectors.postgres.debezium import field_types
 from riverrun.connectors.postgres.following import CHANGE_FIELDS, Followed, Following
+from riverrun.connectors.postgres.sql import quoted, quoted_table, text
 from riverrun.errors import ConfigError, DatabaseError
 from riverrun.model.connectors.postgres_types import PgColumn
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 OLDEST = 130000
 # From here on, what a slot holds is worth a word.
 MUCH_WAL = 1 << 30
+# The types that Debezium was seen to read again where an update has left a long value alone, and lists of which.
+_LONG_VALUES = ("text", "character varying", "character", "json", "jsonb", "xml", "citext", "hstore")
+_LONG_LISTS = ("text", "character varying", "integer", "bigint")
 State = Literal["ok", "warn", "fail"]
 
 
@@ -149,7 +153,7 @@ def _check_slots(
             f"ALTER SYSTEM SET max_wal_senders = {server.senders + len(ours) + 5}; -- and restart Postgres",
         )
     for slot in slots:
-        drop = f"SELECT pg_drop_replication_slot({_text(slot.name)});"
+        drop = f"SELECT pg_drop_replication_slot({text(slot.name)});"
         size = words_of(slot.kept_bytes)
         if slot.name in ours:
             _check_own_slot(checks, slot, database, drop, size)
@@ -209,10 +213,16 @@ def _check_table(
     if not facts.schema_usable:
         schema = each.table.partition(".")[0]
         checks.fail(
-            "rights", f"{database.user} may not use the schema {schema}", f"GRANT USAGE ON SCHEMA {schema} TO {user};"
+            "rights",
+            f"{database.user} may not use the schema {schema}",
+            f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {user};",
         )
     if not facts.readable:
-        checks.fail("rights", f"{database.user} may not read {each.table}", f"GRANT SELECT ON {each.table} TO {user};")
+        checks.fail(
+            "rights",
+            f"{database.user} may not read {each.table}",
+            f"GRANT SELECT ON {quoted_table(each.table)} TO {user};",
+        )
     _check_key(checks, each, facts, following.keys[each.name])
     _check_identity(checks, each, facts)
     _check_types(checks, each, facts)
@@ -237,18 +247,17 @@ def _check_key(checks: Checks, each: Followed, facts: catalog.TableFacts, key: t
         checks.fail(
             "key",
             f"{each.table} is keyed by {', '.join(key)} here, and its deletes only tell {', '.join(facts.identity_columns)}",
-            f"ALTER TABLE {each.table} REPLICA IDENTITY FULL;",
+            _full(each),
         )
 
 
 def _check_identity(checks: Checks, each: Followed, facts: catalog.TableFacts) -> None:
-    full = f"ALTER TABLE {each.table} REPLICA IDENTITY FULL;"
     if not facts.identity_columns:
         why = "its replica identity is NOTHING" if facts.identity == "n" else "it has no primary key"
         mend = (
-            f"ALTER TABLE {each.table} REPLICA IDENTITY DEFAULT;"
+            f"ALTER TABLE {quoted_table(each.table)} REPLICA IDENTITY DEFAULT;"
             if facts.identity == "n" and facts.primary_key
-            else full
+            else _full(each)
         )
         checks.fail(
             "identity",
@@ -256,12 +265,12 @@ def _check_identity(checks: Checks, each: Followed, facts: catalog.TableFacts) -
             "Once it is published, Postgres refuses its updates and deletes",
             mend,
         )
-    elif facts.identity != "f" and facts.toast_bytes:
+    elif facts.identity != "f" and (long := _not_in_the_log(each, facts)):
         checks.fail(
             "identity",
-            f"{each.table} has long values ({words_of(facts.toast_bytes)}), which are not in the log of an update that "
-            "leaves them as they are",
-            full,
+            f"{each.table} can have long values ({', '.join(long)}), which are not in the log of an update that leaves them "
+            "as they are",
+            _full(each),
         )
     elif facts.identity != "f" and not each.rows and _must_have(each) - set(facts.identity_columns):
         missing = ", ".join(sorted(_must_have(each) - set(facts.identity_columns)))
@@ -269,8 +278,31 @@ def _check_identity(checks: Checks, each: Followed, facts: catalog.TableFacts) -
             "identity",
             f"A delete of {each.table} only tells {', '.join(facts.identity_columns)}, "
             f"and the topic {each.topic} needs {missing}",
-            full,
+            _full(each),
         )
+
+
+def _full(each: Followed) -> str:
+    return f"ALTER TABLE {quoted_table(each.table)} REPLICA IDENTITY FULL;"
+
+
+def _not_in_the_log(each: Followed, facts: catalog.TableFacts) -> list[str]:
+    """Columns of long values that nothing but a full replica identity tells.
+
+    For a table of rows Debezium reads such a value from the row, where it can tell that one is missing. In a stream of
+    changes that would be the value of now, not that of the change.
+    """
+    if each.rows and facts.primary_key:
+        return [one.name for one in facts.long_columns if one.annotation is not None and not _can_be_read_again(one)]
+    fields = None if each.declared is None or each.declared.event is None else field_types(each.declared.event)
+    return [
+        one.name for one in facts.long_columns if one.annotation is not None and (fields is None or one.name in fields)
+    ]
+
+
+def _can_be_read_again(column: PgColumn) -> bool:
+    """Whether Debezium knows a value of this type that was not in the log from one that was. (A bytea is null then.)"""
+    return column.base in (_LONG_LISTS if column.is_array else _LONG_VALUES)
 
 
 def _must_have(each: Followed) -> set[str]:
@@ -323,7 +355,7 @@ def _check_types(checks: Checks, each: Followed, facts: catalog.TableFacts) -> N
             checks.fail("types", f"{where} cannot be read from {column.type}: declare it as {wrong}")
         elif name in must and name not in facts.required:
             checks.warn("types", f"{where} must not be null, and {each.table}.{name} may be: such rows become dead letters",
-                        f"ALTER TABLE {each.table} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
+                        f"ALTER TABLE {quoted_table(each.table)} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
 
 
 def _defaults(event: type[Any]) -> set[str]:
@@ -351,20 +383,28 @@ def _check_publication(
     wanted = [each.table for each in following.tables]
     there = catalog.publication(connection, name)
     if there is None:
-        sql = f"CREATE PUBLICATION {name} FOR TABLE {', '.join(wanted)} WITH (publish_via_partition_root = true);"
+        listed = ", ".join(quoted_table(each) for each in wanted)
+        sql = f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true);"
         _mended(checks, connection, f"There is no publication {name}", sql, mend=mend)
         return
     if not there.whole:
         sql = f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');"
         _mended(checks, connection, f"The publication {name} leaves out inserts, updates or deletes", sql, mend=mend)
     if missing := [each for each in wanted if each not in there.tables and not there.all_tables]:
-        sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(missing)};"
+        sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(quoted_table(each) for each in missing)};"
         _mended(checks, connection, f"The publication {name} does not have {', '.join(missing)}", sql, mend=mend)
     elif there.whole:
         checks.ok("publication", f"The publication {name} has all {len(wanted)} tables")
+    if left := sorted(there.named - set(wanted)):
+        # Declared again, it is to be a new table, whose rows are read: its changes are not followed from here on.
+        sql = f"ALTER PUBLICATION {name} DROP TABLE {', '.join(quoted_table(each) for each in left)};"
+        found = f"The publication {name} still has {', '.join(left)}, which the pipeline file does not name any more"
+        _mended(checks, connection, found, sql, mend=mend, needed=False)
 
 
-def _mended(checks: Checks, connection: "psycopg.Connection[Any]", found: str, sql: str, *, mend: bool) -> None:
+def _mended(
+    checks: Checks, connection: "psycopg.Connection[Any]", found: str, sql: str, *, mend: bool, needed: bool = True
+) -> None:
     import psycopg
 
     if not mend:
@@ -377,19 +417,10 @@ def _mended(checks: Checks, connection: "psycopg.Connection[Any]", found: str, s
     try:
         connection.execute(sql)
     except psycopg.errors.InsufficientPrivilege as error:
-        checks.fail("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
+        tell = checks.fail if needed else checks.warn
+        tell("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
     else:
         checks.ok("publication", f"{found}: made now")
-
-
-def quoted(name: str) -> str:
-    """A name as SQL."""
-    plain = name.isascii() and name.islower() and name.replace("_", "a").isalnum() and not name[0].isdigit()
-    return name if plain else '"' + name.replace('"', '""') + '"'
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
 
 
 def words_of(size: int) -> str:

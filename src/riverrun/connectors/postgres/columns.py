@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.config import Project
+from riverrun.config import Project, find_project
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import database_of
@@ -33,6 +33,8 @@ class Known:
 
     columns: tuple[PgColumn, ...]
     primary_key: tuple[str, ...]
+    # The group it was in when the database was last asked (groups.py); 0: it was not followed yet.
+    group: int = 0
 
 
 class Memory:
@@ -46,7 +48,9 @@ class Memory:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             return {
-                name: Known(tuple(PgColumn(*pair) for pair in each["columns"]), tuple(each["key"]))
+                name: Known(
+                    tuple(PgColumn(*pair) for pair in each["columns"]), tuple(each["key"]), int(each.get("group", 0))
+                )
                 for name, each in content.items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -54,7 +58,11 @@ class Memory:
 
     def add(self, found: Mapping[str, Known]) -> None:
         content = {
-            name: {"columns": [[one.name, one.type] for one in each.columns], "key": list(each.primary_key)}
+            name: {
+                "columns": [[one.name, one.type] for one in each.columns],
+                "key": list(each.primary_key),
+                "group": each.group,
+            }
             for name, each in {**self.read(), **found}.items()
         }
         # A disk that is full costs a question to the database, and nothing else.
@@ -114,6 +122,9 @@ def resolve(
                 raise _unknown(asked, error) from error
             notice(f"{error.what}: its tables are taken to be as they were")
         else:
+            found = {
+                place: replace(each, group=known[place].group if place in known else 0) for place, each in found.items()
+            }
             memory.add(found)
             known |= found
     keys: dict[str, tuple[str, ...]] = {}
@@ -130,6 +141,19 @@ def resolve(
     if problems:
         raise DatabaseNotReadyError(problems)
     return keys
+
+
+def recall_columns(app: "App") -> None:
+    """Give tables the columns that the app's project remembers. A test asks no database: tables of which nothing is known
+    stay as they are."""
+    if not followed_by(app) or not app.file:
+        return
+    known = Memory(find_project(Path(app.file).resolve().parent)).read()
+    for each in followed_by(app):
+        facts = known.get(place_of(each))
+        key = each.declared_key or (facts.primary_key if facts is not None else ())
+        if facts is not None and key and _is_open(app, each):
+            _give(app, each, facts, key)
 
 
 def _needs_catalog(each: Followed) -> bool:

@@ -1,7 +1,8 @@
 """Which tables of which databases an app follows, and by what names: one connector, slot and publication per database.
 
 Tables whose key has several columns are followed by a connector of their own: the key of their records is a JSON object,
-that of the others is plain text, as a producer's is, and Connect writes all keys of a connector the same way.
+that of the others is plain text, as a producer's is, and Connect writes all keys of a connector the same way. Tables that
+were declared after a connector had begun are followed by another, a group of their own (groups.py).
 """
 
 import hashlib
@@ -58,12 +59,11 @@ class Following:
     tables: tuple[Followed, ...]
     keys: Mapping[str, tuple[str, ...]]
     composite: bool = False
+    group: int = 1
 
     @property
     def _stem(self) -> str:
-        return (
-            f"{self.app}.postgres{'.' + self.database if self.database else ''}{'.composite' if self.composite else ''}"
-        )
+        return stem_of(self.app, self.database, composite=self.composite, group=self.group)
 
     @property
     def connector(self) -> str:
@@ -79,6 +79,12 @@ class Following:
     def prefix(self) -> str:
         """What Debezium calls the database; its topics begin so, until they are routed to ours."""
         return f"riverrun.{self._stem}"
+
+
+def stem_of(app: str, database: str, *, composite: bool = False, group: int = 1) -> str:
+    """What a connector is called; its slot and publication are called after it."""
+    parts = [app, "postgres", database, "composite" if composite else "", f"group{group}" if group > 1 else ""]
+    return ".".join(part for part in parts if part)
 
 
 def database_name(stem: str) -> str:
@@ -107,12 +113,18 @@ def is_own_table(app: "App", fed: Fed) -> bool:
     return fed.name in app.tables and fed.topic == f"{app.name}.{fed.name}"
 
 
-def grouped(app: str, tables: Sequence[Followed], keys: Mapping[str, tuple[str, ...]]) -> list[Following]:
-    """The connectors. `keys` has the key's columns of every table, by `Followed.name`."""
-    groups: dict[tuple[str, bool], list[Followed]] = {}
-    for each in tables:
-        groups.setdefault((each.source.database, len(keys[each.name]) > 1), []).append(each)
+def grouped(
+    app: str,
+    tables: Sequence[Followed],
+    keys: Mapping[str, tuple[str, ...]],
+    groups: Mapping[str, int] | None = None,
+) -> list[Following]:
+    """The connectors. `keys` has the key's columns of every table, `groups` its group, by `Followed.name`."""
+    found: dict[tuple[str, bool, int], list[Followed]] = {}
+    for table in tables:
+        group = (groups or {}).get(table.name, 1)
+        found.setdefault((table.source.database, len(keys[table.name]) > 1, group), []).append(table)
     return [
-        Following(app, database, tuple(members), {each.name: keys[each.name] for each in members}, composite)
-        for (database, composite), members in groups.items()
+        Following(app, database, tuple(members), {each.name: keys[each.name] for each in members}, composite, group)
+        for (database, composite, group), members in found.items()
     ]

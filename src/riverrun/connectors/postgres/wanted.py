@@ -1,6 +1,7 @@
 """What Kafka Connect is to run for the databases of an app: checked first, then told."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from riverrun.config import Project
@@ -10,8 +11,9 @@ from riverrun.connectors.postgres.address import database_of
 from riverrun.connectors.postgres.checks import Check, check_following, failures
 from riverrun.connectors.postgres.columns import Memory, place_of, resolve
 from riverrun.connectors.postgres.debezium import connector_config
-from riverrun.connectors.postgres.following import Following, followed_by, grouped
-from riverrun.errors import DatabaseNotReadyError
+from riverrun.connectors.postgres.following import Followed, Following, followed_by, grouped
+from riverrun.connectors.postgres.groups import groups_of
+from riverrun.errors import DatabaseNotReadyError, DatabaseUnreachableError
 
 if TYPE_CHECKING:
     from riverrun.app import App
@@ -25,7 +27,33 @@ def followings_of(
     """The connectors of an app, with the columns and keys that its databases have now."""
     tables = followed_by(app)
     _check_twice(app)
-    return grouped(app.name, tables, resolve(app, settings, project, fresh=True, notice=notice)) if tables else []
+    if not tables:
+        return []
+    keys = resolve(app, settings, project, fresh=True, notice=notice)
+    return grouped(app.name, tables, keys, _groups(app.name, tables, keys, settings, project))
+
+
+def _groups(
+    app: str, tables: list[Followed], keys: dict[str, tuple[str, ...]], settings: PostgresSettings, project: Project
+) -> dict[str, int]:
+    """The group of each table; as it is remembered, where its database does not answer."""
+    memory = Memory(project)
+    known = memory.read()
+    remembered = {each.name: known[place_of(each)].group for each in tables if place_of(each) in known}
+    try:
+        found = groups_of(app, tables, keys, settings, project.root, remembered=remembered)
+    except DatabaseUnreachableError as error:
+        new = [each.table for each in tables if not remembered.get(each.name)]
+        if new and any(remembered.values()):
+            raise DatabaseUnreachableError(
+                f"Whether {', '.join(new)} is followed already is not known: {error.what[:1].lower()}{error.what[1:]}",
+                found=error.found,
+                hint="Start the database: a table that is new is told to Connect only when it answers",
+            ) from error
+        return {name: group or 1 for name, group in remembered.items()}
+    by_place = {place_of(each): found[each.name] for each in tables}
+    memory.add({place: replace(known[place], group=group) for place, group in by_place.items() if place in known})
+    return found
 
 
 def _check_twice(app: "App") -> None:

@@ -5,9 +5,12 @@ asks for (Retry-After). What cannot (any other answer but 2xx, a redirect includ
 and the beginning of the answer. Nothing is left out silently.
 """
 
+import asyncio
+import contextlib
 import hashlib
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -24,8 +27,15 @@ from riverrun.model.connector import Sink, Undone
 from riverrun.model.connectors.webhook import check_url, webhook
 
 PASSING = frozenset({408, 425, 429})
+# What is kept of an answer, in characters, and what is read of it at most, in bytes.
 MOST_ANSWER = 300
+MOST_READ = 64 * 1024
 MOST_WAIT_SECONDS = 3600.0
+# How long one call of `write` begins requests. What is left then is given again.
+WRITE_SECONDS = 30.0
+# How often the end is looked for, and how long connections may take to close.
+_LOOK_SECONDS = 0.1
+_CLOSE_SECONDS = 2.0
 BATCH_RECORDS_HEADER = "X-Riverrun-Records"
 PLACE_HEADER = "X-Riverrun-Record"
 
@@ -34,7 +44,8 @@ _raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class WebhookSink(Sink):
-    """`riverrun.webhook`."""
+    """`riverrun.webhook`. Requests are made in an event loop of its own, in a thread that never holds up the end of the
+    process: there a request has one time limit for all of it, and can be given up at any moment."""
 
     def __init__(self, declared: webhook, around: Around) -> None:
         self._declared = declared
@@ -45,48 +56,79 @@ class WebhookSink(Sink):
             self._url = around.secret(self._url, "url of riverrun.webhook").reveal()
             check_url(self._url, shown="what url refers to", allow_http=declared.allow_http)
         self._app = around.app.name
-        self._client: httpx.Client | None = None
-        self._crew: ThreadPoolExecutor | None = None
+        self._halt = around.stop
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: httpx.AsyncClient | None = None
 
     def open(self) -> None:
         declared = self._declared
-        self._client = httpx.Client(
+        self._client = httpx.AsyncClient(
             headers=self._headers,
-            timeout=httpx.Timeout(declared.timeout_seconds, connect=min(5.0, declared.timeout_seconds)),
+            # For each single step; the limit for all of them is in `_post`.
+            timeout=declared.timeout_seconds,
             limits=httpx.Limits(max_connections=declared.connections, max_keepalive_connections=declared.connections),
             follow_redirects=False,
             # A proxy is for other machines.
             trust_env=not is_loopback(urlsplit(self._url).hostname or ""),
         )
-        self._crew = ThreadPoolExecutor(declared.connections, thread_name_prefix="riverrun-webhook")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="riverrun-webhook", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         client, self._client = self._client, None
-        crew, self._crew = self._crew, None
-        if crew is not None:
-            crew.shutdown(wait=True, cancel_futures=True)
-        if client is not None:
-            client.close()
+        loop, self._loop = self._loop, None
+        if client is not None and loop is not None:
+            closing = asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+            with contextlib.suppress(TimeoutError, httpx.HTTPError, OSError):
+                closing.result(_CLOSE_SECONDS)
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join(_CLOSE_SECONDS)
 
     def write(self, records: Sequence[Any]) -> list[Undone]:
+        assert self._loop is not None  # noqa: S101  -- opened before it writes
+        sending = asyncio.run_coroutine_threadsafe(self._send(records), self._loop)
+        while True:
+            try:
+                return sending.result(_LOOK_SECONDS)
+            except TimeoutError:
+                if sending.done():
+                    return sending.result()
+                if self._halt.is_set():
+                    # Whoever is being asked may still take it: then it is asked again with the same key.
+                    sending.cancel()
+                    return [Undone(each, "It is to end", again=True) for each in records]
+
+    async def _send(self, records: Sequence[Any]) -> list[Undone]:
         if self._declared.send == "batch":
-            return self._send_batch(records)
-        assert self._crew is not None  # noqa: S101  -- opened before it writes
+            return await self._send_batch(records)
         # Records of a key follow each other; without a key they may go in any order.
         lanes: dict[Any, list[Record[Any]]] = {}
         for record in records:
             lanes.setdefault(record.key if record.key is not None else str(record), []).append(record)
-        return [each for undone in self._crew.map(self._send_lane, lanes.values()) for each in undone]
+        deadline = time.monotonic() + WRITE_SECONDS
+        turns = asyncio.Semaphore(self._declared.connections)
 
-    def _send_lane(self, records: list[Record[Any]]) -> list[Undone]:
+        async def send(lane: list[Record[Any]]) -> list[Undone]:
+            async with turns:
+                return await self._send_lane(lane, deadline)
+
+        return [each for undone in await asyncio.gather(*map(send, lanes.values())) for each in undone]
+
+    async def _send_lane(self, records: list[Record[Any]], deadline: float) -> list[Undone]:
         undone: list[Undone] = []
         for number, record in enumerate(records):
+            if time.monotonic() > deadline:
+                # The group must not wait for one member. What is left is given again, in a smaller batch.
+                reason = f"The receiver is slow: {WRITE_SECONDS:g} s were not enough for a batch"
+                return undone + [Undone(each, reason, again=True) for each in records[number:]]
             try:
                 body = _body(record)
             except RecordUnreadableError as error:
                 undone.append(Undone(record, str(error)))
                 continue
-            problem = self._post(body, {self._declared.key_header: self._key([record]), PLACE_HEADER: str(record)})
+            headers = {self._declared.key_header: self._key([record]), PLACE_HEADER: str(record)}
+            problem = await self._post(body, headers)
             if problem is None:
                 continue
             undone.append(Undone(record, *problem))
@@ -96,7 +138,7 @@ class WebhookSink(Sink):
                 break
         return undone
 
-    def _send_batch(self, records: Sequence[Record[Any]]) -> list[Undone]:
+    async def _send_batch(self, records: Sequence[Record[Any]]) -> list[Undone]:
         undone: list[Undone] = []
         good: list[Record[Any]] = []
         bodies: list[bytes] = []
@@ -109,25 +151,36 @@ class WebhookSink(Sink):
         if not good:
             return undone
         headers = {self._declared.key_header: self._key(good), BATCH_RECORDS_HEADER: str(len(good))}
-        problem = self._post(b"[" + b",".join(bodies) + b"]", headers)
+        problem = await self._post(b"[" + b",".join(bodies) + b"]", headers)
         if problem is not None and not problem[1] and len(good) > 1:
             # One of them may be to blame: each alone, as an array of one.
-            return undone + [each for record in good for each in self._send_batch([record])]
+            for record in good:
+                undone += await self._send_batch([record])
+            return undone
         return undone + [Undone(each, *problem) for each in good if problem is not None]
 
-    def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[str, bool, float] | None:
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[str, bool, float] | None:
         """None when it was taken; else why not, whether it may be later, and after how long."""
         assert self._client is not None  # noqa: S101  -- opened before it writes
+        answer: httpx.Response | None = None
+        said = ""
         try:
-            answer = self._client.request(self._declared.method, self._url, content=body, headers=dict(headers))
-        except httpx.TimeoutException as error:
-            return f"No answer within {self._declared.timeout_seconds:g} s ({type(error).__name__})", True, 0.0
+            async with (
+                asyncio.timeout(self._declared.timeout_seconds),
+                self._client.stream(self._declared.method, self._url, content=body, headers=dict(headers)) as answer,
+            ):
+                # Read to its end, where it has one soon, for the sake of the connection.
+                said = await _beginning(answer)
+        # With a status it is decided: a body that is late, cut off or not what it says does not change that.
+        except (TimeoutError, httpx.TimeoutException):
+            if answer is None:
+                return f"No answer within {self._declared.timeout_seconds:g} s", True, 0.0
         except httpx.HTTPError as error:
-            return f"{type(error).__name__}: {error}", True, 0.0
+            if answer is None:
+                return f"{type(error).__name__}: {error}", True, 0.0
         status = answer.status_code
-        if 200 <= status < 300:
+        if answer.is_success:
             return None
-        said = " ".join(answer.text[:MOST_ANSWER].split())
         reason = f"The receiver answered {status} {answer.reason_phrase}{f': {said}' if said else ''}"
         if status in PASSING or status >= 500:
             return reason, True, retry_after(answer.headers.get("Retry-After", ""))
@@ -139,6 +192,30 @@ class WebhookSink(Sink):
         for each in records:
             digest.update(f"\0{each}".encode())
         return digest.hexdigest()[:32]
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Until it is stopped; what is under way then is given up."""
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+    finally:
+        loop.close()
+
+
+async def _beginning(answer: httpx.Response) -> str:
+    """What the receiver says, as far as anybody wants to know. One that is longer costs its connection. Read as UTF-8,
+    whatever it says of itself: it is for people, and a name of a charset may be anything."""
+    found = b""
+    async for piece in answer.aiter_bytes():
+        found += piece
+        if len(found) >= MOST_READ:
+            break
+    return " ".join(found.decode(errors="replace")[:MOST_ANSWER].split())
 
 
 def _body(record: Record[Any]) -> bytes:

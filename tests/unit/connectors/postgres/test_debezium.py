@@ -7,13 +7,17 @@ import pytest
 import riverrun
 from riverrun.config import Project, Secret
 from riverrun.config.spec import PostgresSettings
+from riverrun.connectors.jdbc.config import connector_config as sink_config
+from riverrun.connectors.jdbc.target import Target
 from riverrun.connectors.postgres.address import database_of
 from riverrun.connectors.postgres.columns import Known, Memory, place_of, resolve
 from riverrun.connectors.postgres.debezium import connector_config
 from riverrun.connectors.postgres.following import database_name, followed_by, grouped
 from riverrun.connectors.postgres.wanted import followings_of
 from riverrun.errors import ConfigError, DatabaseNotReadyError, DatabaseUnreachableError
+from riverrun.model.connectors.jdbc import jdbc
 from riverrun.model.connectors.postgres_types import PgColumn, columns_of
+from riverrun.model.table import TableSpec
 from riverrun.model.topic import Topic
 
 URL = "postgresql://cdc@127.0.0.1:1/shop"
@@ -76,6 +80,18 @@ def test_one_connector_per_database_and_one_for_keys_of_several_columns(tmp_path
     assert both["message.key.columns"] == r"public\.prices:day,area"
 
 
+def test_a_table_without_a_snapshot_is_the_only_one_without(tmp_path: Path) -> None:
+    app = riverrun.App("shop")
+    app.table("houses", riverrun.postgres("houses", columns="id text"), key="id")
+    app.table("visits", riverrun.postgres("visits", columns="id text", snapshot=False), key="id")
+    (both,) = grouped("shop", followed_by(app), resolve(app, SETTINGS, Project(tmp_path)))
+    config = connector_config(both, database_of(SETTINGS, "", tmp_path), SETTINGS, {})
+    assert (config["snapshot.mode"], config["snapshot.include.collection.list"]) == ("initial", r"public\.houses")
+    (alone,) = grouped("shop", followed_by(app)[1:], {"visits": ("id",)})
+    config = connector_config(alone, database_of(SETTINGS, "", tmp_path), SETTINGS, {})
+    assert (config["snapshot.mode"], "snapshot.include.collection.list" in config) == ("no_data", False)
+
+
 def test_names_fit_postgres_and_differ() -> None:
     assert database_name("Shop.postgres") != database_name("shop.postgres")
     assert database_name("a-b.postgres") != database_name("a_b.postgres")
@@ -117,6 +133,12 @@ def test_a_table_is_followed_once(tmp_path: Path) -> None:
         (PostgresSettings(), "", "postgres.url is not set"),
         (PostgresSettings(url="postgresql:///shop"), "", "names no host"),
         (PostgresSettings(url=URL), "crm", "has no crm"),
+        (
+            PostgresSettings(url=f"{URL}?target_session_attrs=any"),
+            "",
+            "the option target_session_attrs, which Connect would",
+        ),
+        (PostgresSettings(url=f"{URL}?connect_timeout=3"), "", "set postgres.timeout_seconds instead"),
         (PostgresSettings(databases={"crm": "env:CRM"}), "crm", "the variable CRM, which is not set"),
         (PostgresSettings(databases={"crm": "file:no.txt"}), "crm", "which cannot be read"),
     ],
@@ -132,5 +154,17 @@ def test_a_named_database_brings_its_password(tmp_path: Path) -> None:
     url = "postgresql://crm:se%40cret@db.example/crm?sslmode=require"
     found = database_of(PostgresSettings(databases={"crm": "env:CRM"}), "crm", tmp_path, {"CRM": url})
     assert (found.host, found.port, found.user, found.password.reveal()) == ("db.example", 5432, "crm", "se@cret")
-    assert found.tls == {"sslmode": "require"}
+    assert found.options == {"sslmode": "require"}
     assert "se@cret" not in repr(found)
+
+
+def test_options_of_an_address_reach_debezium_and_the_sink(tmp_path: Path) -> None:
+    settings = PostgresSettings(url=f"{URL}?sslmode=require&channel_binding=require")
+    database = database_of(settings, "", tmp_path)
+    app = shop()
+    plain, _ = grouped("shop", followed_by(app), resolve(app, settings, Project(tmp_path)))
+    config = connector_config(plain, database, settings, {})
+    assert (config["database.sslmode"], config["driver.channelBinding"]) == ("require", "require")
+    target = Target("load", "app.py:1", jdbc("load"), TableSpec("load", "t", (), ("id",)), decimals_are_text=False)
+    url = sink_config("shop", target, database)["connection.url"]
+    assert "sslmode=require&channelBinding=require" in str(url)
