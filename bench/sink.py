@@ -67,7 +67,13 @@ def child(stream: str, sink: str, address: str, folder: Path, *, forever: bool) 
             writer = writer.format("kafka").options(**options, topic=topic)
         else:
             once = ExactSink.of(
-                connection, Admin(connection), name=topic, topic=topic, transaction_seconds=300, here=sink == SINKS[1]
+                done.spark,
+                connection,
+                Admin(connection),
+                name=topic,
+                topic=topic,
+                transaction_seconds=300,
+                here=sink == SINKS[1],
             )
             writer = writer.foreachBatch(once.write)
         query = (

@@ -36,6 +36,7 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
 from riverrun.model.state import Place
+from riverrun.store.catalog import Catalog
 from riverrun.streams.checkpoint import read_stand
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.generations import Generation, checkpoint_of, read_generations
@@ -313,6 +314,7 @@ def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
         wait_for(lambda: live.last and all(each.batch >= 0 for each in live.last.streams), "the streams to run")
         minutes = town.replay("minutes", "1 hour ago")
         assert minutes is not None
+        assert abs(minutes.since_ms / 1000 - (time.time() - 3600)) < MOST_SECONDS
         wait_for(
             lambda: live.last and all(each.phase == "running" for each in live.last.streams), "the next generation"
         )
@@ -385,6 +387,10 @@ def test_a_replay_that_is_killed_goes_on(town: Town) -> None:
     assert len(town.rows("minutes")) == before
     run()
     (made,) = read_generations(town.folder("minutes"))
+    # The store is told, and that all of its rows are replaced.
+    with Catalog(town.connection, "town") as catalog:
+        assert catalog.refresh()["minutes"].generations == (made.as_told(),)
+    assert made.since_ms == 0
     assert town.verify("minutes").state == "equal"
     old, new = ([row["minute"]["start"] for _, _, row in town.rows(each)] for each in ("minutes", made.topic))
     assert len(old) == len(set(old)) > before

@@ -1,5 +1,6 @@
 """The kit that users test their streams with, on a real Spark."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -122,6 +123,30 @@ def test_a_pipeline_file_can_be_named(stream_test: Make, tmp_path: Path) -> None
     t = stream_test(file)
     t.send("readings", {"house_id": "a", "load_kw": 1.0}, {"house_id": "x", "load_kw": 1.0})
     assert t.rows("street_load") == [{"street": "Main", "load_kw": 2.0}]
+
+
+def test_a_table_of_a_database_has_the_columns_that_are_remembered(stream_test: Make, tmp_path: Path) -> None:
+    (tmp_path / ".riverrun").mkdir()
+    columns = {"columns": [["id", "integer"], ["name", "text"]], "key": ["id"], "group": 1}
+    (tmp_path / ".riverrun" / "postgres.json").write_text(json.dumps({"|public.houses": columns}))
+    (tmp_path / "shop.py").write_text(
+        """
+import riverrun as rr
+
+app = rr.App("shop")
+
+class Move(rr.Event):
+    house: int = rr.key()
+
+app.topic("moves", Move)
+app.table("houses", rr.postgres("houses"))
+app.sql("moved", "select house, name from moves join houses on house = id", key="house")
+"""
+    )
+    t = stream_test(tmp_path / "shop.py")
+    t.send("shop.houses", {"id": 1, "name": "Main Street 1"}, key="1")
+    t.send("moves", {"house": 1}, key="1")
+    assert t.rows("moved") == [{"house": 1, "name": "Main Street 1"}]
 
 
 def test_a_function_that_raises_is_told_with_its_line(stream_test: Make) -> None:

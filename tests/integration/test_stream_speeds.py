@@ -23,6 +23,7 @@ from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
 from riverrun.streams.compiler import Compilation, compile_app, encoded
 from riverrun.streams.graph import graph_of
+from riverrun.streams.identity import identified
 from riverrun.streams.planner import Plan, StreamPlan, plan_streams
 from riverrun.streams.sources import Counters, KafkaRecords
 from riverrun.testing.pytest_plugin import KafkaUnderTest
@@ -74,8 +75,9 @@ class Stage:
         rows = self.done.rows(name, records, counters=counters, broadcast=real_time)
         sink = {f"kafka.{option}": value for option, value in java_properties(self.connection).items()}
         folder = self.root / f"{name}-{'real-time' if real_time else 'near-real-time'}"
+        sent = encoded(rows, compiled, counters)
         writer = (
-            encoded(rows, compiled, counters)
+            (identified(sent) if real_time else sent)
             .writeStream.format("kafka")
             .options(**sink, topic=compiled.stream.target, checkpointLocation=str(folder))
         )

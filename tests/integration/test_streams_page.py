@@ -194,6 +194,9 @@ def _(t: StreamTest) -> None:
     assert t.rows("overload") == [{"minute": span(0, 1), "house_id": "h1", "load_kw": 4.0}]
     assert [row["load_kw"] for row in t.changes("overload")] == [3.0, 4.0]
     assert t.rows("city_minutes") == [{"minute": span(0, 1), "load_kw": 5.0}]
+    assert t.rows("hourly_peak") == []
+    t.advance(at(63))
+    assert t.rows("hourly_peak") == [{"hour": span(0, 60), "peak_kw": 4.0}]
 
 
 @pytest.mark.parametrize("title", [each for each in sections() if each not in (BEGINNING, "Tests")])

@@ -11,17 +11,20 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.parts import Target, claim, release
 from riverrun.kafka.producer.producer import Producer
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.pipeline import Pipeline, checked_graph
 from riverrun.streams.planner import plan_streams
+from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import KafkaRecords
 from support.bad_inputs import Case, World, closed_port
 
@@ -413,6 +416,17 @@ def sorted_stream(world: StreamWorld) -> str:
     return world.refused("@app.stream()\ndef ordered(readings):\n    return readings.orderBy('at')")
 
 
+@case("Keep the event times of both sides of a join, and group by both")
+def two_event_times(world: StreamWorld) -> str:
+    return world.refused(
+        "class Repair(rr.Event):\n    house: str = rr.key()\n    done: datetime = rr.event_time()\n"
+        'app.topic("repairs", Repair)\n'
+        "@app.stream()\ndef repaired(readings, repairs):\n"
+        "    near = F.expr('house_id = house and done between at and at + interval 1 hour')\n"
+        "    return readings.join(repairs, near).groupBy(F.window('at', '1 hour').alias('hour'), 'done').count()"
+    )
+
+
 @case("Take the first rows of a stream: `LIMIT` after an aggregate")
 def limited_stream(world: StreamWorld) -> str:
     return world.refused(
@@ -669,6 +683,30 @@ def checkpoint_damaged(world: StreamWorld) -> str:
     for each in offsets.iterdir():
         each.write_bytes(b"garbage\n")
     return world.fails(HIGH, readings(10))
+
+
+@case("Take a batch that was written out of the checkpoint of a stream", kafka=True)
+def batch_planned_anew(world: StreamWorld) -> str:
+    world.runs(HIGH, readings(10))
+    checkpoint = world.root / ".riverrun/streams" / f"meters_{world.mark}" / "checkpoints/high"
+    for log in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / log)
+    return world.fails(HIGH, readings(10))
+
+
+@case("Run a stream a second time with the same checkpoint, elsewhere", kafka=True)
+def two_runs(world: StreamWorld) -> str:
+    begin = ExactSink._take_over
+
+    def replaced(sink: ExactSink, target: Target, parts: int) -> Target:
+        found = begin(sink, target, parts)
+        # What the other run does when it begins.
+        other = replace(target, claim=claim(target))
+        release(other, range(parts))
+        return found
+
+    with mock.patch.object(ExactSink, "_take_over", replaced):
+        return world.fails(HIGH, readings(10))
 
 
 @case("Change what a stream keeps in its state", kafka=True)

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 import riverrun as rr
 from riverrun.kafka.admin.admin import Admin
-from riverrun.streams.compiler import IDENTITY
+from riverrun.streams.identity import IDENTITY
 from riverrun.testing import Crash, CrashRun, crashes
 from riverrun.testing.crash import VICTIMS
 

@@ -57,6 +57,9 @@ KINDS = [
          'readings.groupBy(F.window("at", "1 minute").alias("m"), "house_id").count()'
          '.groupBy(F.window("m", "1 hour").alias("hour")).agg(F.max("count").alias("most"))',
          options='emit="final"'),
+    Kind("hourly", "window over another stream's window",
+         'per_house.groupBy(F.window("minute", "1 hour").alias("hour")).agg(F.max("load_kw").alias("most"))',
+         "per_house"),
     Kind("over_updates", "filter of an aggregating stream", 'per_house.where("load_kw > 2")', "per_house"),
     Kind("python_function", "Python UDF", 'readings.select("house_id", watts("load_kw").alias("watts"))'),
     Kind("arrow_function", "Arrow UDF", 'readings.select("house_id", arrow_watts("load_kw").alias("watts"))'),

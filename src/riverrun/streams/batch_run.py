@@ -2,19 +2,24 @@
 off goes on over the same ones, and what it wrote is known (sink.py)."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from riverrun.kafka.admin.admin import Admin
+from riverrun.model.state import Place
 from riverrun.streams.checkpoint import Offsets, offsets_of
+from riverrun.streams.layout import digest
 
 
 @dataclass(frozen=True)
 class BatchRun:
-    """A run under an id of its own, from and to these offsets of topics, by code with this fingerprint."""
+    """A run under an id of its own, from and to these offsets of topics with these ids, by code with this fingerprint."""
 
     id: str
     code: str
+    topics: dict[str, str]
     begin: Offsets
     end: Offsets
     file: Path
@@ -24,20 +29,63 @@ class BatchRun:
         """The run that is not over; None when there is none, or its file says nothing that makes sense."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            return cls(
-                str(content["id"]), str(content["code"]), offsets_of(content["begin"]), offsets_of(content["end"]), file
-            )
+            topics = {str(topic): str(id_) for topic, id_ in content["topics"].items()}
+            begin, end = offsets_of(content["begin"]), offsets_of(content["end"])
+            return cls(str(content["id"]), str(content["code"]), topics, begin, end, file)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     @classmethod
-    def begin_over(cls, file: Path, code: str, begin: Offsets, end: Offsets) -> "BatchRun":
-        run = cls(f"batch-{uuid4()}", code, begin, end, file)
+    def begin_over(cls, file: Path, code: str, topics: Mapping[str, str], begin: Offsets, end: Offsets) -> "BatchRun":
+        run = cls(f"batch-{uuid4()}", code, dict(topics), begin, end, file)
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"id": run.id, "code": code, "begin": begin, "end": end}), encoding="utf-8")
+        content = {"id": run.id, "code": code, "topics": run.topics, "begin": begin, "end": end}
+        temporary.write_text(json.dumps(content), encoding="utf-8")
         temporary.replace(file)
         return run
 
+    @property
+    def ranges(self) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        """The offsets of each topic, from and to, as Spark takes them."""
+        return {topic: (_text(self.begin[topic]), _text(self.end[topic])) for topic in self.end}
+
+    @property
+    def digest(self) -> str:
+        return digest([self.topics, self.begin, self.end])
+
+    def outdated(self, code: str, topics: Mapping[str, str], begin: Offsets, end: Offsets) -> str:
+        """Why it must not be gone on with, where code, ids of topics and offsets are these by now; empty when it may: its
+        parts would hold other rows, of which some would be lost and others be there twice."""
+        if self.code != code:
+            return "its code has changed since"
+        for topic, known in self.topics.items():
+            if topics.get(topic) != known:
+                return f"{topic}, which it reads, was deleted and made again since"
+        for topic, parts in self.end.items():
+            for part, last in parts.items():
+                if begin[topic][part] > self.begin[topic][part] or end[topic][part] < last:
+                    return f"records of {topic}[{part}] that it was over are gone since"
+        return ""
+
     def over(self) -> None:
         self.file.unlink(missing_ok=True)
+
+
+def all_records(admin: Admin, topics: list[str]) -> tuple[dict[str, str], Offsets, Offsets]:
+    """The ids of topics, and from where and to where their committed records are now."""
+    there = admin.topics(topics, config=False)
+    places = [Place(name, part) for name, state in there.items() for part in range(len(state.partitions))]
+    first, last = admin.offsets(places, "earliest"), admin.offsets(places, "latest", committed_only=True)
+    return {name: state.topic_id for name, state in there.items()}, _by_topic(first), _by_topic(last)
+
+
+def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
+    found: Offsets = {}
+    for place, offset in offsets.items():
+        found.setdefault(place.topic, {})[place.partition] = offset
+    return found
+
+
+def _text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(part): offset for part, offset in offsets.items()}

@@ -5,22 +5,28 @@ letters are in their topic. `accounted` and the counts are written to a file tog
 what lies between is counted again, without the rows that came out of it, and the account says that it is not exact any more.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from riverrun.errors import CheckpointError, KafkaError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.counting import count_records
 from riverrun.model.progress import Account, StreamProgress
 from riverrun.model.state import Place
 from riverrun.streams.checkpoint import Offsets, offsets_of
 from riverrun.streams.compiler import OUT, Compiled
 from riverrun.streams.sources import COUNT, DEAD, observation
 from riverrun.streams.sweeping import Sweeper
+from riverrun.streams.topic_watch import went_back
 
 # A batch of fewer rows says nothing about how fast many are read.
 ENOUGH_ROWS = 1000
+# More offsets than that are not read to count their records: the thread that does it looks after all streams.
+MOST_COUNTED = 100_000
 
 
 class Books:
@@ -50,11 +56,21 @@ class Books:
             self.account.note = _why_not_exact(compiled)
         self._mirrored: dict[Place, int] = {}
         self._rate = read_rate(file)
+        # Whether what is accounted was read by way of the checkpoint: a batch over everything reads past it.
+        self._streamed = bool(streamed_to(file))
 
     def batch(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
         """Book one batch of a streaming query (Spark's progress as JSON says it)."""
         observed = report.get("observedMetrics") or {}
         begin, end = _offsets(report, "startOffset"), _offsets(report, "endOffset")
+        if back := went_back(begin, end):
+            # Not booked: what is written down stays ahead of the checkpoint, and the next start refuses it, too.
+            name = self._compiled.stream.name
+            raise CheckpointError(
+                f"The stream {name} has read {back}: it was cut, or made again. Records before that end may never be read",
+                hint=f"Begin again with `riverrun run FILE --fresh {name}`, which reads all there is",
+                stream=name,
+            )
         late = sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or [])
         counts = {name: {key: int(value or 0) for key, value in each.items()} for name, each in observed.items()}
         out = counts.get(OUT, {}).get(COUNT, 0)
@@ -63,6 +79,7 @@ class Books:
             self._stand(report, progress)
             self._move(end)
             return
+        self._streamed = True
         self._measure(int(report.get("numInputRows") or 0), int(report.get("batchDuration") or 0))
         self._book(begin, end, counts, late=late, rows=int(report.get("numInputRows") or 0))
         self._stand(report, progress)
@@ -75,6 +92,7 @@ class Books:
     def whole(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Book a batch run over everything: its account begins anew."""
         note = self.account.note
+        self._streamed = False
         self.account = Account(exact=self._compiled.query.one_to_one, note=note)
         read = sum(counts.get(observation(topic), {}).get(COUNT, 0) for topic in self._topics)
         self._book(begin, end, counts, late=0, rows=read)
@@ -119,11 +137,19 @@ class Books:
         before = self.accounted.get(topic)
         if before is None:
             return
-        missed = sum(max(0, offset - before.get(part, 0)) for part, offset in first.items() if part in before)
+        ranges = {Place(topic, part): (before[part], offset) for part, offset in first.items() if part in before}
+        passed = sum(max(0, end - begin) for begin, end in ranges.values())
+        if not passed:
+            return
+        # Offsets: markers of transactions are among them.
+        missed, about = passed, "up to "
+        if passed <= MOST_COUNTED:
+            with contextlib.suppress(KafkaError):
+                missed, about = sum(count_records(self._admin.connection, ranges).values()), ""
         if missed:
             self.account.read += missed
             self.account.exact = False
-            self.account.note = f"{missed} records were read by a batch that a crash kept from being counted"
+            self.account.note = f"{about}{missed} records were read by a batch that a crash kept from being counted"
 
     def _gone(self, topic: str, first: Mapping[int, int], last: Mapping[int, int], seen: int) -> int:
         """How many records of this range were deleted before they were read."""
@@ -152,7 +178,7 @@ class Books:
         return min(offset, self._sweeper.through(place)) if place.topic in self._typed else offset
 
     def lag(self, ends: Mapping[Place, int]) -> int:
-        """Records that are there and not read."""
+        """Offsets that are there and not read: records, and markers of transactions."""
         lag = 0
         for place, end in ends.items():
             if place.topic in self._topics:
@@ -178,7 +204,14 @@ class Books:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._file.with_suffix(".tmp")
         temporary.write_text(
-            json.dumps({"account": asdict(self.account), "accounted": self.accounted, "rate": round(self._rate, 1)}),
+            json.dumps(
+                {
+                    "account": asdict(self.account),
+                    "accounted": self.accounted,
+                    "rate": round(self._rate, 1),
+                    "streamed": self._streamed,
+                }
+            ),
             encoding="utf-8",
         )
         temporary.replace(self._file)
@@ -192,6 +225,15 @@ def read_account(file: Path) -> tuple[Account, Offsets]:
         return Account(), {}
     except (OSError, ValueError, KeyError, TypeError):
         return Account(note="the account of earlier runs could not be read, and begins anew"), {}
+
+
+def streamed_to(file: Path) -> Offsets:
+    """How far a stream has read by way of its checkpoint; empty when the last that was counted was a batch."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return offsets_of(content["accounted"]) if content.get("streamed") else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def read_rate(file: Path) -> float:

@@ -5,21 +5,15 @@ import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import CheckpointError
+from riverrun.streams.remote_files import Folder, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Offsets = dict[str, dict[int, int]]
-
-
-def local_folder(place: str) -> Path | None:
-    """The folder of this machine that a place of checkpoints is, written as a path or as file:///…; None of any other."""
-    path = place.removeprefix("file:")
-    return None if "://" in path else Path(path)
 
 
 def remove_checkpoint(spark: "SparkSession", place: str) -> None:
@@ -66,7 +60,7 @@ class Position:
     parts: int = 0
 
 
-def read_position(folder: Path) -> Position:
+def read_position(folder: Folder) -> Position:
     """Nothing is asked of the files but what is there: Spark itself says what is wrong with them."""
     try:
         begun = newest_entry(folder / "offsets")
@@ -82,7 +76,21 @@ def read_position(folder: Path) -> Position:
         return Position()
 
 
-def read_stand(folder: Path, stream: str) -> Stand | None:
+def has_read(folder: Folder) -> bool:
+    """Whether the stream of a checkpoint has read a record, or may have. False only when it has begun no batch, or one that
+    reads up to where the stream began."""
+    if not (folder / "offsets").exists() or newest_entry(folder / "offsets") < 0:
+        return False
+    try:
+        begin: Offsets = {}
+        for source in (folder / "sources").iterdir():
+            begin |= offsets_of(json.loads(_log(source / "0")[-1]))
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return True
+    return read_position(folder).end != begin
+
+
+def read_stand(folder: Folder, stream: str) -> Stand | None:
     """What the last batch that ended left; None when none has."""
     try:
         generation = query_id(folder)
@@ -112,17 +120,17 @@ def read_stand(folder: Path, stream: str) -> Stand | None:
         ) from error
 
 
-def query_id(folder: Path) -> str:
+def query_id(folder: Folder) -> str:
     """Which life of a stream a checkpoint is of."""
     return str(json.loads((folder / "metadata").read_text(encoding="utf-8"))["id"])
 
 
-def newest_entry(folder: Path) -> int:
+def newest_entry(folder: Folder) -> int:
     """The newest number in one of Spark's logs; -1 when it is empty."""
     return max((int(each.name) for each in folder.iterdir() if each.name.isdigit()), default=-1)
 
 
-def _log(file: Path) -> list[str]:
+def _log(file: Folder) -> list[str]:
     """The lines of one of Spark's log files below its version."""
     version, *lines = file.read_text(encoding="utf-8").replace("\0", "").strip().splitlines()
     if version.strip() != "v1":

@@ -14,9 +14,10 @@ from riverrun.model.event import schema_of
 from riverrun.model.pipeline import Stream
 from riverrun.model.topic import Topic
 from riverrun.streams.graph import Graph, Problem
-from riverrun.streams.logical import Query, read_query, refusal
-from riverrun.streams.mistakes import Found, cannot_run, explained, meant, unreadable_table
+from riverrun.streams.logical import Query, read_query, refusal, two_event_times
+from riverrun.streams.mistakes import TWO_EVENT_TIMES, Found, cannot_run, explained, meant, unreadable_table
 from riverrun.streams.sources import COUNT, Counters, Records, checked, table_frame, time_of
+from riverrun.streams.state_times import with_zones
 from riverrun.streams.user_code import send_along
 from riverrun.streams.values import Shape, key_text, write_value
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 OUT = "out"
-# The header of a real-time stream's records: equal for equal records, so that a reader can tell one that is sent again.
-IDENTITY = "riverrun-id"
 
 
 @dataclass(frozen=True)
@@ -134,15 +133,6 @@ def encoded(frame: "DataFrame", compiled: Compiled, counters: Counters) -> "Data
     return counters.count(records, OUT, F.count(F.lit(1)).alias(COUNT))
 
 
-def identified(records: "DataFrame") -> "DataFrame":
-    """Records with a header that says which they are: a record that is sent again after a crash has the same."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    identity = F.hex(F.xxhash64("key", "value")).cast("binary")
-    header = F.struct(F.lit(IDENTITY).alias("key"), identity.alias("value"))
-    return records.select("key", "value", F.array(header).alias("headers"))
-
-
 def compile_app(graph: Graph, spark: "SparkSession", records: Records) -> Compilation:
     """Build every stream once. Problems are collected; a stream whose input has a problem is not looked at."""
     done = Compilation(graph, spark, problems=list(graph.problems))
@@ -197,7 +187,8 @@ class _Builder:
         names = self._done.graph.inputs[stream.name]
         frames = [self._input(name, fused) for name in names]
         try:
-            made = self._sql(stream, names, frames) if stream.function is None else stream.function(*frames)
+            with with_zones():
+                made = self._sql(stream, names, frames) if stream.function is None else stream.function(*frames)
         except Exception as error:
             columns = dict.fromkeys(name for frame in frames for name in frame.columns)
             raise explained(stream, error, columns) from error
@@ -243,7 +234,8 @@ class _Builder:
             raise Found(
                 table.line,
                 f"The columns of the table {name} are not known: nothing has looked at {table.source.table} yet",
-                'Say which it has: riverrun.postgres("…", columns="id int, …")',
+                "Run `riverrun connect check` once, where the database is: they are remembered. Or say which it has: "
+                'riverrun.postgres("…", columns="id int, …")',
             )
         try:
             frame = table_frame(self._done.spark, table, self._records, self._app.folder)
@@ -355,6 +347,8 @@ def _mode_of(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -
 
 
 def _mode(stream: Stream, frame: "DataFrame", query: Query, *, final: bool) -> str:
+    if query.watermarked and two_event_times(query):
+        raise Found(stream.line, f"{stream.name} {TWO_EVENT_TIMES[0]}", TWO_EVENT_TIMES[1])
     wanted = ["append"] if final else ["update", "append"] if query.aggregated else ["append", "update"]
     answers = {mode: refusal(frame, query, mode) for mode in wanted}
     for mode, against in answers.items():

@@ -16,26 +16,27 @@ from pathlib import Path
 
 from riverrun.errors import TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.parts import Target, last_mark, release
+from riverrun.kafka.parts import Target, last_mark, parts_in, release
 from riverrun.streams.checkpoint import Offsets, newest_entry, offsets_of
+from riverrun.streams.remote_files import Folder
 
 
-def planned(folder: Path) -> int:
+def planned(folder: Folder) -> int:
     """The newest batch in the offset log; -1 when there is none."""
     return _newest(folder / "offsets")
 
 
-def committed(folder: Path) -> int:
+def committed(folder: Folder) -> int:
     """The newest batch that ended; -1 when none has."""
     return _newest(folder / "commits")
 
 
-def is_cut_off(folder: Path) -> bool:
+def is_cut_off(folder: Folder) -> bool:
     """Whether a batch was planned and has not ended."""
     return planned(folder) > committed(folder)
 
 
-def reached_watermark(folder: Path) -> int:
+def reached_watermark(folder: Folder) -> int:
     """How far the events of the batches so far would move the event-time clock."""
     found = 0
     for each in (folder / "commits").iterdir():
@@ -45,7 +46,7 @@ def reached_watermark(folder: Path) -> int:
     return found
 
 
-def planned_offsets(folder: Path, batch: int) -> Offsets:
+def planned_offsets(folder: Folder, batch: int) -> Offsets:
     """Up to where a planned batch reads."""
     found: Offsets = {}
     for line in (folder / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()[2:]:
@@ -111,16 +112,16 @@ def lowest(one: Offsets, other: Mapping[str, Mapping[int, int]]) -> Offsets:
 def is_written(admin: Admin, target: Target, generation: str, batch: int) -> bool:
     """Whether rows of a batch that was cut off are in their topic. Its writers are fenced first: none comes back."""
     try:
-        parts = range(len(admin.topic(target.marks).partitions))
+        parts = range(parts_in(len(admin.topic(target.marks).partitions)))
     except TopicNotFoundError:
         return False
     mine = replace(target, generation=generation)
     release(mine, parts)
     marks = [last_mark(mine, part) for part in parts]
-    return any(mark is not None and mark.generation == generation and mark.batch >= batch for mark in marks)
+    return any(mark is not None and mark.generation == generation and mark.batch.number >= batch for mark in marks)
 
 
-def _newest(folder: Path) -> int:
+def _newest(folder: Folder) -> int:
     try:
         return newest_entry(folder)
     except FileNotFoundError:

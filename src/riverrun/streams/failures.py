@@ -13,11 +13,13 @@ from riverrun.errors import (
     CheckpointError,
     DiskFullError,
     RiverrunError,
+    SparkUnavailableError,
     StreamCodeError,
     StreamFailedError,
 )
 from riverrun.model.pipeline import Stream
 from riverrun.streams.logical import sentence
+from riverrun.streams.mistakes import TWO_EVENT_TIMES
 
 # Of Spark's conditions, those that say that an expression met a value it has no result for.
 _CODE = (
@@ -30,13 +32,22 @@ _CHECKPOINT = (
     "CANNOT_LOAD_STATE_STORE", "INCOMPATIBLE", "MISSING_LOG", "STATE_STORE", "STREAMING_STATEFUL", "There are [",
     "checkpoint", "metadata log", "offset log",
 )  # fmt: skip
-_KAFKA = (
-    "TimeoutException",
-    "DisconnectException",
-    "NetworkException",
-    "BrokerNotAvailable",
-    "Failed to construct kafka",
+# The exceptions that say that a broker did not answer, by their whole names: Kafka stands in every stack of a stream, and
+# half of all libraries have a TimeoutException. The last one is Spark's reader, which waited for a record.
+_KAFKA = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|"
+    r"NotLeaderOrFollower|CoordinatorNotAvailable|Retriable)Exception"
+    r"|org\.apache\.kafka\.common\.KafkaException: Failed to construct kafka"
+    r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
 )
+# A worker that could not be started, and one that has not all it needs: on a cluster a matter of its machines.
+_SLOW_WORKER = re.compile(r"Python worker failed to connect back|waiting for the Python worker to connect back")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"[^\n]*(?:error=2\b|error: 2\b|No such file)')
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(pyspark|riverrun|pyarrow|confluent_kafka|msgspec)\b")
+_NO_FILE = re.compile(
+    r"Failed to load SSL \w+ (\S+) of type|java\.nio\.file\.NoSuchFileException: (\S+\.(?:pem|crt|key|jks|p12))"
+)
+_NO_TABLE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\][^\n]*? file (?:file:)?(\S+?)\.?\s")
 # Where Spark's message goes over from what happened to what to do.
 _ADVICE = re.compile(r"\. (?=Use |If |Correct |To )")
 
@@ -59,7 +70,7 @@ def explain(stream: Stream, error: BaseException, files: Files) -> RiverrunError
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)
-    for make in (_disk, _own, _real_time, _python_code, _expression, _broker, _checkpoint):
+    for make in (_disk, _own, _real_time, _worker, _event_times, _python_code, _expression, _broker, _checkpoint):
         found = make(stream, text, files)
         if found is not None:
             return found
@@ -89,7 +100,9 @@ def _own(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # no
         return None
     kind, said = getattr(errors, raised[1], RiverrunError), raised[2].removesuffix(".")
     lasting = (
+        errors.BatchChangedError,
         errors.CheckpointError,
+        errors.StreamTakenOverError,
         errors.AuthenticationError,
         errors.AuthorizationError,
         errors.RecordTooLargeError,
@@ -115,6 +128,50 @@ def _real_time(stream: Stream, text: str, files: Files) -> RiverrunError | None:
               "F.broadcast(…); or give the stream " if joins else "Give the stream ") + 'speed="near-real-time"',
         stream=stream.name,
     )  # fmt: skip
+
+
+def _worker(stream: Stream, text: str, files: Files) -> RiverrunError | None:
+    """What keeps Spark's workers from working, whatever the stream does."""
+    if _SLOW_WORKER.search(text):
+        return StreamFailedError(
+            f"The stream {stream.name} did not get a Python worker in the time that Spark gives one to start",
+            hint=f"The machine has too much to do, or too little memory; Spark's log is {files.log}",
+            stream=stream.name,
+        )
+    if missing := _NO_PYTHON.search(text):
+        return SparkUnavailableError(
+            f"The stream {stream.name} cannot start a Python worker: there is no {missing[1]} on the machine that should",
+            hint="Spark's workers start Python by one path on all of them: let the setting spark.python name one that "
+            "every worker has, with riverrun[spark] installed",
+            stream=stream.name,
+        )
+    if missing := _NO_MODULE.search(text):
+        return SparkUnavailableError(
+            f"The stream {stream.name} cannot run: the Python of Spark's workers has no {missing[1]}",
+            hint='`pip install "riverrun[spark]"` for the Python that the setting spark.python names, on every worker',
+            stream=stream.name,
+        )
+    if missing := _NO_FILE.search(text):
+        return SparkUnavailableError(
+            f"The stream {stream.name} cannot log in to Kafka: a worker of Spark's cannot read {missing[1] or missing[2]}",
+            hint="Put the file at the same path on every worker",
+            stream=stream.name,
+        )
+    if missing := _NO_TABLE.search(text):
+        return SparkUnavailableError(
+            f"The stream {stream.name} cannot read a file of a table on one of Spark's workers: {missing[1]}",
+            hint="Every worker reads it by that path: put it where all of them see it (a mounted folder, hdfs://…, s3a://…)",
+            stream=stream.name,
+        )
+    return None
+
+
+def _event_times(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
+    """Rows that have two times by which Spark could follow them."""
+    if "MULTIPLE_EVENT_TIME_COLUMNS" not in text:
+        return None
+    said, hint = TWO_EVENT_TIMES
+    return StreamCodeError(f"{stream.line}: the stream {stream.name} {said}", hint=hint, stream=stream.name)
 
 
 def _python_code(stream: Stream, text: str, files: Files) -> RiverrunError | None:  # noqa: ARG001
@@ -173,7 +230,7 @@ def _line(stream: Stream, text: str) -> str:
 
 
 def _broker(stream: Stream, text: str, files: Files) -> RiverrunError | None:
-    if not any(sign in text for sign in _KAFKA) or "kafka" not in text.lower():
+    if not _KAFKA.search(text):
         return None
     return BrokerUnreachableError(
         f"The stream {stream.name} lost Kafka: {_first_cause(text)}",

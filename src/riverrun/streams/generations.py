@@ -5,18 +5,22 @@ step. So a swap happens or does not, whatever is killed. A stream that was never
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from riverrun.errors import CheckpointError
+from riverrun.model.table import TableGeneration, TableSpec
 from riverrun.streams.checkpoint import Offsets, offsets_of
+from riverrun.streams.remote_files import Folder
 
 
 @dataclass(frozen=True)
 class Generation:
     """One that a replay made. `topic` has its rows up to the cut, the stream's own topic those after it, from the offsets
-    `first` on. It has read its inputs from `begin`; at `cut` it took over from the one before."""
+    `first` on. It has read its inputs from `begin`; at `cut` it took over from the one before. The records that it has not
+    read again are older than `since_ms`; 0: it has read all."""
 
     number: int
     query: str
@@ -29,6 +33,16 @@ class Generation:
     watermark_ms: int
     rows: int
     at: str
+    since_ms: int = 0
+
+    @property
+    def target(self) -> str:
+        """The stream's own topic."""
+        return self.topic.rpartition(".")[0]
+
+    def as_told(self) -> TableGeneration:
+        """What stores need to know of it."""
+        return TableGeneration(self.number, self.topic, self.first, self.since_ms)
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Generation":
@@ -63,6 +77,13 @@ def add_generation(folder: Path, generation: Generation) -> None:
         write_json(_file(folder), [asdict(each) for each in [*known, generation]])
 
 
+def with_generations(tables: Iterable[TableSpec], streams: Iterable[Path]) -> list[TableSpec]:
+    """The tables as stores are to know them, with what replays have made of their streams. `streams` are their folders."""
+    made = [read_generations(folder) for folder in streams]
+    told = {each[-1].target: tuple(one.as_told() for one in each) for each in made if each}
+    return [replace(table, generations=told.get(table.topic, ())) for table in tables]
+
+
 def current(folder: Path) -> int:
     """The number of the generation that writes the stream's topic."""
     known = read_generations(folder)
@@ -77,6 +98,23 @@ def checkpoint_name(stream: str, number: int) -> str:
 def checkpoint_of(checkpoints: str, folder: Path) -> str:
     """Where the checkpoint of a stream's current generation is. `folder` is the stream's own."""
     return f"{checkpoints}/{checkpoint_name(folder.name, current(folder))}"
+
+
+def newer_generation(checkpoints: Folder, folder: Path, streams: Container[str] = ()) -> str:
+    """The checkpoint of a generation after the current one that has ended batches; empty when there is none.
+
+    `folder` is the stream's own: on another machine it may not know of a replay that was swapped in, while of one that is
+    under way it does. `streams` are those of the app, whatever they are called."""
+    if not checkpoints.exists() or (folder / "replay").exists():
+        return ""
+    now = current(folder)
+    for each in checkpoints.iterdir():
+        stream, _, number = each.name.rpartition(".")
+        if each.name in streams:
+            continue
+        if stream == folder.name and number.isdigit() and int(number) > now and (each / "commits").exists():
+            return each.name
+    return ""
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from riverrun.app import App
 from riverrun.errors import not_installed
+from riverrun.errors.base import sentence
 from riverrun.model.connector import Sink, Source
 from riverrun.model.near import nearest
 from riverrun.model.pipeline import Stream
@@ -24,7 +25,7 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}." + (
+        return sentence(f"{self.place}: {self.text}") + (
             f" {self.hint}{'' if self.hint.endswith('?') else '.'}" if self.hint else ""
         )
 

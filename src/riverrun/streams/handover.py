@@ -23,9 +23,10 @@ from typing import Any, Literal
 from riverrun.config.run_state import is_locked, take_lock
 from riverrun.errors import AlreadyRunningError, CheckpointError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.store.catalog import publish_generations
 from riverrun.streams.blueprint import FILE
 from riverrun.streams.checkpoint import Offsets, Stand, offsets_of, read_stand
-from riverrun.streams.generations import Generation, add_generation, current, write_json
+from riverrun.streams.generations import Generation, add_generation, current, read_generations, write_json
 from riverrun.streams.running import RunningStream
 
 # How long a stream may stand still for a replay that lives and does not get on.
@@ -136,6 +137,7 @@ class ReplayFolder:
         made: Generation | None = None
         if content:
             made = Generation.of(content["made"])
+            self._tell_stores(admin, made)
             add_generation(self.stream, made)
             self._move_account(made.number - 1)
             forget_replay(admin, group)
@@ -143,6 +145,13 @@ class ReplayFolder:
         for each in (self.request, self.progress, self.state, self.swap):
             each.unlink(missing_ok=True)
         return made
+
+    def _tell_stores(self, admin: Admin, made: Generation) -> None:
+        """The tables of the stream change with it. Before its first row behind the cut can be written: so no store takes
+        such a row for one of the generation before."""
+        known = [each for each in read_generations(self.stream) if each.number != made.number]
+        told = [each.as_told() for each in [*known, made]]
+        publish_generations(admin.connection, self.stream.parent.name, made.target, told)
 
     def _move_account(self, old: int) -> None:
         """Its account, and what code it was made by, are the stream's now."""

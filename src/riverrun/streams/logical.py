@@ -36,6 +36,8 @@ _ONE_TO_ONE = {
     "CollectMetrics", "Deduplicate", "DeduplicateWithinWatermark", "EventTimeWatermark", "Filter", "Project", "ResolvedHint",
     "StreamingRelation", "StreamingRelationV2", "SubqueryAlias", "Union", "View",
 }  # fmt: skip
+# Operators that give a row to a part by where it stood, or by a sample, not by its key: another time to another one.
+_BY_CHANCE = {"GlobalLimit", "LocalLimit", "Offset", "RebalancePartitions", "Repartition", "Sample", "Sort", "Tail"}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Query:
     random_columns: tuple[str, ...]
     repeated_sources: bool
     plan: Any
+    # Whether a part of a batch that is computed again may hold other rows than before.
+    splits_vary: bool = False
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -100,6 +104,7 @@ def read_query(frame: "DataFrame") -> Query:
         random_columns=tuple(random),
         repeated_sources=len(sources) != len(set(sources)),
         plan=plan,
+        splits_vary=any(_splits_vary(node) for node in nodes),
     )
 
 
@@ -122,10 +127,52 @@ def refusal(frame: "DataFrame", query: Query, mode: str, *, real_time: bool = Fa
     return ""
 
 
+def two_event_times(query: Query) -> bool:
+    """Whether an operator keeps state by two event times, as after a join that keeps those of both sides. Spark finds it
+    when the first batch is planned, and not by its check."""
+    ends = _timed(query.plan.output())
+    for node in _nodes(query.plan):
+        if not node.isStreaming():
+            continue
+        name, sides = node.nodeName(), [_timed(child.output()) for child in _each(node.children())]
+        if name == "Aggregate":
+            found = _timed(each for each in _each(node.groupingExpressions()) if _is_named(each))
+        elif name in ("Deduplicate", "DeduplicateWithinWatermark"):
+            # Columns that nobody needs are left out before it runs.
+            found = sides[0] & (ends | _timed(_each(node.keys())))
+        elif name in STATEFUL:
+            found = sides[0]
+        elif name == "Join" and len(sides) > 1:
+            found = max((side & ends for side in sides), key=len)
+        else:
+            continue
+        if len(found) > 1:
+            return True
+    return False
+
+
+def _timed(columns: Any) -> set[int]:
+    """The ids of the columns that say when a row happened."""
+    listed = columns if isinstance(columns, Iterator) else _each(columns)
+    return {
+        int(each.exprId().id())
+        for each in listed
+        if each.resolved() and each.metadata().contains("spark.watermarkDelayMs")
+    }
+
+
 def sentence(text: str) -> str:
     """The part of Spark's message that is for people: no condition's name, no plan, no SQL state."""
     first = re.split(r"\n|;\s*~|;\s*\n| SQLSTATE:", text.strip(), maxsplit=1)[0]
     return re.sub(r"^(\([^)]*\) )?\[[A-Z0-9_.]+\]\s*", "", first).strip().rstrip(".;")
+
+
+def _splits_vary(node: Any) -> bool:
+    if node.nodeName() == "RepartitionByExpression":
+        # By ranges of a column, which Spark makes from a sample; or by none.
+        kinds = [each.getClass().getSimpleName() for each in _each(node.partitionExpressions())]
+        return not kinds or "SortOrder" in kinds
+    return node.nodeName() in _BY_CHANCE
 
 
 def _source(node: Any) -> str:

@@ -64,8 +64,8 @@ METRICS: tuple[MetricSpec, ...] = (
         lambda s, _: float(s.account.exact),
     ),
     MetricSpec(
-        "lag_records", "gauge", "Records in the inputs that the stream has not read.",
-        lambda s, _: _known(s.lag), "records",
+        "lag_offsets", "gauge", "Offsets in the inputs that the stream has not read: records, and markers of transactions.",
+        lambda s, _: _known(s.lag), "offsets",
     ),
     MetricSpec(
         "last_record_age_seconds", "gauge", "Time since the stream last read a record.",

@@ -17,14 +17,21 @@ if TYPE_CHECKING:
 _REFUSALS = {
     "Sorting is not supported": (
         "sorts its rows, and a stream has no last row to sort before",
-        "Leave the sorting to who reads the topic; for the largest few, aggregate with max_by(…, …, n)",
+        "For the largest few as they are now, leave the sorting to the page: riverrun.leaderboard(…, limit=3) over the "
+        "stream; for those of each window, aggregate with max_by(…, …, n)",
     ),
     "Window function is not supported": (
         "uses a window function (OVER), and a stream has no last row to rank before",
-        "Group by a time window; for the largest few, aggregate with max_by(…, …, n)",
+        "For the largest few as they are now, leave the ranking to the page: riverrun.leaderboard(…, limit=3) over the "
+        "stream; for those of each window, group by it and aggregate with max_by(…, …, n)",
     ),
 }
 _ASKED = "writeStream.start"
+# Of rows that a join has made of two streams: Spark cannot tell by which of the times they become final.
+TWO_EVENT_TIMES = (
+    "keeps state over rows with two event times, and Spark can follow only one",
+    'Leave one out before the state: join, then .drop("the other time"), then the window',
+)
 
 
 class Found(Exception):  # noqa: N818  -- carries a problem to the list

@@ -5,14 +5,15 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from riverrun.alerts.kafka_log import tell_tables
 from riverrun.app import App
 from riverrun.config import Project, Settings
 from riverrun.dash.picture.shape import shape_of
-from riverrun.errors import PipelineError, RiverrunError, UsageError
+from riverrun.errors import CheckpointError, PipelineError, RiverrunError, SparkUnavailableError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
@@ -26,16 +27,19 @@ from riverrun.streams.books import Books
 from riverrun.streams.change import Change
 from riverrun.streams.checkpoint import remove_checkpoint
 from riverrun.streams.compiler import Compilation, compile_app
-from riverrun.streams.generations import checkpoint_of
+from riverrun.streams.ending import Ending
+from riverrun.streams.generations import checkpoint_of, newer_generation, with_generations
 from riverrun.streams.graph import Graph, graph_of
 from riverrun.streams.handover import Handover, ReplayFolder, before_start
 from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
-from riverrun.streams.running import RunningStream, Surroundings, check_checkpoint, needs_stream
-from riverrun.streams.session import check_alive, start_session
+from riverrun.streams.remote_files import checkpoint_folder
+from riverrun.streams.running import RunningStream, Surroundings, needs_stream
+from riverrun.streams.session import check_alive, is_alive, is_local_master, master_of, start_session
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.sweeping import Sweeper
 from riverrun.streams.tables import tables_of, watched_by
+from riverrun.streams.topic_watch import TopicWatch, topic_lost
 from riverrun.streams.user_code import code_of
 from riverrun.streams.versions import Versions
 
@@ -43,9 +47,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_SECONDS = 0.25
+# How long a cluster may take to give us executors, and when as many as come are taken for all.
+EXECUTORS_SECONDS, SETTLED_SECONDS = 60.0, 2.0
 # How often the ends of the inputs are asked for, to know how far behind a stream is.
 ENDS_SECONDS = 1.0
-# How long the last dead letters may take at the end; what is left is written after the next start.
+# How long the last dead letters may take; what is left is written after the next start.
 DRAIN_SECONDS = 60.0
 
 
@@ -55,8 +61,15 @@ def streams_folder(project: Project, app: App) -> Path:
 
 
 def checkpoints_of(settings: Settings, project: Project, app: App) -> str:
-    """Where the checkpoints of an app's streams are, each in a folder of its name."""
-    place = settings.streams.checkpoints
+    """Where the checkpoints of an app's streams are, each in a folder of its name. UsageError where each machine of a
+    cluster would write its part of the state to a disk of its own."""
+    place, master = settings.streams.checkpoints, master_of(settings)
+    if not place and not is_local_master(master) and not master.startswith("local-cluster"):
+        raise UsageError(
+            f"Spark runs on a cluster ({master}), and its checkpoints would be on each machine's own disk",
+            expected="a place that this machine and all workers see",
+            hint="Name one in streams.checkpoints: hdfs://…, s3a://…, or a folder that is mounted everywhere",
+        )
     return f"{place.rstrip('/')}/{app.name}" if place else str(streams_folder(project, app) / "checkpoints")
 
 
@@ -100,16 +113,69 @@ def _no_streams(app: App) -> str:
 
 
 def open_session(
-    graph: Graph, settings: Settings, project: Project, *, speed: Speed | None = None, only_look: bool = False
+    graph: Graph,
+    settings: Settings,
+    project: Project,
+    *,
+    speed: Speed | None = None,
+    only_look: bool = False,
+    wanted: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
-    """Spark for the streams of a graph; with `only_look` nothing is run on it."""
-    slots = slots_for(graph, settings, speed)
-    return start_session(settings, project.home / "spark", name=graph.app.name, slots=slots, brief=only_look)
+    """Spark for the streams of a graph; with `only_look` nothing is run on it. `wanted` as for `start_session`."""
+    slots, folder = slots_for(graph, settings, speed), project.home / "spark"
+    return start_session(settings, folder, name=graph.app.name, slots=slots, brief=only_look, wanted=wanted)
 
 
 def slots_of(spark: "SparkSession") -> int:
-    """How many tasks Spark runs at once."""
-    return int(spark.sparkContext.defaultParallelism)
+    """How many tasks Spark runs at once. On a cluster that is known when its executors are there: until then it says 2."""
+    context = spark.sparkContext
+    dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if dynamic or is_local_master(context.master or ""):
+        # Where executors come with the work, there may be none before it.
+        return int(context.defaultParallelism)
+    deadline = time.monotonic() + EXECUTORS_SECONDS
+    slots, since = 0, time.monotonic()
+    jvm: Any = context._jsc  # noqa: SLF001
+    while slots == 0 or time.monotonic() - since < SETTLED_SECONDS:
+        # The driver is one of them.
+        there = int(jvm.sc().getExecutorMemoryStatus().size()) - 1
+        now = int(context.defaultParallelism) if there else 0
+        if now != slots:
+            slots, since = now, time.monotonic()
+        if time.monotonic() > deadline:
+            if slots:
+                break
+            raise SparkUnavailableError(
+                f"The cluster {context.master} has given us no executor in {EXECUTORS_SECONDS:g} s",
+                hint="Are its workers up, and do they have cores and memory that nobody else holds? Its own page says",
+            )
+        time.sleep(LOOK_SECONDS)
+    return slots
+
+
+def check_checkpoint(around: Surroundings, name: str, group: str, own: Path) -> None:
+    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again. `own` is the
+    stream's folder."""
+    folder = checkpoint_folder(around.done.spark, checkpoint_of(around.checkpoints, own))
+    if newer := newer_generation(checkpoint_folder(around.done.spark, around.checkpoints), own, around.done.streams):
+        raise CheckpointError(
+            f"The stream {name} has a newer checkpoint than the one this project knows: {newer}",
+            expected=str(folder),
+            hint=f"A replay was swapped in elsewhere: copy {own / 'generations.json'} from the project that did it",
+            stream=name,
+        )
+    if (folder / "metadata").exists():
+        return
+    stood = around.admin.committed(group)
+    if stood:
+        where = ", ".join(f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(stood.items())[:4])
+        raise CheckpointError(
+            f"The stream {name} has run before, and its checkpoint is gone",
+            expected=str(folder),
+            found=f"the group {group} at {where}",
+            hint=f"Put the folder back, or read everything again with `--fresh {name}`",
+            stream=name,
+        )
 
 
 class Pipeline:
@@ -158,8 +224,11 @@ class Pipeline:
         self._code = code_of(self.app)
         # Set when the pipeline file has changed and a replay with the new one was swapped in: `run` is to be started anew.
         self.outdated = False
+        # Kafka did not answer when the end came; known after `run`.
+        self.kafka_gone = False
         self._ends: dict[Place, int] = {}
         self._ends_at = 0.0
+        self._away = False
         self._places: list[Place] = []
         self.progress = PipelineProgress(
             self.app.name,
@@ -189,11 +258,6 @@ class Pipeline:
         outputs = [self.done.output_topic(name) for name in self._names]
         topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
         apply_topics(self._admin, list(topics.values()))
-        if self._settings.store.kind != "none":
-            # Before the first row of a new column can be read.
-            publish(self._connection, self.app.name, self.tables)
-        if self.app.alerts:
-            tell_tables(self._connection, self.app.name, watched_by(self.done))
         sources = {topic for name in self._names for topic in self.done.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
         self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)
@@ -208,10 +272,20 @@ class Pipeline:
                 check_checkpoint(around, name, group, self._folder / name)
             self.streams.append(self._stream(around, name))
             self._handovers[name] = Handover(replays[name], self._admin, replay_group(self.app, name), self._notice)
+        self._publish()
         found = self._admin.topics(list(sources), config=False)
         self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
         # Last: what is refused above leaves no thread behind.
         self._sweeper.start(typed)
+
+    def _publish(self) -> None:
+        """Tell the stores and the alerts which tables there are: before the first row of a new column can be read, and only
+        when every stream can go on. A copy of the project that does not know the replays would take them back there."""
+        if self._settings.store.kind != "none":
+            folders = [self._folder / name for name in self.done.streams]
+            publish(self._connection, self.app.name, with_generations(self.tables, folders))
+        if self.app.alerts:
+            tell_tables(self._connection, self.app.name, watched_by(self.done))
 
     @property
     def changes(self) -> dict[str, Change]:
@@ -259,10 +333,15 @@ class Pipeline:
         until_caught_up: bool = False,
     ) -> None:
         """Start all and look after them. Raises the first error that ended a stream for good, when all is over."""
+        ending = Ending(self._connection, stop, abandon=self._abandon, notice=self._notice)
+        ending.start()
         try:
+            # Before any stream reads them.
+            ids = self._versions.topic_ids([stream.name for stream in self.streams])
             for stream in self.streams:
                 self._versions.begin(stream.name)
                 stream.start()
+            self._watch = TopicWatch(self._admin, ids)
             while not stop.is_set() and not self.outdated and not self._all_over:
                 self._look()
                 changed(self.snapshot())
@@ -270,23 +349,44 @@ class Pipeline:
                     break
                 stop.wait(LOOK_SECONDS)
         finally:
-            for handover in self._handovers.values():
-                handover.close()
-            for stream in self.streams:
-                stream.stop()
-            self._sweeper.drain(DRAIN_SECONDS)
-            self._sweeper.close()
-            for stream in self.streams:
-                stream.mirror()
-            self._look_at_ends(force=True)
+            self._end(ending)
             changed(self.snapshot())
         for stream in self.streams:
             if stream.error is not None:
                 raise stream.error
 
+    def _end(self, ending: Ending) -> None:
+        """Stop all streams, at once. What can only be waited for in vain, with Kafka or Spark gone, is left for the next
+        run."""
+        self.kafka_gone = not ending.stop(partial(self._stop, each) for each in self.streams)
+        if self.kafka_gone:
+            self._sweeper.close(0)
+            return
+        if is_alive():
+            self._sweeper.drain(DRAIN_SECONDS)
+        self._sweeper.close()
+        for stream in self.streams:
+            stream.mirror()
+        self._look_at_ends(force=True)
+
+    def _stop(self, stream: RunningStream) -> None:
+        # What settles it for a replay must not start it again.
+        self._handovers[stream.name].close()
+        stream.stop()
+
+    def _abandon(self) -> None:
+        """Kafka is gone: nothing waits for it any more."""
+        self._admin.give_up()
+        for stream in self.streams:
+            stream.abandon()
+
     def _look(self) -> None:
         check_alive(self._project.home / "spark")
         self._look_at_ends()
+        for topic, what in self._watch.look().items():
+            for stream in self.streams:
+                if topic in self.done.sources(stream.name):
+                    stream.fail(topic_lost(stream.name, topic, what, self.app.file))
         for index, stream in enumerate(self.streams):
             match self._handovers[stream.name].look(stream):
                 case "run":
@@ -318,9 +418,19 @@ class Pipeline:
             self._ends_at = now + ENDS_SECONDS
             try:
                 self._ends = self._admin.offsets(self._places, "latest", committed_only=True)
-            except RiverrunError:
-                # The streams themselves say what is wrong with the cluster.
+            except RiverrunError as error:
+                # The streams themselves say what is wrong with the cluster; but one that is gone they notice after a minute.
                 self._ends = {}
+                self._tell_away(away=error.retryable)
+            else:
+                self._tell_away(away=False)
+
+    def _tell_away(self, *, away: bool) -> None:
+        if away and not self._away:
+            self._notice("Kafka does not answer; the streams wait for it, and go on when it is back")
+        elif self._away and not away:
+            self._notice("Kafka answers again")
+        self._away = away
 
     def snapshot(self) -> PipelineProgress:
         """Where all streams stand now."""

@@ -28,6 +28,7 @@ from riverrun.errors import (
     CheckpointError,
     OffsetGoneError,
     RiverrunError,
+    SparkUnavailableError,
     StreamFailedError,
     TopicDiffersError,
     TopicExistsError,
@@ -35,7 +36,9 @@ from riverrun.errors import (
 )
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.offsets import offsets_at
+from riverrun.kafka.admin.peek import first_timestamps
 from riverrun.kafka.connection import Connection
+from riverrun.model.state import Place
 from riverrun.streams.blueprint import FILE, History, blueprint_of
 from riverrun.streams.books import Books
 from riverrun.streams.change import judge_history
@@ -51,6 +54,7 @@ from riverrun.streams.cut import (
     planned_offsets,
     reached_watermark,
 )
+from riverrun.streams.ending import Ending
 from riverrun.streams.generations import Generation, checkpoint_name, current, write_json
 from riverrun.streams.graph import Graph
 from riverrun.streams.handover import Answer, settled
@@ -80,7 +84,10 @@ NO_SWEEPER: Any = None
 
 @dataclass(frozen=True)
 class ReplayProgress:
-    """How far a replay is. `left` records are to be read, `rate` were read in a second so far."""
+    """How far a replay is. `read` records were read, about `left` are to be, at `rate` in a second so far.
+
+    What is left is known in offsets, of which some are markers of transactions: as many of them, it is taken, as so far.
+    """
 
     stream: str
     phase: str
@@ -125,6 +132,8 @@ class Replay:
         self._rows = FIRST_BITE
         self._rate = 0.0
         self._state: dict[str, Any] = {}
+        # The stream itself, while it is settled here.
+        self._old: RunningStream | None = None
 
     # --- before -------------------------------------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ class Replay:
             topic=topic,
             asked=self._wish.asked or "beginning",
             begin=begin,
+            since_ms=self._since(begin),
             code=self._code,
             planned=False,
             began_at=_now(),
@@ -280,6 +290,15 @@ class Replay:
             self._notice(f"{self._wish.stream} counts over all time, and its new generation will know nothing older")
         return found
 
+    def _since(self, begin: Offsets) -> int:
+        """A time, in milliseconds since 1970, that no record before these places is newer than; 0 when there is none."""
+        left = {Place(topic, part): at for topic, parts in begin.items() for part, at in parts.items() if at > 0}
+        if not left:
+            return 0
+        if self._wish.position.kind == "time":
+            return self._wish.position.number
+        return max(first_timestamps(self._admin.connection, left).values(), default=0) or round(time.time() * 1000)
+
     def _make_topic(self) -> None:
         """A topic like the stream's own."""
         topic, own = str(self._state["topic"]), self._admin.topic(self._compiled.stream.target)
@@ -316,15 +335,29 @@ class Replay:
     ) -> Generation | None:
         """Until it has taken over, or `stop` is set: then None, and it can be gone on with."""
         self._stop, self._changed = stop, changed
+        ending = Ending(self._admin.connection, stop, abandon=self._abandon, notice=self._notice)
+        ending.start()
         try:
             while not stop.is_set():
                 if self._catch_up() and (made := self._cut()) is not None:
                     return made
             return None
+        except Exception:
+            if stop.is_set() and not ending.begin():
+                # Without Kafka, what is asked for meanwhile fails, Spark too.
+                return None
+            raise
         finally:
             self._files.request.unlink(missing_ok=True)
-            self._stream.stop()
-            self._stream.mirror()
+            if ending.stop([self._stream.stop]):
+                self._stream.mirror()
+
+    def _abandon(self) -> None:
+        """Kafka is gone: nothing waits for it any more."""
+        self._admin.give_up()
+        for stream in (self._stream, self._old):
+            if stream is not None:
+                stream.abandon()
 
     def _catch_up(self) -> bool:
         """Read on up to where the running stream is at most; whether little is left by then."""
@@ -357,7 +390,7 @@ class Replay:
     def _step(self, cap: Offsets, clock: int | None, *, last: bool = False) -> bool:
         """One batch: the one that was cut off, else the next. With `last` its clock is exactly the one given. False when
         there is nothing to do."""
-        folder = self._stream.checkpoint
+        folder = Path(str(self._stream.checkpoint))
         before = self._mine
         self._tell("replaying" if not last else "taking over", before, cap)
         if not self._state["planned"]:
@@ -385,20 +418,28 @@ class Replay:
     def _plan_first(self, cap: Offsets) -> None:
         """Spark plans the first batch, with all it writes down for later; it is cut to size before it runs."""
         begin = offsets_of(self._state["begin"])
-        folder = self._stream.checkpoint
+        folder = Path(str(self._stream.checkpoint))
         if not (folder / "offsets" / "0").exists():
             self._stream.plan_first()
         plan_batch(folder, 0, bite(begin, lowest(planned_offsets(folder, 0), cap), self._rows), 0)
         self._save(**{**self._state, "planned": True})
 
     def _wait(self, before: Offsets, cap: Offsets) -> bool:
-        check_alive(self._project.home / "spark")
         self._tell("replaying", before, cap)
+        return self._wait_alive()
+
+    def _wait_alive(self) -> bool:
+        """A moment; False when it is to stop. A stream whose Spark is gone is never over, and does not say so itself."""
+        check_alive(self._project.home / "spark")
         return not self._stop.wait(LOOK_SECONDS)
 
     def _tell(self, phase: str, mine: Offsets, cap: Offsets) -> None:
-        begin = offsets_of(self._state["begin"])
-        found = ReplayProgress(self._wish.stream, phase, missing(begin, mine), missing(mine, cap), self._rate)
+        passed, read = missing(offsets_of(self._state["begin"]), mine), self._stream.progress.account.read
+        # A batch that a crash kept from being counted leaves fewer than were read, never more than there are.
+        share = min(1.0, read / passed) if passed and read else 1.0
+        found = ReplayProgress(
+            self._wish.stream, phase, min(read, passed), round(missing(mine, cap) * share), self._rate * share
+        )
         if time.monotonic() > self._told + TELL_SECONDS:
             self._told = time.monotonic()
             with contextlib.suppress(OSError):
@@ -445,6 +486,7 @@ class Replay:
             # A crash may have kept some from being counted.
             rows=-1 if self._state.get("resumed") else self._stream.progress.account.out,
             at=_now(),
+            since_ms=int(self._state.get("since_ms", 0)),
         )
 
     @contextmanager
@@ -522,9 +564,12 @@ class Replay:
             sweeper=NO_SWEEPER,
         )
         lane = Lane(f"{self._wish.stream}.old", self._compiled.stream.target, str(self._wish.live_checkpoint))
-        old = RunningStream(self._around, self._plan, books, self._files.stream, lane)
+        self._old = old = RunningStream(self._around, self._plan, books, self._files.stream, lane)
         try:
-            answer = settled(old, request, lambda: not self._stop.wait(LOOK_SECONDS))
+            answer = settled(old, request, self._wait_alive)
+        except SparkUnavailableError:
+            # The batch is as it was.
+            raise
         except RiverrunError as error:
             raise CheckpointError(
                 f"The last batch of {self._wish.stream} was cut off half sent, and could not be ended",

@@ -12,22 +12,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.errors import RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
-from riverrun.streams.batch_run import BatchRun
+from riverrun.streams.batch_run import BatchRun, all_records
 from riverrun.streams.blueprint import blueprint_of
 from riverrun.streams.books import Books
-from riverrun.streams.checkpoint import Offsets, local_folder, query_id
-from riverrun.streams.compiler import Compilation, encoded, identified
+from riverrun.streams.checkpoint import query_id
+from riverrun.streams.compiler import Compilation, encoded
 from riverrun.streams.cut import is_cut_off, is_written, planned
 from riverrun.streams.failures import Files, explain
 from riverrun.streams.generations import checkpoint_of
+from riverrun.streams.identity import identified
 from riverrun.streams.planner import StreamPlan
-from riverrun.streams.session import is_local
+from riverrun.streams.remote_files import HadoopFolder, checkpoint_folder
+from riverrun.streams.session import is_alive, is_local
 from riverrun.streams.sink import ExactSink
 from riverrun.streams.sources import Counters, KafkaRecords
 
@@ -88,13 +90,17 @@ class RunningStream:
         self._bite = _read_bite(self._bite_file)
         self._run_file = folder / "batch-run.json"
         self._sink = ExactSink.of(
+            around.done.spark,
             around.connection,
             around.admin,
             name=books.group,
             topic=self.lane.topic,
             transaction_seconds=around.transaction_seconds,
-            here=plan.speed == "near-real-time" and is_local(around.done.spark),
+            # By this process too what Spark may split otherwise the next time: parts would hold other rows.
+            here=self._compiled.query.splits_vary or (plan.speed == "near-real-time" and is_local(around.done.spark)),
         )
+        # The plan to go on with when a batch that another speed had begun is finished.
+        self._then: StreamPlan | None = None
         self._query: StreamingQuery | None = None
         self._batch: threading.Thread | None = None
         self._batch_error: BaseException | None = None
@@ -124,7 +130,7 @@ class RunningStream:
         """Whether it has read all there is and has nothing more to send: an idle query, not only one without lag."""
         if self.over:
             return True
-        if self.progress.phase != "running" or self.progress.lag != 0 or self._query is None:
+        if self.progress.phase != "running" or self.progress.lag != 0 or self._query is None or self._then is not None:
             return False
         return self.plan.speed == "real-time" or self._query.status["message"] == "Waiting for data to arrive"
 
@@ -135,6 +141,8 @@ class RunningStream:
         try:
             if self.plan.speed == "batch" and not self._needs_stream:
                 self._start_batch()
+            elif self.plan.speed == "real-time" and self.is_cut_off:
+                self._finish_batch()
             else:
                 self._start_query()
             self.progress.phase = "running"
@@ -144,6 +152,21 @@ class RunningStream:
     @property
     def _needs_stream(self) -> bool:
         return needs_stream(self._around.done, self.name)
+
+    def _finish_batch(self) -> None:
+        """Real-time mode plans anew what was not committed. But rows of that batch are in the topic: it is finished first,
+        as it was begun, or the next batch of its number would be taken for it."""
+        self._around.notice(f"{self.name} finishes a batch that was cut off, and goes on in real time then")
+        self._then, once = self.plan, replace(self.lane, once=True)
+        self.plan = replace(self.plan, speed="near-real-time", output_mode=self._compiled.mode)
+        self.lane = once
+        self._start_query()
+
+    def _go_on_then(self) -> None:
+        assert self._then is not None  # noqa: S101
+        self.plan, self._then = self._then, None
+        self.lane = replace(self.lane, once=False)
+        self.start()
 
     def _start_query(self, write: Callable[["DataFrame", int], None] | None = None) -> None:
         done, spark = self._around.done, self._around.done.spark
@@ -160,6 +183,8 @@ class RunningStream:
         # Its jobs take turns with those of the other streams.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(KEPT_REPORTS))
+        # As in a batch run: parts that are split by measured size are others when they are computed again.
+        spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
         records = encoded(rows, self._compiled, counters)
         if self.plan.speed == "real-time":
             # Real-time mode has no batches to write exactly once: Spark's own sink, and records that say which they are.
@@ -195,17 +220,15 @@ class RunningStream:
         try:
             done = self._around.done
             run = self._batch_run()
-            begin, end = run.begin, run.end
-            ranges = {topic: (_text(begin[topic]), _text(end[topic])) for topic in end}
             counters = Counters(moving=False)
-            records = KafkaRecords(done.spark, self._around.connection, ranges=ranges, topics=done.graph.app.topics)
+            records = KafkaRecords(done.spark, self._around.connection, ranges=run.ranges, topics=done.graph.app.topics)
             rows = done.rows(self.name, records, counters=counters, moving=False)
             done.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             started = time.monotonic()
             # A part must hold the same rows if it is computed again: Spark must not split by what it measures on the way.
             done.spark.conf.set("spark.sql.adaptive.enabled", "false")
-            self._sink.write(encoded(rows, self._compiled, counters), 0, run.id)
-            self._books.whole(begin, end, counters.results())
+            self._sink.write(encoded(rows, self._compiled, counters), 0, run.id, run.digest)
+            self._books.whole(run.begin, run.end, counters.results())
             run.over()
             self.progress.batch = 0
             self.progress.batch_ms = round((time.monotonic() - started) * 1000)
@@ -218,26 +241,17 @@ class RunningStream:
 
     def _batch_run(self) -> BatchRun:
         """The run that a crash cut off, or a new one over all there is."""
-        cut_off, code = BatchRun.read(self._run_file), blueprint_of(self._around.done, self.name).fingerprint
-        if cut_off is not None and cut_off.code != code:
-            # Its parts may hold other rows by now: some would be lost, others be there twice.
-            self._around.notice(
-                f"{self.name} was cut off in a batch, and its code has changed since: it begins a new one over all records"
-            )
+        code = blueprint_of(self._around.done, self.name).fingerprint
+        ids, begin, end = all_records(self._around.admin, self._around.done.sources(self.name))
+        cut_off = BatchRun.read(self._run_file)
+        if cut_off is not None and (why := cut_off.outdated(code, ids, begin, end)):
+            self._around.notice(f"{self.name} was cut off in a batch, and {why}: it begins a new one over all records")
         elif cut_off is not None:
             self._around.notice(
                 f"{self.name} goes on with a batch that was cut off; what it wrote is not written again"
             )
             return cut_off
-        return BatchRun.begin_over(self._run_file, code, *self._all_there_is())
-
-    def _all_there_is(self) -> tuple[Offsets, Offsets]:
-        admin = self._around.admin
-        topics = self._around.done.sources(self.name)
-        places = [Place(name, part) for name, state in admin.topics(topics, config=False).items()
-                  for part in range(len(state.partitions))]  # fmt: skip
-        first, last = admin.offsets(places, "earliest"), admin.offsets(places, "latest", committed_only=True)
-        return _by_topic(first), _by_topic(last)
+        return BatchRun.begin_over(self._run_file, code, ids, begin, end)
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
@@ -280,6 +294,8 @@ class RunningStream:
             error = self._query.exception()
             if error is not None:
                 self._failed(self._sink.error or error)
+            elif self._then is not None:
+                self._go_on_then()
             else:
                 self.progress.phase = "finished"
             return
@@ -325,6 +341,11 @@ class RunningStream:
         self._book()
         self._start_query()
 
+    def fail(self, error: RiverrunError) -> None:
+        """End it for what was found outside of it."""
+        if not self.over:
+            self._failed(error)
+
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -337,6 +358,10 @@ class RunningStream:
         self._sink.close()
         if not self.over:
             self.progress.phase = "stopped"
+
+    def abandon(self) -> None:
+        """Kafka is gone: `stop` is not to wait for it."""
+        self._sink.abandon()
 
     # --- batches that somebody else plans (streams/replay.py, streams/handover.py) ------------------------------------
 
@@ -386,8 +411,8 @@ class RunningStream:
             self.lane = lane
 
     @property
-    def checkpoint(self) -> Path:
-        return Path(self.lane.checkpoint.removeprefix("file:"))
+    def checkpoint(self) -> Path | HadoopFolder:
+        return checkpoint_folder(self._around.done.spark, self.lane.checkpoint)
 
     @property
     def is_cut_off(self) -> bool:
@@ -395,6 +420,8 @@ class RunningStream:
         if not is_cut_off(self.checkpoint):
             return False
         generation = query_id(self.checkpoint)
+        # This fences its own writers too.
+        self._sink.failed()
         return is_written(self._around.admin, self._sink.target, generation, planned(self.checkpoint))
 
     def close(self) -> None:
@@ -412,6 +439,9 @@ class RunningStream:
         return Files(self._around.log, self.lane.checkpoint, str(Path(self._around.log).parent))
 
     def _failed(self, error: BaseException) -> None:
+        if not is_alive():
+            # Spark itself is gone, and whoever looks after the streams says so: what this one saw of it is not the cause.
+            return
         if self._query is not None:
             # What failed may be our own looking: the query must not go on beside the one that is started next.
             with contextlib.suppress(Exception):
@@ -439,35 +469,6 @@ def needs_stream(done: Compilation, name: str) -> bool:
 
 def _refuse(frame: "DataFrame", batch: int) -> None:
     raise NotImplementedError(f"batch {batch} is planned only")
-
-
-def check_checkpoint(around: Surroundings, name: str, group: str, own: Path) -> None:
-    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again. `own` is the
-    stream's folder."""
-    folder = local_folder(checkpoint_of(around.checkpoints, own))
-    if folder is None or (folder / "metadata").exists():
-        return
-    stood = around.admin.committed(group)
-    if stood:
-        where = ", ".join(f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(stood.items())[:4])
-        raise CheckpointError(
-            f"The stream {name} has run before, and its checkpoint is gone",
-            expected=str(folder),
-            found=f"the group {group} at {where}",
-            hint=f"Put the folder back, or read everything again with `--fresh {name}`",
-            stream=name,
-        )
-
-
-def _by_topic(offsets: Mapping[Place, int]) -> Offsets:
-    found: Offsets = {}
-    for place, offset in offsets.items():
-        found.setdefault(place.topic, {})[place.partition] = offset
-    return found
-
-
-def _text(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(part): offset for part, offset in offsets.items()}
 
 
 def _read_bite(file: Path) -> int:

@@ -6,12 +6,13 @@ Settings reach Spark's launcher in a file that only the user can read: a command
 import contextlib
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +22,10 @@ from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
 from riverrun.artifacts.spark_java import spark_java_home
 from riverrun.config import Settings
-from riverrun.errors import SparkUnavailableError, not_installed
-from riverrun.streams.checkpoint import local_folder
+from riverrun.errors import SparkUnavailableError, UsageError, not_installed
 from riverrun.streams.quick_start import archive_options, close_archive, drop_archive
+from riverrun.streams.remote_files import local_folder
+from riverrun.streams.worker_start import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +33,16 @@ if TYPE_CHECKING:
 # How long Spark may take to stop its queries and itself, and its JVM to end after that.
 STOP_SECONDS = 30.0
 EXIT_SECONDS = 30.0
+# What a Python class keeps in state comes back in the zone of the JVM and of the worker (state_times.py): in one that
+# has no hours twice.
+_UTC = "-Duser.timezone=UTC"
 # Settings that are lists, and what is between their items.
-_LISTS = {"spark.driver.extraJavaOptions": " ", "spark.driver.extraClassPath": os.pathsep, "spark.jars": ","}
+_LISTS = {
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+    "spark.driver.extraClassPath": os.pathsep,
+    "spark.jars": ",",
+}
 # Hadoop's own starts a process for every permission that it sets, many times a batch; this one asks the kernel. Spark
 # reaches it by its second way to keep checkpoints: the first goes by classes of Hadoop's that no setting changes.
 LOCAL_FILES = {
@@ -48,6 +58,13 @@ _FEW_CORES = 4
 # compilers; all threads of Spark's get it (`_compile_first`). Without being root a thread can go down only, never up.
 _COMPILERS_FIRST = "-XX:ThreadPriorityPolicy=1 -XX:JavaPriority4_To_OSPriority=5 -XX:CompilerThreadPriority=0"
 _BELOW_COMPILERS = 4
+# With few cores this collector costs less than one with threads of its own. It was to keep the heap small as well, which it
+# does not yet: 4.8 GB for 1,000 readings a second (docs/decisions/0007-streams.md).
+_HEAP_BY_NEED = "-XX:+UseSerialGC -Xms256m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+STATE_MEMORY_MB = "256"
+IDLE_POLL = "100ms"
+# JVMs that have not told their port yet.
+_launching: list["subprocess.Popen[bytes]"] = []
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _LOG4J = """\
@@ -82,6 +99,23 @@ def shuffle_partitions(settings: Settings) -> int:
     return settings.spark.shuffle_partitions or min(8, max(2, cores()))
 
 
+def master_of(settings: Settings) -> str:
+    """Where Spark runs, whichever setting says so; empty: on this machine. UsageError when two settings say two places."""
+    own, through = settings.spark.master, settings.spark.config.get("spark.master", "")
+    if own and through and own != through:
+        raise UsageError(
+            "Two settings say where Spark runs",
+            found=f"spark.master is {own}, and spark.master in [spark.config] is {through}",
+            hint="Leave it to the setting spark.master, and remove the other",
+        )
+    return own or through
+
+
+def is_local_master(master: str) -> bool:
+    """Whether such a Spark computes in one JVM of this machine. `local-cluster[…]` does not: it has workers of their own."""
+    return master in ("", "local") or master.startswith("local[")
+
+
 def start_session(
     settings: Settings,
     folder: Path,
@@ -90,10 +124,12 @@ def start_session(
     slots: int = 0,
     brief: bool = False,
     extra: Mapping[str, str] | None = None,
+    wanted: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
     """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine.
 
-    `brief` is for what is over within a minute: Java compiles less then, where cores are few.
+    `brief` is for what is over within a minute: Java compiles less then, where cores are few. `wanted` is called before a
+    JVM is started, which may be minutes later, after a download: it raises when nobody waits for it any more.
     """
     try:
         from py4j.protocol import Py4JError
@@ -110,16 +146,18 @@ def start_session(
     cache = cache_folder(settings.artifacts)
     home = spark_java_home(java, cache)
     jars = fetch("spark-kafka", settings.artifacts)
+    wanted()
     for each in (folder, folder / "tmp"):
         each.mkdir(parents=True, exist_ok=True)
     ours = _properties(settings, folder, name, slots or cores(), jars)
     if brief:
         ours = _joined(ours, compiling_less(ours["spark.master"]))
-    quick = archive_options(java, jars, cache, folder) if ours["spark.master"].startswith("local") else []
+    quick = archive_options(java, jars, cache, folder) if is_local_master(ours["spark.master"]) else []
     properties = _joined(ours, {"spark.driver.extraJavaOptions": " ".join(quick)}, settings.spark.config, extra or {})
     try:
         return _start(SparkContext, SparkSession, properties, home, folder)
     except (PySparkException, OSError, RuntimeError, Py4JError) as error:
+        wanted()
         if not drop_archive():
             raise _did_not_start(error, folder) from error
     try:
@@ -137,8 +175,14 @@ def _start(
         file.write_text(_format(properties), encoding="utf-8")
         # PySpark asks the environment, not the setting, which Python its workers are.
         python = properties["spark.pyspark.python"]
+        if is_local_master(properties["spark.master"]):
+            python = str(worker_python(folder / "python", python))
         arguments = f"--properties-file {file} pyspark-shell"
-        with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python):
+        # By default glibc keeps memory for each of many threads, which RocksDB and Java's compilers fill and give back.
+        arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
+        with _environment(
+            JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python, MALLOC_ARENA_MAX=arenas
+        ):
             _launch(context, folder / "spark.out")
             _compile_first(context)
             return session.builder.getOrCreate()
@@ -158,14 +202,26 @@ def _joined(*sources: Mapping[str, str]) -> dict[str, str]:
 
 def compiling_less(master: str) -> dict[str, str]:
     """Settings for what is over within a minute; none where there are cores for both compilers."""
-    few = master.startswith("local") and cores() <= _FEW_CORES
+    few = is_local_master(master) and cores() <= _FEW_CORES
     return {"spark.driver.extraJavaOptions": _ONE_COMPILER} if few else {}
 
 
 def is_local(session: "SparkSession") -> bool:
     """Whether Spark computes in a JVM of this machine that only we use."""
-    master = session.sparkContext.master or ""
-    return master == "local" or master.startswith("local[")
+    return is_local_master(session.sparkContext.master or "")
+
+
+def kill_spark() -> None:
+    """Kill Spark's JVM, so that no call waits for it any more; also one that is still starting. `stop_session` has still to
+    follow where there is a session."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if process is not None:
+        process.kill()
+    for each in _launching:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(each.pid, signal.SIGKILL)
 
 
 def stop_session(session: "SparkSession") -> None:
@@ -201,6 +257,31 @@ def stop_session(session: "SparkSession") -> None:
     close_archive()
 
 
+def is_alive() -> bool:
+    """Whether Spark's process runs."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    return process is None or process.poll() is None
+
+
+class TaskCount:
+    """How far the Spark jobs of a session are, in words; empty when none runs. For people: it may be asked at any time."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._tracker: Any = spark.sparkContext.statusTracker()
+
+    def __call__(self) -> str:
+        try:
+            stages = [self._tracker.getStageInfo(each) for each in self._tracker.getActiveStageIds()]
+        except Exception:  # noqa: BLE001  -- Spark is about to end, or has
+            return ""
+        known = [each for each in stages if each is not None]
+        if not known:
+            return ""
+        return f"{sum(each.numCompletedTasks for each in known)} of {sum(each.numTasks for each in known)} tasks"
+
+
 def check_alive(folder: Path) -> None:
     """SparkUnavailableError when Spark's process has ended by itself: no query comes back in a JVM that is gone."""
     from pyspark import SparkContext
@@ -219,6 +300,10 @@ def check_alive(folder: Path) -> None:
     )
 
 
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
+
+
 def _quiet() -> None:
     """PySpark writes every error that it raises to stderr as well, with the plan and the stack of the JVM."""
     from pyspark.logger import PySparkLogger
@@ -227,17 +312,44 @@ def _quiet() -> None:
         PySparkLogger.getLogger(name).disabled = True
     # And what a callback raises, with its traceback: `failures` explains it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    # Py4J tells of a call that was cut off, because Spark is gone, by the root logger.
+    logging.getLogger().addFilter(_not_py4j)
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, value: object) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 def _launch(context: type, output: Path) -> None:
     """Start the JVM. What it prints goes to a file, not among what the user reads."""
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import java_gateway
 
-    with output.open("ab") as sink:
+    def recorded(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        _launching.append(subprocess.Popen(*arguments, **options))
+        return _launching[-1]
+
+    with output.open("ab") as sink, _replaced(java_gateway, "Popen", recorded):
         # A session of its own: a signal for our process group is for us; the JVM ends when we do.
         options = {"stdout": sink, "stderr": sink, "start_new_session": True}
-        gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
+        try:
+            gateway = java_gateway.launch_gateway(None, options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            # PySpark removes what a JVM that is still starting wants to write: that one would live for ever.
+            for each in _launching:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
+            _launching.clear()
+            raise
     context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
+    # From here on PySpark knows it.
+    _launching.clear()
 
 
 def _compile_first(context: Any) -> None:
@@ -264,9 +376,12 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     logging.write_text(_LOG4J.format(path=log), encoding="utf-8")
     found = {
         "spark.app.name": f"riverrun {name}",
-        "spark.master": settings.spark.master or f"local[{slots}]",
+        "spark.master": master_of(settings) or f"local[{slots}]",
         "spark.driver.memory": f"{settings.spark.driver_memory_mb or default_memory_mb()}m",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} -Dderby.system.home={folder / 'tmp'}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} "
+        f"-Dderby.system.home={folder / 'tmp'} {_UTC}",
+        "spark.executor.extraJavaOptions": _UTC,
+        "spark.executorEnv.TZ": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder / "tmp"),
@@ -275,28 +390,40 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         "spark.sql.shuffle.partitions": str(shuffle_partitions(settings)),
         # Batch queries may split by less, never by more; a stream keeps the number its state was made with.
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        # How often a stream that has nothing to read looks again. By Spark's default of 10 ms four idle streams keep half
+        # a core busy, here and in the broker, while nothing comes.
+        "spark.sql.streaming.pollingDelay": IDLE_POLL,
         # Several streams share the slots in turns, each in a pool of its own.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # All state of this process shares one limit, instead of 64 MB of buffers for each part of each operator.
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": STATE_MEMORY_MB,
         # So that a stream can change between near real time and real time with the state it has.
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
         # A real-time shuffle hands rows on at once instead of waiting for a full buffer (DESIGN: 37 → 10 ms).
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
         # Without Kafka in this list: its older batch writer runs the query in a way that loses the counts of observe().
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+        # The rows of a batch may come to this process (sink.py); how many they are is bound by the size of a bite.
+        "spark.driver.maxResultSize": "0",
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
-        "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "spark.pyspark.python": settings.spark.python or os.environ.get("PYSPARK_PYTHON", sys.executable),
+        # A worker waits that long for a word from Spark: a crowded machine has more to do than that.
+        "spark.python.authenticate.socketTimeout": "120s",
     }
-    if not settings.spark.master:
+    if not master_of(settings):
         found |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    if found["spark.master"].startswith("local"):
+    if is_local_master(found["spark.master"]):
         if sys.platform == "linux":
             found["spark.driver.extraJavaOptions"] += f" {_COMPILERS_FIRST}"
+        own = settings.spark.config.get("spark.driver.extraJavaOptions", "")
+        # Java refuses two collectors; and these ratios are for ours.
+        if cores() <= _FEW_CORES and not re.search(r"-XX:\+Use\w+GC\b", own):
+            found["spark.driver.extraJavaOptions"] += f" {_HEAP_BY_NEED}"
         # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
-        # The rows of a batch come to this process (sink.py); how many they are is bound by the size of a bite.
-        found["spark.driver.maxResultSize"] = "0"
         if local_folder(settings.streams.checkpoints) is not None:
             # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
             found |= LOCAL_FILES
@@ -306,7 +433,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
 
 
 def default_memory_mb() -> int:
-    """Spark's heap where nobody says: a quarter of the machine's memory, within reason."""
+    """The most that Spark's heap grows to where nobody says: a quarter of the machine's memory, within reason."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
     except (ValueError, OSError):

@@ -18,12 +18,18 @@ from riverrun.streams.unpacking import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
+    from pyspark.sql.types import StructField
 
     from riverrun.streams.values import Shape
 
 COUNT, DEAD = "n", "dead"
 # What the observation behind a topic's watermark is called, with the topic's name behind it. Nobody needs its count.
 CLOCK = "time "
+# Spark's reader asks for a partition's offsets on the connection on which the broker still holds its last fetch: for up to
+# Kafka's 500 ms when no new record comes, while its task keeps its slot. On bursty topics that was most of a batch.
+FETCH_WAIT_MS = 10
+# By which Spark knows a column that a window has made.
+_WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
 RAW = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 
 
@@ -62,6 +68,7 @@ class KafkaRecords:
         self._options = {f"kafka.{name}": value for name, value in java_properties(connection).items()}
         # Records of aborted transactions never happened.
         self._options["kafka.isolation.level"] = "read_committed"
+        self._options["kafka.fetch.max.wait.ms"] = str(FETCH_WAIT_MS)
         # What retention took is told by us, with the number (streams/books.py), and the stream goes on.
         self._options["failOnDataLoss"] = "false"
         self._moving = {"startingOffsets": "earliest"} | dict(options or {})
@@ -120,7 +127,16 @@ def checked(raw: "DataFrame", shape: "Shape", topic: str, counters: Counters) ->
     # Kafka's own columns make room: a field may be called `value` or `timestamp`.
     parsed = shape.parse(raw.select(F.col("value").alias("_value")), "_value")
     counted = counters.count(parsed, observation(topic), *counts)
-    return counted.where("_ok").select(*[F.col(f"`{name}`") for name in shape.columns.names])
+    return counted.where("_ok").select(*[_column(each) for each in shape.columns.fields])
+
+
+def _column(field: "StructField") -> "Column":
+    """A column as the stream that wrote it had it: Spark takes a window over a window, which it knows by a mark."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(f"`{field.name}`")
+    marks = {name: value for name, value in (field.metadata or {}).items() if name in _WINDOWS}
+    return column.alias(field.name, metadata=marks) if marks else column
 
 
 def observation(topic: str) -> str:

@@ -88,12 +88,12 @@ class Sweeper:
         with self._idle:
             return self._idle.wait_for(lambda: self._left == 0, seconds)
 
-    def close(self) -> None:
+    def close(self, seconds: float = 60.0) -> None:
         """End after what is being done; what is left is done after the next start."""
         self._stopping.set()
         self._todo.put(None)
         if self._thread.is_alive():
-            self._thread.join(60)
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         while (batch := self._todo.get()) is not None and not self._stopping.is_set():

@@ -1,7 +1,7 @@
 """The tables of an app: every stream's rows, and the topics that `app.store` names, as the store needs to know them."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from pyspark.sql.types import (
@@ -27,11 +27,13 @@ from riverrun.model.pipeline import Kept, Line
 from riverrun.model.quantity import milliseconds
 from riverrun.model.table import RECORD_TIME, Column, TableSpec
 from riverrun.streams.compiler import Compilation, Compiled
-from riverrun.streams.graph import Problem
+from riverrun.streams.graph import Problem, graph_of
 from riverrun.streams.values import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
 
     from riverrun.alerts.rules import Rule
 
@@ -47,6 +49,11 @@ _TYPES: dict[type[DataType], str] = {
     DateType: "date",
     StringType: "text",
 }
+
+
+def compilation_without_streams(app: App) -> Compilation:
+    """What `tables_of` and its kin need of an app that has no streams: no Spark is started for it."""
+    return Compilation(graph_of(app), cast("SparkSession", None))
 
 
 def tables_of(done: Compilation) -> list[TableSpec]:

@@ -6,9 +6,14 @@ that batch: each record says in a header which batch wrote it. So a stream that 
 Rows are told apart by their key where later rows replace earlier ones (an aggregate's updates): there the last one counts.
 Elsewhere every row counts, as often as it is there. Numbers that are added up in another order differ in their last digits:
 doubles and floats are equal within a billionth.
+
+A stream drops records that come after the watermark has passed their window; a batch knows no watermark and counts them.
+Such rows are told apart from wrong ones: they are missing or differ, their time is before the watermark, and they are no
+more than the stream has counted as late. That they can be of late records is all that is known of them: a row that was lost
+looks the same.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +25,8 @@ from riverrun.model.state import Place
 from riverrun.streams.blueprint import History, blueprint_of
 from riverrun.streams.change import judge
 from riverrun.streams.checkpoint import Stand
-from riverrun.streams.compiler import IDENTITY, Compilation, Compiled, encoded
+from riverrun.streams.compiler import Compilation, Compiled, encoded
+from riverrun.streams.identity import IDENTITY
 from riverrun.streams.sources import Counters, KafkaRecords
 from riverrun.streams.values import Shape
 
@@ -51,6 +57,8 @@ class Difference:
     found: str
     partition: int | None = None
     offset: int | None = None
+    # The batch that wrote what was found.
+    batch: int | None = None
 
 
 @dataclass
@@ -63,10 +71,14 @@ class Verdict:
     batch: int = -1
     # The first batch that counts: those before were made by an earlier version of its code.
     since: int = 0
+    # Records that were read again: markers of transactions take offsets too, and are none.
     records: int = 0
     rows: int = 0
     equal: int = 0
-    # Rows by what is wrong with them: missing, extra, twice, differs.
+    # Rows that are missing or differ as late records make them, and how many of those the stream has dropped in all.
+    late: int = 0
+    dropped: int = 0
+    # Rows by what else is wrong with them: missing, extra, twice, differs.
     wrong: dict[str, int] = field(default_factory=dict)
     shown: list[Difference] = field(default_factory=list)
     # Where to look, most likely first.
@@ -105,15 +117,13 @@ class Verifier:
             return verdict
         stand, verdict.unproved = self._of_this_code(compiled, stand, history or History())
         verdict.generation, verdict.batch, verdict.since = stand.generation, stand.batch, stand.since
-        verdict.records = sum(
-            end - stand.begin[topic].get(part, 0) for topic, parts in stand.end.items() for part, end in parts.items()
-        )
         verdict.unproved = verdict.unproved or self._against(compiled) or self._gone(stand)
         if verdict.unproved:
             return verdict
+        verdict.records = sum(self._records(stand).still(topic).count() for topic in stand.end)
         pairs = self._pairs(compiled, stand, earlier).cache()
         try:
-            self._count(pairs, verdict)
+            explain_late(verdict, self._count(pairs, verdict, stand.watermark_ms), late)
             if verdict.wrong.get("missing"):
                 verdict.unproved = self._unsure(compiled, verdict)
             if verdict.wrong and not verdict.unproved:
@@ -184,15 +194,17 @@ class Verifier:
 
     # --- both sides ---------------------------------------------------------------------------------------------------
 
+    def _records(self, stand: Stand) -> KafkaRecords:
+        """Exactly the records that the stream has read."""
+        ranges = {topic: (_text(stand.begin[topic]), _text(parts)) for topic, parts in stand.end.items()}
+        return KafkaRecords(self._done.spark, self._connection, ranges=ranges, topics=self._done.graph.app.topics)
+
     def _expected(self, compiled: Compiled, stand: Stand) -> "DataFrame":
         """`key` and the row's columns, as the code makes them of the same records."""
         from pyspark.sql import functions as F  # noqa: N812
 
-        ranges = {topic: (_text(stand.begin[topic]), _text(parts)) for topic, parts in stand.end.items()}
-        topics = self._done.graph.app.topics
-        records = KafkaRecords(self._done.spark, self._connection, ranges=ranges, topics=topics)
         counters = Counters(moving=False)
-        rows = self._done.rows(compiled.stream.name, records, counters=counters, moving=False)
+        rows = self._done.rows(compiled.stream.name, self._records(stand), counters=counters, moving=False)
         if _final(compiled) and _closes(compiled):
             # Rows are sent once, when they are final.
             rows = rows.where(F.unix_millis(F.col(compiled.time).getField("end")) <= stand.watermark_ms)
@@ -220,7 +232,7 @@ class Verifier:
             mine = mine.withColumn("times", times).where("_nth = 1")
         else:
             mine = mine.withColumn("times", times)
-        return self._typed(compiled, mine, "partition", "offset", "times")
+        return self._typed(compiled, mine, "partition", "offset", "times", "_number")
 
     def _typed(self, compiled: Compiled, records: "DataFrame", *more: str) -> "DataFrame":
         from pyspark.sql import functions as F  # noqa: N812
@@ -228,7 +240,7 @@ class Verifier:
         kept = records.select(
             F.col("key").alias("_key"),
             F.col("value").alias("_value"),
-            *[F.col(each).alias(f"_{each}") for each in more],
+            *[F.col(each).alias(f"_{each.removeprefix('_')}") for each in more],
         )
         return Shape.of_columns(compiled.columns).parse(kept, "_value")
 
@@ -239,8 +251,9 @@ class Verifier:
         expected, found = self._expected(compiled, stand), self._found(compiled, stand, earlier)
         names = compiled.columns.names
         row = F.struct(*[F.col(f"`{each}`") for each in names]).alias("row")
+        over = _over_at(compiled).alias("_over_ms")
         if _by_key(compiled):
-            left = expected.select(F.col("_key").alias("k"), row, F.col("_value").cast("string").alias("_e"))
+            left = expected.select(F.col("_key").alias("k"), row, over, F.col("_value").cast("string").alias("_e"))
             right = found.select(
                 F.col("_key").alias("k"),
                 row,
@@ -248,6 +261,7 @@ class Verifier:
                 "_partition",
                 "_offset",
                 "_times",
+                "_number",
                 "_ok",
             )
             joined = left.alias("l").join(right.alias("r"), F.col("l.k").eqNullSafe(F.col("r.k")), "full")
@@ -255,15 +269,18 @@ class Verifier:
             same = F.col("_ok") & once & _equal(F.col("l.row"), F.col("r.row"), compiled.columns)
             return joined.select(
                 F.coalesce("l.k", "r.k").cast("string").alias("key"),
-                "_e", "_f", "_partition", "_offset",
+                "_e", "_f", "_partition", "_offset", "_number", "_over_ms",
                 F.coalesce(same, F.lit(False)).alias("_same"),
                 F.lit(1).alias("_times"),
                 F.when(once, 0).otherwise(F.col("_times") - 1).alias("_over"),
             )  # fmt: skip
         # Every row counts, so often as it is there.
-        left = expected.groupBy("_key", "_value").agg(F.count(F.lit(1)).alias("n"))
+        left = expected.groupBy("_key", "_value").agg(F.count(F.lit(1)).alias("n"), F.max(over).alias("_over_ms"))
         right = found.groupBy("_key", "_value").agg(
-            F.count(F.lit(1)).alias("n"), F.max("_partition").alias("_partition"), F.max("_offset").alias("_offset")
+            F.count(F.lit(1)).alias("n"),
+            F.max("_partition").alias("_partition"),
+            F.max("_offset").alias("_offset"),
+            F.max("_number").alias("_number"),
         )
         on = F.col("l._key").eqNullSafe(F.col("r._key")) & (F.col("l._value") == F.col("r._value"))
         joined = left.alias("l").join(right.alias("r"), on, "full")
@@ -272,7 +289,7 @@ class Verifier:
             F.coalesce("l._key", "r._key").cast("string").alias("key"),
             F.when(want > 0, F.col("l._value").cast("string")).alias("_e"),
             F.when(have > 0, F.col("r._value").cast("string")).alias("_f"),
-            "_partition", "_offset",
+            "_partition", "_offset", "_number", "_over_ms",
             (have == want).alias("_same"),
             F.greatest(have, want).alias("_times"),
             (have - want).alias("_over"),
@@ -280,7 +297,8 @@ class Verifier:
 
     # --- what it means ------------------------------------------------------------------------------------------------
 
-    def _count(self, pairs: "DataFrame", verdict: Verdict) -> None:
+    def _count(self, pairs: "DataFrame", verdict: Verdict, watermark_ms: int) -> dict[str, int]:
+        """Count rows by what is wrong with them; those of them that late records could explain, likewise."""
         from pyspark.sql import functions as F  # noqa: N812
 
         over = F.coalesce("_over", F.lit(0))
@@ -293,10 +311,15 @@ class Verifier:
             .otherwise("differs")
         )
         times = F.when(F.col("_same"), F.col("_times")).otherwise(F.greatest(F.abs(over), F.lit(1)))
-        kinds = pairs.withColumn("_kind", kind)
-        counts = {
-            each["_kind"]: int(each["n"]) for each in kinds.groupBy("_kind").agg(F.sum(times).alias("n")).collect()
-        }
+        # Records of a window that is over are dropped; a row of theirs can be missing or differ, and nothing else.
+        past = F.coalesce(F.col("_over_ms") <= F.lit(watermark_ms), F.lit(False))
+        kinds = pairs.withColumn("_kind", kind).withColumn("_past", past & F.col("_kind").isin("missing", "differs"))
+        counts: dict[str, int] = {}
+        explainable: dict[str, int] = {}
+        for each in kinds.groupBy("_kind", "_past").agg(F.sum(times).alias("n")).collect():
+            counts[each["_kind"]] = counts.get(each["_kind"], 0) + int(each["n"])
+            if each["_past"]:
+                explainable[each["_kind"]] = int(each["n"])
         verdict.equal = counts.pop("equal", 0)
         verdict.wrong = dict(sorted(counts.items()))
         verdict.rows = verdict.equal + sum(counts.values())
@@ -309,8 +332,11 @@ class Verifier:
                     each["_f"] or "",
                     each["_partition"],
                     each["_offset"],
+                    each["_number"],
                 )
             )
+
+        return explainable
 
     def _causes(self, compiled: Compiled, stand: Stand, verdict: Verdict, late: int) -> Iterator[str]:
         if self._changes_by_itself(compiled, stand):
@@ -321,15 +347,26 @@ class Verifier:
         elif compiled.query.random_columns:
             yield f"the code is not deterministic: {', '.join(compiled.query.random_columns)}"
         if late:
-            yield f"the stream has dropped {late} late rows or groups, which the batch counts"
+            yield (
+                f"the stream has dropped {late} late rows or groups, which a batch counts: that explains so many rows whose "
+                "window was over, and not all of these"
+            )
         if compiled.query.joins_tables:
             yield "a table that it joins may have changed since"
         if verdict.wrong.get("twice"):
-            yield "rows are there twice: was the topic written at real time, or by somebody else?"
+            yield (
+                f"rows are in {compiled.stream.target} more than once, each time with the header of a batch of this stream: "
+                "the stream has written them again, which it must not (please report it, with its checkpoint), or somebody "
+                "has copied records with their headers"
+            )
         if set(verdict.wrong) & {"missing"} and self._output_gone(compiled):
             yield f"records of {compiled.stream.target} are gone (retention, or deleted)"
         if verdict.wrong.get("differs") or verdict.wrong.get("extra"):
-            yield f"somebody else may have written to {compiled.stream.target}, or the code was changed since"
+            yield (
+                "every row that was compared has the header of a batch of this stream: what its code calls or reads from "
+                "outside may give other results now, or somebody else has written to "
+                f"{compiled.stream.target} with that header"
+            )
 
     def _changes_by_itself(self, compiled: Compiled, stand: Stand) -> bool:
         from pyspark.sql import functions as F  # noqa: N812
@@ -385,6 +422,29 @@ def _closes(compiled: Compiled) -> bool:
 
     kind = compiled.columns[compiled.time].dataType if compiled.time else None
     return isinstance(kind, StructType) and set(kind.names) == {"start", "end"}
+
+
+def explain_late(verdict: Verdict, explainable: Mapping[str, int], late: int) -> None:
+    """Rows that can have come of late records are told apart, where they are no more than the stream has counted as late.
+    Where they are more, something else is wrong, and nothing is explained."""
+    verdict.dropped = late
+    count = sum(explainable.values())
+    if 0 < count <= late:
+        verdict.late = count
+        left = {kind: number - explainable.get(kind, 0) for kind, number in verdict.wrong.items()}
+        verdict.wrong = {kind: number for kind, number in left.items() if number}
+
+
+def _over_at(compiled: Compiled) -> "Column":
+    """When a row's time is over, in milliseconds since 1970: the end of its window, or its time. Null without one."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import TimestampType
+
+    if _closes(compiled):
+        return F.unix_millis(F.col(compiled.time).getField("end"))
+    if compiled.time and isinstance(compiled.columns[compiled.time].dataType, TimestampType):
+        return F.unix_millis(F.col(compiled.time))
+    return F.lit(None).cast("bigint")
 
 
 def _text(offsets: dict[int, int]) -> dict[str, int]:

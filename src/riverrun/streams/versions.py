@@ -9,11 +9,13 @@ from riverrun.errors import ChangedError, CheckpointError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.state import Place
 from riverrun.streams.blueprint import FILE, Blueprint, History, blueprint_of
-from riverrun.streams.books import read_rate
+from riverrun.streams.books import read_account, read_rate, streamed_to
 from riverrun.streams.change import Change, judge, judge_history
-from riverrun.streams.checkpoint import Position, local_folder, read_position
+from riverrun.streams.checkpoint import Offsets, Position, has_read, read_position, remove_checkpoint
 from riverrun.streams.compiler import Compilation
 from riverrun.streams.generations import checkpoint_of
+from riverrun.streams.remote_files import HadoopFolder, checkpoint_folder
+from riverrun.streams.topic_watch import went_back
 
 # Under this name in a stream's folder: the ids of the topics that it reads. One that is made again has another.
 TOPICS = "topics.json"
@@ -33,6 +35,8 @@ class Versions:
     # What each stream's file is to say when it starts.
     _next: dict[str, History] = field(default_factory=dict)
     _made: dict[str, Blueprint] = field(default_factory=dict)
+    # Streams whose checkpoint is of other code and has read nothing.
+    _void: set[str] = field(default_factory=set)
     # The verdict on each stream, when all were judged.
     found: dict[str, Change] = field(default_factory=dict)
 
@@ -58,9 +62,11 @@ class Versions:
                 new.append(name)
             if name in once or name in fresh or not self._has_checkpoint(name):
                 found[name] = self._begin_anew(name, history, blueprint, write=name not in once)
-            elif made_anew := self._made_anew(name):
-                found[name] = Change("fresh", (made_anew,))
-                problems.append(f"{name} cannot go on: {made_anew}. `riverrun run {self._file} --fresh {name}` does.")
+            elif self._is_unread(name):
+                found[name] = self._unread(name, history, blueprint)
+            elif lost := self._made_anew(name) or self._cut_short(name):
+                found[name] = Change("fresh", (lost,))
+                problems.append(f"{name} cannot go on: {lost}. `riverrun run {self._file} --fresh {name}` does.")
                 continue
             else:
                 found[name] = self._go_on(name, history, blueprint, insists=name in keep)
@@ -76,9 +82,11 @@ class Versions:
 
     def begin(self, name: str) -> None:
         """Write down what a stream runs as, and which topics it reads; right before it starts."""
+        if name in self._void:
+            remove_checkpoint(self.done.spark, str(self._checkpoint(name)))
         if name in self._next:
             self._next[name].write(self.folder / name / FILE)
-            _write(self.folder / name / TOPICS, self._topic_ids(name))
+            _write(self.folder / name / TOPICS, self.topic_ids([name]))
 
     # --- one stream ---------------------------------------------------------------------------------------------------
 
@@ -94,16 +102,26 @@ class Versions:
         found = judge(last.blueprint, blueprint, [each.blueprint for each in history.versions[:-1]])
         return found if found.kind == "refused" and self._has_rows(blueprint.target) else Change("new")
 
+    def _is_unread(self, name: str) -> bool:
+        """Whether it has started before and there was nothing to read: nothing of it is worth keeping."""
+        account, _ = read_account(self.folder / name / "account.json")
+        return not (account.read or account.note or has_read(self._checkpoint(name)))
+
+    def _unread(self, name: str, history: History, blueprint: Blueprint) -> Change:
+        change = judge_history(history, blueprint)
+        if change.kind == "unchanged" and not self._made_anew(name) and not self._cut_short(name):
+            return self._go_on(name, history, blueprint, insists=False)
+        # What Spark has made for the old code is removed when it starts.
+        self._void.add(name)
+        return self._begin_anew(name, history, blueprint, write=True)
+
     def _go_on(self, name: str, history: History, blueprint: Blueprint, *, insists: bool) -> Change:
         position = self._position(name)
         if not history.versions:
             self._next[name] = self._more(history, blueprint, position)
-            if self._is_remote:
-                return Change("new")
-            # Made by a riverrun that wrote no blueprints.
+            # Made by a driver on another machine, or by a riverrun that wrote no blueprints.
             return Change("unchanged", ("nothing is written down of the code that it ran as before",))
-        if not self._is_remote:
-            history = history.that_ran(position.ended, position.begun)
+        history = history.that_ran(position.ended, position.begun)
         change = judge_history(history, blueprint)
         if change.kind == "fresh" and insists and change.may_keep:
             change = Change("kept", (*change.reasons, "its state is kept because you say so"), True, change.back_to)
@@ -118,14 +136,17 @@ class Versions:
             )
         return change
 
-    def _topic_ids(self, name: str) -> dict[str, str]:
-        found = self.admin.topics(self.done.sources(name), config=False)
+    def topic_ids(self, names: Collection[str]) -> dict[str, str]:
+        """The ids of the topics that streams read now."""
+        found = self.admin.topics(
+            list(dict.fromkeys(t for name in names for t in self.done.sources(name))), config=False
+        )
         return {topic: state.topic_id for topic, state in found.items()}
 
     def _made_anew(self, name: str) -> str:
         """Which topic it has read that is another one by now: where it stood means nothing there, and it would skip rows."""
         before = _read(self.folder / name / TOPICS)
-        for topic, now in self._topic_ids(name).items():
+        for topic, now in self.topic_ids([name]).items():
             if before.get(topic, now) != now:
                 return (
                     f"{topic}, which it reads, was deleted and made again since. The place where it stood was in the old "
@@ -133,21 +154,32 @@ class Versions:
                 )
         return ""
 
+    def _cut_short(self, name: str) -> str:
+        """Where a log ends before what was read of it, or a checkpoint before what was counted: Spark would go on from
+        there without a word, and records of both sides be missing or counted twice."""
+        read = self._position(name).end
+        parts = {topic: len(state.partitions) for topic, state in self.admin.topics(list(read), config=False).items()}
+        places = [Place(topic, part) for topic in parts for part in read[topic] if part < parts[topic]]
+        ends: Offsets = {}
+        for place, offset in self.admin.offsets(places, "latest").items():
+            ends.setdefault(place.topic, {})[place.partition] = offset
+        if back := went_back(read, ends):
+            return f"it has read {back}. The end of that log was lost, or the topic made again"
+        if back := went_back(streamed_to(self.folder / name / "account.json"), read):
+            return f"it has read and counted {back}, or its checkpoint is an old one"
+        return ""
+
     def _more(self, history: History, blueprint: Blueprint, position: Position) -> History:
         return history.begin(blueprint, since_batch=position.begun + 1, after=position.ended, begin=position.end)
 
-    @property
-    def _is_remote(self) -> bool:
-        return local_folder(self.checkpoints) is None
-
     def _has_checkpoint(self, name: str) -> bool:
-        return self._is_remote or (self._checkpoint(name) / "metadata").exists()
+        return (self._checkpoint(name) / "metadata").exists()
 
     def _position(self, name: str) -> Position:
-        return Position() if self._is_remote else read_position(self._checkpoint(name))
+        return read_position(self._checkpoint(name))
 
-    def _checkpoint(self, name: str) -> Path:
-        return Path(checkpoint_of(self.checkpoints.removeprefix("file:"), self.folder / name))
+    def _checkpoint(self, name: str) -> Path | HadoopFolder:
+        return checkpoint_folder(self.done.spark, checkpoint_of(self.checkpoints, self.folder / name))
 
     # --- words --------------------------------------------------------------------------------------------------------
 
@@ -198,11 +230,12 @@ class Versions:
 
     def _again(self, name: str) -> str:
         """How much is to be read, and how long that takes if it is known."""
-        records = sum(self._size(topic) for topic in self.done.sources(name))
+        # Offsets, of which some may be markers of transactions: no more records than these.
+        most = sum(self._size(topic) for topic in self.done.sources(name))
         rate = read_rate(self.folder / name / "account.json")
-        text = f"It reads {records:,} record{'s' if records != 1 else ''} again, from the first there is"
-        if rate and records:
-            text += f", in about {_duration(records / rate)} at the {rate:,.0f} a second it has reached"
+        text = f"It reads up to {most:,} record{'s' if most != 1 else ''} again, from the first there is"
+        if rate and most:
+            text += f", in about {_duration(most / rate)} at the {rate:,.0f} a second it has reached"
         return f"{text}."
 
     def _size(self, topic: str) -> int:

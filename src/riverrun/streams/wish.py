@@ -11,10 +11,11 @@ from riverrun.errors import UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.near import nearest
 from riverrun.model.when import EARLIEST, Position, parse_position
-from riverrun.streams.checkpoint import local_folder, read_stand
+from riverrun.streams.checkpoint import read_stand
 from riverrun.streams.generations import Generation, checkpoint_name, checkpoint_of
 from riverrun.streams.handover import ReplayFolder, forget_replay, read_state
 from riverrun.streams.pipeline import checkpoints_of, replay_group, streams_folder
+from riverrun.streams.remote_files import local_folder
 
 
 @dataclass(frozen=True)

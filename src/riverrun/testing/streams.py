@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.app import App, load_app
 from riverrun.config import KafkaSettings
+from riverrun.connectors.postgres.columns import recall_columns
 from riverrun.errors import RecordUnreadableError, RiverrunError, StreamFailedError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.outgoing import Route
@@ -84,6 +85,7 @@ class StreamTest:
         self, app: App | str | Path, spark: "SparkSession", folder: Path, *, seconds: float = _SECONDS
     ) -> None:
         self.app = app if isinstance(app, App) else load_app(Path(app))
+        recall_columns(self.app)
         self._spark = spark
         self._folder = folder
         self._seconds = seconds

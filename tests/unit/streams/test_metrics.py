@@ -47,7 +47,7 @@ def test_every_value_arrives() -> None:
         "records_late_total": 4,
         "records_gone_total": 5,
         "account_exact": 1,
-        "lag_records": 12,
+        "lag_offsets": 12,
         "last_record_age_seconds": 10,
         "watermark_seconds": 999_900,
         "batch_seconds": 1.25,
@@ -59,7 +59,7 @@ def test_every_value_arrives() -> None:
 
 def test_what_is_not_known_has_no_sample() -> None:
     told = values(pipeline(), "streets")
-    assert not {"lag_records", "last_record_age_seconds", "watermark_seconds", "batch_seconds"} & set(told)
+    assert not {"lag_offsets", "last_record_age_seconds", "watermark_seconds", "batch_seconds"} & set(told)
     assert told["records_read_total"] == 0
 
 

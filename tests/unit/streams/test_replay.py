@@ -1,6 +1,7 @@
 """The parts of a replay that need neither Spark nor Kafka: planned batches, the agreement, and the swap."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 
 from riverrun.cli.pipeline import without_fresh
 from riverrun.cli.replay import progress_line
-from riverrun.errors import AlreadyRunningError, CheckpointError, UsageError
+from riverrun.errors import AlreadyRunningError, CheckpointError, SparkUnavailableError, UsageError
+from riverrun.model.table import Column, TableGeneration, TableSpec, table_from
 from riverrun.streams import handover
+from riverrun.streams import replay as replaying
 from riverrun.streams.checkpoint import read_stand
 from riverrun.streams.cut import (
     bite,
@@ -25,9 +28,16 @@ from riverrun.streams.cut import (
     planned_offsets,
     reached_watermark,
 )
-from riverrun.streams.generations import Generation, add_generation, checkpoint_of, current, read_generations
+from riverrun.streams.generations import (
+    Generation,
+    add_generation,
+    checkpoint_of,
+    current,
+    read_generations,
+    with_generations,
+)
 from riverrun.streams.handover import Answer, Handover, ReplayFolder, before_start
-from riverrun.streams.replay import ReplayProgress
+from riverrun.streams.replay import Replay, ReplayProgress
 
 # As Spark 4.3 writes them; the list of settings is shorter here.
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1794815309228,"conf":{"spark.sql.shuffle.partitions":"2"}}'
@@ -102,6 +112,8 @@ MADE = Generation(2, "new", "old", "out.2", "beginning", {"in": {0: 0}}, {"in": 
 class NoKafka:
     """An admin of a cluster without topics and groups."""
 
+    connection = None
+
     def topics(self, names: list[str], *, config: bool = True) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
@@ -110,6 +122,18 @@ class NoKafka:
 
 
 ADMIN: Any = NoKafka()
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str, list[int], int]]:
+    """What stores were told of: app, topic, generations, and which generation ran the stream at that moment."""
+    found: list[tuple[str, str, list[int], int]] = []
+
+    def publish(_: object, app: str, topic: str, generations: list[TableGeneration]) -> None:
+        found.append((app, topic, [each.number for each in generations], current(tmp_path / "checked")))
+
+    monkeypatch.setattr(handover, "publish_generations", publish)
+    return found
 
 
 @pytest.fixture
@@ -157,7 +181,8 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int) ->
 
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [(handover, "add_generation", 1), (Path, "replace", 1), (Path, "replace", 2), (Path, "replace", 3),
+    [(handover, "publish_generations", 1), (handover, "add_generation", 1),
+     (Path, "replace", 1), (Path, "replace", 2), (Path, "replace", 3),
      (handover, "forget_replay", 1), (Path, "unlink", 1), (Path, "unlink", 3), (Path, "unlink", 4)],
 )  # fmt: skip
 def test_a_swap_that_is_cut_off_anywhere_is_finished(
@@ -177,6 +202,25 @@ def test_a_swap_that_is_cut_off_anywhere_is_finished(
     assert json.loads((replay.stream / "account.json").read_text()) == "of the new"
     assert json.loads((replay.stream / "account.1.json").read_text()) == "of the old"
     assert {each.name for each in replay.path.iterdir()} <= {"lock"}
+
+
+def test_stores_are_told_before_the_new_generation_can_write(
+    replay: ReplayFolder, told: list[tuple[str, str, list[int], int]]
+) -> None:
+    replay.say(Answer("r", "old", 4, {"in": {0: 9}}))
+    assert replay.accept()
+    replay.finish(ADMIN, "app.checked.replay")
+    assert told == [(replay.stream.parent.name, MADE.target, [MADE.number], 1)]
+    assert current(replay.stream) == MADE.number
+
+
+def test_tables_know_the_generations_of_their_stream(tmp_path: Path) -> None:
+    add_generation(tmp_path / "checked", MADE)
+    table = TableSpec("kept", MADE.target, (Column("id", "bigint", ("id",)),))
+    told, other = with_generations([table, replace(table, topic="another")], [tmp_path / "checked", tmp_path / "none"])
+    assert told.generations == (TableGeneration(MADE.number, MADE.topic, MADE.first, MADE.since_ms),)
+    assert other.generations == ()
+    assert table_from(json.loads(json.dumps(told.as_dict()))) == told
 
 
 def test_without_an_accepted_answer_there_is_no_swap(replay: ReplayFolder) -> None:
@@ -319,6 +363,37 @@ def test_what_a_run_forgot_once_it_does_not_forget_again() -> None:
 
 
 def test_the_line_of_a_replay() -> None:
-    assert progress_line(ReplayProgress("kept", "replaying", 1, 0, 0.0)) == "kept replaying: 1 record read, 0 to go"
+    last = progress_line(ReplayProgress("kept", "taking over", 2, 0, 0.0))
+    assert last == "taking over, 2 records read, none to go"
+    assert progress_line(ReplayProgress("kept", "replaying", 1, 0, 0.0)) == "1 record read, none to go"
     text = progress_line(ReplayProgress("kept", "replaying", 50_000, 30_000, 10_000.0))
-    assert text == "kept replaying: 50 000 records read at 10 000/s, 30 000 to go, about 3 s left"
+    assert text == "50 000 records read at 10 000/s, about 30 000 to go, about 3 s left"
+
+
+def test_a_spark_that_dies_while_a_cut_off_batch_is_ended_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream whose Spark is gone says nothing of it itself, and is never over."""
+    looks: list[int] = []
+
+    def settling(_: object, request: str, wait: Callable[[], bool]) -> None:
+        while wait():
+            looks.append(1)
+            assert len(looks) < 3, "it waits for a Spark that is gone"
+
+    def gone(_: Path) -> None:
+        raise SparkUnavailableError("Spark's process has ended")
+
+    for name in ("Books", "Lane", "RunningStream", "group_of"):
+        monkeypatch.setattr(replaying, name, lambda *_, **__: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(replaying, "settled", settling)
+    monkeypatch.setattr(replaying, "check_alive", gone)
+    monkeypatch.setattr(replaying, "LOOK_SECONDS", 0.001)
+    mine: Any = Replay.__new__(Replay)
+    mine._stop, mine._project = threading.Event(), SimpleNamespace(home=tmp_path)
+    mine._wish = SimpleNamespace(stream="kept", app=None, live_checkpoint=tmp_path)
+    mine._done = SimpleNamespace(sources=lambda _: [])
+    mine._compiled = SimpleNamespace(stream=SimpleNamespace(target="kept"))
+    mine._files, mine._admin, mine._around, mine._plan = SimpleNamespace(stream=tmp_path), None, None, None
+    with pytest.raises(SparkUnavailableError):
+        mine._answer_myself("asked")

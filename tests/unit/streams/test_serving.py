@@ -93,7 +93,7 @@ def test_metrics(client: Client) -> None:
     response, body = client.ask("/metrics")
     assert response.status == 200
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "riverrun_stream_lag_records" in {family.name for family in parse(body.decode())}
+    assert "riverrun_stream_lag_offsets" in {family.name for family in parse(body.decode())}
     response, body = client.ask("/metrics", Accept="application/openmetrics-text;version=nonsense")
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from riverrun.errors import ChangedError, CheckpointError
+from riverrun.model.progress import Account
 from riverrun.model.state import Place
 from riverrun.streams import versions
 from riverrun.streams.blueprint import FILE, Blueprint, History
@@ -62,7 +63,7 @@ class World:
         streams = {name: SimpleNamespace(stream=each) for name, each in made.items()}
         app = SimpleNamespace(file="meters.py", name="city", streams=streams)
         done: Any = SimpleNamespace(
-            graph=SimpleNamespace(app=app), streams=streams, sources=lambda name: list(made[name].sources)
+            graph=SimpleNamespace(app=app), streams=streams, spark=None, sources=lambda name: list(made[name].sources)
         )
         cluster: Any = self.cluster
         self.said.clear()
@@ -94,6 +95,29 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_stream_that_has_read_nothing_begins_with_the_new_code(world: World, batches: int) -> None:
+    """Whoever edits a stream before the first record came needs no fresh state: there is none."""
+    world.started(SUMS)
+    folder = world.root / "checkpoints/sums"
+    (folder / "sources/0").mkdir(parents=True)
+    (folder / "sources/0/0").write_text('v1\n{"readings":{"0":1}}')
+    if not batches:
+        (folder / "offsets/0").unlink()
+    found = world.judge(AVERAGES)
+    assert found.found["sums"].kind == "new"
+    assert folder.exists(), "nothing is removed before it starts"
+    found.begin("sums")
+    assert not folder.exists()
+    assert len(world.history().versions) == 2
+    # One whose code is the same goes on, and one that has read something needs fresh state.
+    world.ran("sums", 0)
+    (folder / "sources/0").mkdir(parents=True)
+    (folder / "sources/0/0").write_text('v1\n{"readings":{"0":0}}')
+    with pytest.raises(ChangedError):
+        world.judge(SUMS)
+
+
 def test_a_stream_that_needs_fresh_state_says_how_much_and_how_long(world: World) -> None:
     world.started(SUMS)
     (world.root / "streams/sums/account.json").write_text('{"rate": 1500.0}')
@@ -101,7 +125,7 @@ def test_a_stream_that_needs_fresh_state_says_how_much_and_how_long(world: World
         world.judge(AVERAGES, keep=["sums"])
     (said,) = caught.value.problems
     assert said.startswith("sums needs fresh state: it computes avg(n), of which its state has nothing; ")
-    assert "It reads 30,000 records again, from the first there is, in about 20 s at the 1,500 a second" in said
+    assert "It reads up to 30,000 records again, from the first there is, in about 20 s at the 1,500 a second" in said
     assert "`riverrun replay meters.py sums`" in said
     assert "`riverrun run meters.py --fresh sums` sends all its rows to sums again" in said
     assert said.endswith("--keep-state does not help: Spark could not use the state, or would use it wrongly.")
@@ -195,4 +219,29 @@ def test_a_topic_that_was_made_again_is_another_one(world: World) -> None:
     assert "readings, which it reads, was deleted and made again since" in str(caught.value)
     assert "`riverrun run meters.py --fresh sums` does" in str(caught.value)
     world.judge(SUMS, fresh=["sums"]).begin("sums")
+    world.judge(SUMS)
+
+
+def test_a_log_that_ends_before_what_was_read_of_it_is_not_gone_on_in(world: World) -> None:
+    world.started(SUMS, batch=99)
+    world.cluster.records = 80
+    with pytest.raises(ChangedError) as caught:
+        world.judge(SUMS)
+    (said,) = caught.value.problems
+    assert said.startswith("sums cannot go on: it has read readings[0] up to 100, and its log ended at 90 after that.")
+    assert said.endswith("`riverrun run meters.py --fresh sums` does.")
+    world.judge(SUMS, fresh=["sums"])
+
+
+def test_a_checkpoint_that_is_older_than_what_was_counted_is_not_gone_on_with(world: World) -> None:
+    world.started(SUMS, batch=4)
+    counted = {"account": asdict(Account()), "accounted": {"readings": {"0": 7}}, "streamed": True}
+    (world.root / "streams/sums/account.json").write_text(json.dumps(counted))
+    with pytest.raises(ChangedError, match=r"readings\[0\] up to 7, .* or its checkpoint is an old one"):
+        world.judge(SUMS)
+    # A batch over everything reads past the checkpoint.
+    (world.root / "streams/sums/account.json").write_text(json.dumps(counted | {"streamed": False}))
+    world.judge(SUMS)
+    (world.root / "streams/sums/account.json").write_text(json.dumps(counted))
+    world.ran("sums", 6)
     world.judge(SUMS)

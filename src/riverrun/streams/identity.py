@@ -1,0 +1,133 @@
+"""Which record is which, of those that a real-time stream sends: the header `riverrun-id`, the same when one is sent again.
+
+Where every row is made of one record of the input, its identity is that record's topic, partition and offset, and what the
+row says. So two rows that are equal and were made of two records are two. A user's code does not hand these three columns
+on: they are put into the plan that it has made, from the reader up, through every operator that makes rows of one record
+each; where one makes several by explode(), with the place of each in its list. Where rows are made of many (an aggregate's),
+there is no such record, and equal rows have the same identity.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+# The header of a real-time stream's records.
+IDENTITY = "riverrun-id"
+_ORIGIN = ("topic", "partition", "offset")
+# Operators that make rows of one row each. They hand on all columns that they get; a projection is told to.
+_HANDS_ON = {"CollectMetrics", "EventTimeWatermark", "Filter", "Generate", "Join", "ResolvedHint", "SubqueryAlias"}
+
+
+def identified(records: "DataFrame") -> "DataFrame":
+    """Records with a header that says which they are: a record that is sent again after a crash has the same."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    carried = with_origin(records)
+    known = carried if carried is not None else records
+    identity = F.hex(F.xxhash64(*known.columns)).cast("binary")
+    header = F.struct(F.lit(IDENTITY).alias("key"), identity.alias("value"))
+    return known.select("key", "value", F.array(header).alias("headers"))
+
+
+def with_origin(records: "DataFrame") -> "DataFrame | None":
+    """Records with the topic, partition and offset of the record each is made of, and what else tells its rows apart; None
+    where they are not made of one each."""
+    from pyspark.sql import DataFrame
+
+    spark = records.sparkSession
+    jvm: Any = spark._jvm  # noqa: SLF001
+    analyzed: Any = records._jdf.queryExecution().analyzed()  # noqa: SLF001
+    carried = _Carrier(jvm).carried(analyzed)
+    if carried is None:
+        return None
+    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, carried[0])  # noqa: SLF001
+    frame = DataFrame(made, spark)
+    # Their names may be there twice.
+    return frame.toDF(
+        *records.columns, *[f"origin_{number}" for number in range(len(frame.columns) - len(records.columns))]
+    )
+
+
+class _Carrier:
+    """Puts the columns that tell where a row came from through a plan of Spark's."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._jvm = jvm
+
+    def carried(self, plan: Any) -> "tuple[Any, list[Any]] | None":
+        """The plan with these columns in its output, and which they are; None where an operator does not let them pass."""
+        name = plan.nodeName()
+        children = list(_each(plan.children()))
+        if name == "StreamingRelationV2":
+            columns = {str(each.name()): each for each in _each(plan.output())}
+            return (plan, [columns[each] for each in _ORIGIN]) if columns.keys() >= set(_ORIGIN) else None
+        if name == "View":
+            return self.carried(children[0])
+        if name == "Union":
+            return self._union(plan, children)
+        moving = [child for child in children if child.isStreaming()]
+        if len(moving) != 1 or name not in {"Project", *_HANDS_ON}:
+            return None
+        carried = self.carried(moving[0])
+        if carried is None:
+            return None
+        below, origin = carried
+        if name == "Project":
+            own = _ids(_each(plan.projectList()))
+            more = [each for each in origin if not _ids([each]) & own]
+            return self._project([*_each(plan.projectList()), *more], below), origin
+        if name == "Generate":
+            return self._generate(plan, below, origin)
+        return plan.withNewChildren(self._seq([below if child.isStreaming() else child for child in children])), origin
+
+    def _generate(self, plan: Any, below: Any, origin: list[Any]) -> tuple[Any, list[Any]]:
+        """Several rows of one: explode() is made to tell the place of each in its list, as posexplode() does."""
+        generator, outputs = plan.generator(), list(_each(plan.generatorOutput()))
+        kind = generator.getClass().getSimpleName()
+        if kind == "PosExplode":
+            origin = [*origin, outputs[0]]
+        elif kind == "Explode":
+            generator = self._jvm.org.apache.spark.sql.catalyst.expressions.PosExplode(generator.child())
+            columns = self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
+                generator.elementSchema()
+            )
+            place = next(_each(columns))
+            origin, outputs = [*origin, place], [place, *outputs]
+        made = plan.copy(
+            generator, plan.unrequiredChildIndex(), plan.outer(), plan.qualifier(), self._seq(outputs), below
+        )
+        return made, origin
+
+    def _union(self, plan: Any, children: list[Any]) -> "tuple[Any, list[Any]] | None":
+        """Columns go by their place in a union: these have to be the last of each side, as many, and of no side before."""
+        sides, counts = [], set()
+        for child in children:
+            carried = self.carried(child) if child.isStreaming() else None
+            own = list(_each(child.output()))
+            if carried is None or _ids(own) & _ids(carried[1]):
+                return None
+            sides.append(self._project([*own, *carried[1]], carried[0]))
+            counts.add(len(carried[1]))
+        if len(counts) != 1:
+            return None
+        union = plan.withNewChildren(self._seq(sides))
+        return union, list(_each(union.output()))[-counts.pop() :]
+
+    def _project(self, columns: list[Any], child: Any) -> Any:
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._seq(columns), child)
+
+    def _seq(self, items: list[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(items)
+
+
+def _ids(columns: "Iterable[Any]") -> set[str]:
+    return {str(each.exprId()) for each in columns}
+
+
+def _each(sequence: Any) -> "Iterator[Any]":
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()

@@ -1,0 +1,94 @@
+"""The Python that Spark starts its workers with on this machine: a small script that goes on as the real one.
+
+Spark puts its own pyspark.zip before the installed package. There is no bytecode in that archive, so every worker
+compiles PySpark anew, which is four fifths of its start. And the worker in which the driver asks a `transformWithState`
+class for its state has ten seconds to connect, by no setting of Spark's (`PythonWorkerFactory.createSimpleWorker`): on a
+slow or crowded machine it imported PySpark for longer than that, at every restart. Here it connects first and imports then;
+for what follows Spark waits five minutes.
+"""
+
+import os
+import shlex
+from pathlib import Path
+
+# Runs before anything is imported that is not needed: no more than this is between the start and the connection.
+_START = '''\
+"""Made by riverrun (streams/worker_start.py): starts one of Spark's Python workers."""
+
+import os
+import sys
+
+DRIVER_WORKER = "pyspark.sql.streaming.transform_with_state_driver_worker"
+
+
+def connect():
+    """A connection to Spark that has said who we are, as PySpark would make it."""
+    import socket
+
+    secret = os.environ["PYTHON_WORKER_FACTORY_SECRET"].encode()
+    host = "::1" if os.environ.get("SPARK_PREFER_IPV6", "").lower() == "true" else "127.0.0.1"
+    patience = int(os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", 15))
+    connection = socket.create_connection((host, int(os.environ["PYTHON_WORKER_FACTORY_PORT"])), timeout=patience)
+    file = connection.makefile("rwb", int(os.environ.get("SPARK_BUFFER_SIZE", 65536)))
+    file.write(len(secret).to_bytes(4, "big") + secret)
+    file.flush()
+    answer = file.read(int.from_bytes(file.read(4), "big"))
+    if answer != b"ok":
+        raise RuntimeError(f"Spark does not know this worker: {answer!r}")
+    return file, connection
+
+
+def installed(path):
+    """The path without the archives of PySpark and Py4J whose installed packages are on it as well."""
+    folders = {os.path.realpath(each) for each in path}
+
+    def doubled(entry):
+        folder, name = os.path.split(entry)
+        package = os.path.realpath(os.path.join(folder, "..", ".."))
+        home = os.path.dirname(package)
+        archive = name == "pyspark.zip" or (name.startswith("py4j-") and name.endswith(".zip"))
+        there = os.path.exists(os.path.join(package, "__init__.py")) and os.path.isdir(os.path.join(home, "py4j"))
+        return archive and there and home in folders
+
+    return [each for each in path if not doubled(each)]
+
+
+module = sys.argv[2]
+made = connect() if module == DRIVER_WORKER and "PYTHON_WORKER_FACTORY_PORT" in os.environ else None
+# As `python -m` has it: the working folder comes first, not the folder of this file.
+sys.path[:] = installed([os.getcwd(), *sys.path[1:]])
+if made is not None:
+    import pyspark.worker_util
+
+    pyspark.worker_util.local_connect_and_auth = lambda *_: made
+
+import runpy
+
+sys.argv[1:] = sys.argv[3:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+'''
+
+
+def worker_python(folder: Path, python: str) -> Path:
+    """The script by which `python` starts Spark's workers; written into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    start, script = folder / "start_worker.py", folder / "python"
+    _replace(start, _START, 0o644)
+    # Spark asks it for its version and packages as well.
+    _replace(
+        script,
+        f"""#!/bin/sh
+[ "$1" = -m ] && exec {shlex.quote(python)} {shlex.quote(str(start))} "$@"
+exec {shlex.quote(python)} "$@"
+""",
+        0o755,
+    )
+    return script
+
+
+def _replace(file: Path, text: str, mode: int) -> None:
+    """In one step: another session of the project may be starting a worker."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(mode)
+    temporary.replace(file)
