@@ -6,15 +6,15 @@ the columns of that row. A store follows it, and needs neither Spark nor the pip
 
 import json
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import replace
+from typing import Self
 
 from riverrun.errors import DeclarationError, StoreError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.ledger import make_compacted
 from riverrun.kafka.tail import Tail
-from riverrun.model.table import TableSpec, table_from
-from riverrun.model.topic import Topic
+from riverrun.model.table import TableGeneration, TableSpec, table_from
 
 
 def catalog_topic(app: str) -> str:
@@ -25,17 +25,35 @@ def publish(connection: Connection, app: str, tables: Sequence[TableSpec]) -> No
     """Tell the stores which tables there are now. Those that are gone from the pipeline file are told as gone."""
     from riverrun.kafka.producer.producer import Producer
 
-    topic: Topic[Any] = Topic(catalog_topic(app), None, 1, compact=True)
-    apply_topics(Admin(connection), [topic])
+    topic = catalog_topic(app)
+    make_compacted(Admin(connection), topic)
     with Catalog(connection, app) as catalog:
         before = catalog.refresh()
     now = {each.name: each for each in tables}
     with Producer(connection) as producer:
         for name, table in now.items():
             if before.get(name) != table:
-                producer.send(topic.name, json.dumps(table.as_dict()).encode(), key=name)
+                producer.send(topic, json.dumps(table.as_dict()).encode(), key=name)
         for name in before.keys() - now.keys():
-            producer.send(topic.name, None, key=name)
+            producer.send(topic, None, key=name)
+
+
+def publish_generations(
+    connection: Connection, app: str, topic: str, generations: Sequence[TableGeneration]
+) -> list[str]:
+    """Tell the stores what replays have made of the tables of a topic; the names of those tables. A store that follows the
+    catalog knows it before it writes any row that came later."""
+    from riverrun.kafka.producer.producer import Producer
+
+    with Catalog(connection, app) as catalog:
+        tables = [each for each in catalog.refresh().values() if each.topic == topic]
+    changed = [each for each in tables if each.generations != tuple(generations)]
+    if changed:
+        with Producer(connection) as producer:
+            for table in changed:
+                told = replace(table, generations=tuple(generations))
+                producer.send(catalog_topic(app), json.dumps(told.as_dict()).encode(), key=table.name)
+    return [each.name for each in tables]
 
 
 class Catalog:

@@ -43,7 +43,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a table stands. `positions` is the next offset of each partition, `lag` the committed records it has not."""
+    """Where a table stands. `positions` is the next offset of each partition, `lag` the offsets up
+    to the last committed record that it has not read."""
 
     table: str
     rows: int

@@ -17,8 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from riverrun.config.networks import Network
 from riverrun.config.secret import Secret
 from riverrun.errors import ConfigError
+from riverrun.store.proxies import ForwardedError, apply_forwarded
 
 FIRST_OUTSIDE_PORT = 8440
 START_SECONDS = 10.0
@@ -30,13 +32,16 @@ MOST_CONNECTIONS = 1000
 FILES_SHARE = 0.6
 # What a request has in its scope when it came from outside.
 OUTSIDE = "riverrun.outside"
+# And why it cannot be answered, where a proxy's headers contradict each other.
+AMBIGUOUS = "riverrun.ambiguous"
 
 
 @dataclass(frozen=True)
 class Outside:
     """Where others are served, by which names (the first is told), and what stands between them and the figures.
 
-    `guard` is put around the application, for both sockets: it asks for the login.
+    `guard` is put around the application, for both sockets: it asks for the login. `proxies` are the networks whose
+    X-Forwarded headers are believed; `https_only` refuses a browser that came by http, to us or to a proxy.
     """
 
     host: str
@@ -46,6 +51,14 @@ class Outside:
     certificate_file: Path | None = None
     key_file: Path | None = None
     key_password: Secret = field(default=Secret())
+    proxies: Sequence[Network] = ()
+    https_only: bool = False
+
+    def address(self, port: int) -> str:
+        """What browsers call it. A proxy has a port of its own, which we do not know: that of its scheme."""
+        if self.proxies and self.certificate_file is None:
+            return f"{'https' if self.https_only else 'http'}://{self.names[0]}"
+        return f"{'https' if self.certificate_file is not None else 'http'}://{self.names[0]}:{port}"
 
     def tls(self) -> ssl.SSLContext | None:
         return tls_of("serve", self.certificate_file, self.key_file, self.key_password)
@@ -69,13 +82,19 @@ def tls_of(section: str, certificate: Path | None, key: Path | None, password: S
 
 
 class FromOutside:
-    """Says of every request that it came from outside."""
+    """Says of every request that it came from outside, and takes a trusted proxy's word of who sent it."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, proxies: Sequence[Network] = ()) -> None:
         self._app = app
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[OUTSIDE] = True
+        if self._proxies and scope["type"] == "http":
+            try:
+                apply_forwarded(scope, self._proxies)
+            except ForwardedError as error:
+                scope[AMBIGUOUS] = str(error)
         await self._app(scope, receive, send)
 
 
@@ -183,7 +202,7 @@ def _config(listener: Listener) -> uvicorn.Config:
         http=Patience,
         loop="asyncio",
         server_header=False,
-        # X-Forwarded-For is whatever the client says it is.
+        # X-Forwarded-For is whatever the client says it is; store/proxies.py reads it from trusted proxies alone.
         proxy_headers=False,
         # From there on uvicorn answers 503; we let go before that, and without an answer.
         limit_concurrency=listener.most + 1 if listener.most is not None else None,

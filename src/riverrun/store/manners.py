@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from riverrun.cluster.loopback import NAMES, is_for_us
-from riverrun.store.listening import OUTSIDE
+from riverrun.store.listening import AMBIGUOUS, OUTSIDE
+from riverrun.store.proxies import PROXIED
 
 MOST_BYTES = 256 * 1024
 # How long the body of a request may take to arrive.
@@ -37,11 +38,12 @@ _BODIES = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Manners:
-    """`names`: what others may call this machine; on 127.0.0.1 it has its own names."""
+    """`names`: what others may call this machine; on 127.0.0.1 it has its own names. `https_only`: others come by https."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str] = (), *, https_only: bool = False) -> None:
         self._app = app
         self._names = names
+        self._https_only = https_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,13 +70,19 @@ class Manners:
             await self._app(scope, bounded(receive), sent)
 
     def _refused(self, scope: Scope) -> Response | None:
+        if said := scope.get(AMBIGUOUS):
+            return refusal(400, "BAD_PROXY_HEADERS", said)
         headers = Headers(scope=scope)
         names = self._names if scope.get(OUTSIDE) else NAMES
         if not is_for_us(headers.getlist("host"), names):
             known = "the names in serve.names" if scope.get(OUTSIDE) else "127.0.0.1, localhost and [::1]"
             return refusal(403, "FORBIDDEN", f"This server answers only to {known}")
         if is_of_another_page(scope, headers):
-            return refusal(403, "FORBIDDEN", "This server does not answer to pages of others")
+            return refusal(403, "FORBIDDEN", _why_another_page(scope, headers))
+        if self._https_only and scope.get(OUTSIDE) and scope["scheme"] != "https":
+            return refusal(
+                403, "HTTPS_ONLY", "This server is for https, and this request came by http" + _proxy_hint(scope)
+            )
         if scope["method"] in _BODIES:
             if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 return refusal(415, "NOT_JSON", "What is sent here is application/json")
@@ -92,8 +100,27 @@ def is_of_another_page(scope: Scope, headers: Headers) -> bool:
     )
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"} and not follows:
         return True
-    own = f"{scope['scheme']}://{headers.get('host', '')}".lower()
+    own = _own(scope, headers)
     return any(each.lower() != own for each in headers.getlist("origin"))
+
+
+def _why_another_page(scope: Scope, headers: Headers) -> str:
+    """Names what is missing to a reader behind a proxy; a page of others learns nothing from it."""
+    name, _, _ = headers.get("host", "").lower().partition(":")
+    origin = headers.get("origin", "").lower()
+    if scope.get(OUTSIDE) and name and origin.removeprefix("https://").partition(":")[0] == name:
+        return f"The page is {origin}, and this server was called as {_own(scope, headers)}{_proxy_hint(scope)}"
+    return "This server does not answer to pages of others"
+
+
+def _proxy_hint(scope: Scope) -> str:
+    if scope.get(PROXIED):
+        return ": the proxy has to send X-Forwarded-Proto, and the Host that the browser sent"
+    return ": where a proxy in front has the certificate, serve.trusted_proxies names its address"
+
+
+def _own(scope: Scope, headers: Headers) -> str:
+    return f"{scope['scheme']}://{headers.get('host', '')}".lower()
 
 
 def bounded(receive: Receive, most: int = MOST_BYTES, seconds: float | None = None) -> Callable[[], Awaitable[Message]]:

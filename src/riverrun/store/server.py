@@ -42,16 +42,15 @@ from riverrun.errors import (
     UsageError,
 )
 from riverrun.model.near import nearest
-from riverrun.store.contract import Limits, Store
+from riverrun.store.contract import Answer, Limits, Store
 from riverrun.store.formats import MEDIA, document, encoded
 from riverrun.store.listening import FIRST_OUTSIDE_PORT, FromOutside, Listener, Listeners, Outside, most_connections
 from riverrun.store.manners import Manners, error_body
+from riverrun.store.scheduling import QueryScheduler
 from riverrun.store.sql import describe, vocabulary
 
 FIRST_PORT = 8480
 MOST_ROWS = 1_000_000
-# Questions at the same time; more wait for their turn.
-MOST_QUESTIONS = 16
 _FIELDS: dict[str, Any] = {"sql": str, "limit": int, "seconds": (int, float), "format": str, "name": str}
 _STATUS: tuple[tuple[type[RiverrunError], int], ...] = (
     (QueryRefusedError, 403),
@@ -87,6 +86,7 @@ class StoreServer:
         self.address = ""
         # For others; empty where they are not served.
         self.outside_address = ""
+        self.outside_port = 0
 
     def start(self) -> str:
         """Listen; gives the address on this machine, such as `http://127.0.0.1:8480`."""
@@ -105,8 +105,10 @@ class StoreServer:
                 tls = self._outside.tls()
                 found = self._listen_outside(self._outside)
                 undo.callback(found.close)
-                listeners.append(Listener(FromOutside(app), found, tls, most_connections()))
-                outside_address = f"{'https' if tls else 'http'}://{self._outside.names[0]}:{found.getsockname()[1]}"
+                outside_app = FromOutside(app, self._outside.proxies)
+                listeners.append(Listener(outside_app, found, tls, most_connections()))
+                self.outside_port = found.getsockname()[1]
+                outside_address = self._outside.address(self.outside_port)
             serving = Listeners(listeners)
             serving.start()
             undo.pop_all()
@@ -148,8 +150,7 @@ class _Api:
     def __init__(self, store: Store, limits: Limits) -> None:
         self._store = store
         self._limits = limits
-        self._running: set[str] = set()
-        self._room: asyncio.Semaphore | None = None
+        self._scheduler = QueryScheduler(store)
         self._copying = asyncio.Lock()
 
     def application(self, routes: Sequence[BaseRoute], outside: Outside | None) -> Starlette:
@@ -163,9 +164,9 @@ class _Api:
             Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
             Route("/api/snapshot", self.snapshot, methods=["POST"]),
         ]
-        around = [Middleware(Manners, outside.names if outside is not None else ())]
+        around = [Middleware(Manners)]
         if outside is not None:
-            around.append(Middleware(outside.guard))
+            around = [Middleware(Manners, outside.names, https_only=outside.https_only), Middleware(outside.guard)]
         return Starlette(
             routes=[*own, *routes],
             middleware=around,
@@ -173,9 +174,7 @@ class _Api:
         )
 
     def cancel_all(self) -> None:
-        for name in list(self._running):
-            with contextlib.suppress(RiverrunError):
-                self._store.cancel(name)
+        self._scheduler.cancel_all()
 
     async def health(self, request: Request) -> Response:  # noqa: ARG002
         standing = await run_in_threadpool(self._store.standing)
@@ -233,13 +232,9 @@ class _Api:
             raise UsageError(f"There is no format {kind!r}", expected=", ".join(MEDIA))
         limits = self._limits_of(asked)
         name = asked.get("name") or f"http-{uuid.uuid4().hex}"
-        if name in self._running:
+        if name in self._scheduler:
             return _failed(QueryError(f"A question called {name} runs already", hint="Give it another name"), 409)
-        self._running.add(name)
-        try:
-            answer = await self._answer(request, asked["sql"], limits, name)
-        finally:
-            self._running.discard(name)
+        answer = await self._answer(request, asked["sql"], limits, name)
         body = await run_in_threadpool(lambda: document(answer) if kind == "json" else encoded(answer, kind))
         headers = {
             "X-Riverrun-More": "true" if answer.more else "false",
@@ -259,20 +254,17 @@ class _Api:
             )
         return Limits(rows, seconds)
 
-    async def _answer(self, request: Request, sql: str, limits: Limits, name: str) -> Any:
+    async def _answer(self, request: Request, sql: str, limits: Limits, name: str) -> Answer:
         """The answer; where the client goes away meanwhile, the question is ended."""
-        if self._room is None:
-            self._room = asyncio.Semaphore(MOST_QUESTIONS)
-        async with self._room:
-            asking = asyncio.ensure_future(run_in_threadpool(self._store.ask, sql, limits, name=name))
-            leaving = asyncio.ensure_future(_left(request))
-            try:
-                await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                if not asking.done():
-                    await run_in_threadpool(self._store.cancel, name)
-                return await asking
-            finally:
-                leaving.cancel()
+        asking = asyncio.ensure_future(self._scheduler.ask(sql, limits, name))
+        leaving = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                self._scheduler.cancel(name)
+            return await asking
+        finally:
+            leaving.cancel()
 
     async def snapshot(self, request: Request) -> Response:  # noqa: ARG002
         """A copy of all tables as a DuckDB file, made beside the store's own and gone when it is sent."""
@@ -292,8 +284,7 @@ class _Api:
 
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["name"]
-        done = await run_in_threadpool(self._store.cancel, name)
-        if not done:
+        if not self._scheduler.cancel(name):
             return _failed(QueryError(f"No question called {name} runs", name=name), 404)
         return JSONResponse({"cancelled": name})
 

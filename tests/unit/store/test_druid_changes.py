@@ -1,10 +1,11 @@
 """What may change of a table in Druid, and how an edited spec is noticed."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from riverrun.model.table import Column, TableSpec
+from riverrun.model.table import Column, TableGeneration, TableSpec, table_from
 from riverrun.store.druid.changes import changes, differs, retired_by
 
 AT = Column("at", "timestamp", ("at",))
@@ -72,3 +73,15 @@ def test_defaults_that_druid_adds_are_no_difference() -> None:
 )
 def test_an_edited_value_is_named(theirs: dict[str, object], place: str) -> None:
     assert differs({"a": {"x": 1}, "b": ["p"]}, theirs) == place
+
+
+def test_a_replay_is_told_and_changes_no_rows() -> None:
+    made = TableGeneration(2, "out.2", {0: 7})
+    new = replace(OLD, generations=(made,))
+    change = changes(OLD, new, {})
+    assert change.problems == []
+    (sentence,) = change.sentences
+    assert "out.2" in sentence
+    assert "keeps those from before the cut" in sentence
+    # As Druid gives it back it is the same: else its supervisor would be made anew again and again.
+    assert table_from(json.loads(json.dumps(new.as_dict()))) == new

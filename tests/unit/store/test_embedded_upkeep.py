@@ -9,7 +9,7 @@ import pytest
 
 from riverrun.config.spec import StoreSettings
 from riverrun.errors import StoreUnavailableError
-from riverrun.store.embedded import upkeep
+from riverrun.store.embedded import schema, upkeep
 from riverrun.store.embedded.file import StoreFile
 from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState, load
@@ -137,6 +137,50 @@ def test_no_rows_go_for_tables_that_are_updated(file: StoreFile) -> None:
     assert file.database.execute("SELECT count(*) FROM events").fetchone() == (20_000,)
     assert len(said) == 1
     assert "updated by key" in said[0]
+
+
+def hidden(file: StoreFile, states: dict[str, TableState], rows: int) -> TableState:
+    """What a replay of `events` has made so far."""
+    made = TableState(events(name="events~2"), generation=2, replaces="events", rows=rows)
+    for statement in schema.creation(made.spec):
+        file.database.execute(statement)
+    file.database.execute(
+        'INSERT INTO _rows."events~2" SELECT range, to_timestamp(range), md5(range::VARCHAR) FROM range($1)', [rows]
+    )
+    file.database.execute("CHECKPOINT")
+    states["events~2"] = made
+    return made
+
+
+def test_no_rows_go_for_a_replay_that_is_being_read(file: StoreFile) -> None:
+    states = make(file.database, events(), events(name="others"))
+    fill(file, states["events"], 200_000)
+    file.database.execute("INSERT INTO _rows.others FROM _rows.events; CHECKPOINT")
+    states["others"].rows = 200_000
+    work = Upkeep(Session(file.database), file, states, 1, print)
+    work._max_bytes = most = int(work._used() * 1.05)
+    made = hidden(file, states, 200_000)
+    assert work._used() > most
+    work.bound_size()
+    assert [each.rows for each in states.values()] == [200_000] * 3
+    # Alone it may take as much as all that is shown, and no more: it goes by its own oldest rows.
+    said: list[str] = []
+    work = Upkeep(Session(file.database), file, states, most, said.append)
+    file.database.execute('INSERT INTO _rows."events~2" FROM _rows.events')
+    file.database.execute('INSERT INTO _rows."events~2" FROM _rows.events; CHECKPOINT')
+    made.rows = 600_000
+    work.bound_size()
+    assert (states["events"].rows, states["others"].rows) == (200_000, 200_000)
+    assert 200_000 < made.rows < 600_000
+    assert said
+    assert all("of the replay of events went" in words for words in said)
+
+
+def test_a_table_that_nobody_sees_has_no_view_when_it_is_written_anew(file: StoreFile) -> None:
+    states = make(file.database, events())
+    Upkeep(Session(file.database), file, states, 0, print).rewrite(hidden(file, states, 10))
+    assert file.database.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall() == [("events",)]
+    assert file.database.execute('SELECT count(*) FROM _rows."events~2"').fetchone() == (10,)
 
 
 def test_few_large_rows_make_room_before_all_are_gone(file: StoreFile) -> None:

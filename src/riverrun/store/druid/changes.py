@@ -51,6 +51,14 @@ def changes(old: TableSpec | None, new: TableSpec, retired: Mapping[str, str]) -
     for what in ("segment_granularity", "query_granularity"):
         if getattr(old, what) != getattr(new, what):
             sentences.append(f"{what.replace('_', ' ')} of new rows is {getattr(new, what) or 'the default'} now")
+    if old.generations != new.generations:
+        made = new.generations[-1].topic if new.generations else ""
+        sentences.append(
+            f"a replay has corrected its history, which is in {made}; Druid cannot put that in the place of rows it has, "
+            "and keeps those from before the cut as they were"
+            if made
+            else "it has no replays any more"
+        )
     if not sentences and not problems:
         sentences.append("its columns are in another order now")
     return Change(sentences, problems)

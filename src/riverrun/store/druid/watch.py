@@ -63,7 +63,7 @@ class Watch:
     _admin: Admin | None = None
 
     def look(self) -> tuple[Seen, int]:
-        """State and positions, and the lag in records: -1 when Kafka does not say."""
+        """State and positions, and the lag in offsets: -1 when Kafka does not say."""
         payload = self.client.supervisor_status(self.datasource)
         seen = told(payload, self.high, now=time.time())
         if payload is not None and seen.state != "following" and not _offsets(payload.get("activeTasks")):

@@ -1,7 +1,7 @@
 """Records of a topic as one Arrow table, for one table of the store; and those that cannot even be text."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +50,13 @@ class Batch:
         )
 
 
-def batch_of(table: TableSpec, columns: Columns, positions: Mapping[int, int]) -> Batch:
-    """The records that the table does not have yet."""
+def batch_of(
+    table: TableSpec, columns: Columns, positions: Mapping[int, int], until: Mapping[int, int] | None = None
+) -> Batch:
+    """The records that the table does not have yet, and none from the offsets `until` on."""
     columns = _from(columns, positions)
+    if until:
+        columns = _chosen(columns, lambda partition, offset: offset < until.get(partition, offset + 1))
     count = len(columns)
     values, misfits = columns.values, dict[int, str]()
     dead = pa.repeat(pa.scalar(value=False), count)
@@ -95,10 +99,15 @@ def _from(columns: Columns, positions: Mapping[int, int]) -> Columns:
     first = {partition: columns.offsets[columns.partitions.index(partition)] for partition in set(columns.partitions)}
     if all(offset >= positions.get(partition, 0) for partition, offset in first.items()):
         return columns
+    return _chosen(columns, lambda partition, offset: offset >= positions.get(partition, 0))
+
+
+def _chosen(columns: Columns, wanted: Callable[[int, int], bool]) -> Columns:
+    """The records whose partition and offset are wanted."""
     keep = [
         number
         for number, (partition, offset) in enumerate(zip(columns.partitions, columns.offsets, strict=True))
-        if offset >= positions.get(partition, 0)
+        if wanted(partition, offset)
     ]
 
     def chosen(values: list[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ the store is behind; the reader stops when a batch waits already, and with it th
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import duckdb
 
@@ -57,12 +57,15 @@ class Ingest:
         self._declare = declare
         self._upkeep = upkeep
         self._notice = notice
+        # Brings tables on to what a replay has made.
+        self.switch: Callable[[], None] = lambda: None
         self._ends = Ends(connection)
         self._stopping = threading.Event()
         self._handed = threading.Condition()
         self._pending = Block()
         self._turn = 0
-        self._found: dict[str, tuple[str, int]] | None = None
+        # The id and the number of partitions of each topic that Kafka was asked for last; 0 of those that do not exist.
+        self._found: dict[str, tuple[str, int]] = {}
         self._reader_trouble = self._writer_trouble = ""
         self._threads = [
             threading.Thread(target=self._read, name="store-reader", daemon=True),
@@ -75,10 +78,9 @@ class Ingest:
         return self._writer_trouble or self._reader_trouble
 
     def places(self, topic: str) -> list[Place] | None:
-        """The partitions of a topic: none when it is waited for; None when that is not known yet."""
-        if self._found is None:
-            return None
-        return [Place(topic, partition) for partition in range(self._found.get(topic, ("", 0))[1])]
+        """The partitions of a topic: none when it does not exist; None when Kafka was not asked for it yet."""
+        found = self._found.get(topic)
+        return None if found is None else [Place(topic, partition) for partition in range(found[1])]
 
     def ends(self, places: list[Place]) -> dict[Place, int] | None:
         """Where partitions end for readers of committed records; None when the cluster does not answer."""
@@ -104,7 +106,7 @@ class Ingest:
         try:
             while not self._stopping.is_set():
                 try:
-                    if self._waiting() or time.monotonic() - looked >= _LOOK_SECONDS:
+                    if _waiting(list(self._states.values())) or time.monotonic() - looked >= _LOOK_SECONDS:
                         self._choose(reader)
                         looked = time.monotonic()
                     self._hand_over(reader.read(MOST_ROWS, MOST_BYTES, 0.1))
@@ -127,20 +129,17 @@ class Ingest:
         waits = self._pending.rows >= MOST_ROWS // 2 or self._pending.bytes >= MOST_BYTES // 2
         return self._stopping.is_set() or not waits
 
-    def _waiting(self) -> list[TableState]:
-        """Tables that are to be read for, and are not."""
-        return [each for each in list(self._states.values()) if each.turn == NOT_READ and not each.resting]
-
     def _choose(self, reader: BulkReader) -> None:
         """Read what the tables need: all partitions of their topics that there are."""
         states = list(self._states.values())
-        found = self._ends.partitions({each.spec.topic for each in states})
-        self._found = found
+        topics = {each.spec.topic for each in states}
+        there = self._ends.partitions(topics)
+        found = self._found = {topic: there.get(topic, ("", 0)) for topic in topics}
         for state in states:
-            topic_id, _ = found.get(state.spec.topic, ("", 0))
-            if topic_id and topic_id != state.topic_id:
-                self._of_another_topic(state, topic_id)
-        waiting = self._waiting()
+            if found.get(state.spec.topic, ("", 0))[0] not in ("", state.topic_id):
+                self._of_another_topic(state, found)
+        # Not those that the writer has added since, or brought on to another topic: Kafka was not asked for theirs.
+        waiting = _waiting([each for each in states if each.spec.topic in found])
         if waiting:
             with self._handed:
                 # Blocks of two turns must not meet: the writer knows one turn for all it takes.
@@ -155,12 +154,16 @@ class Ingest:
                 place = Place(state.spec.topic, partition)
                 position = state.positions.get(partition, 0)
                 wanted[place] = min(wanted.get(place, position), position)
-        topics = {each.spec.topic for each in waiting}
-        reader.follow(wanted, again=[place for place in wanted if place.topic in topics])
+        again = {each.spec.topic for each in waiting}
+        reader.follow(wanted, again=[place for place in wanted if place.topic in again])
 
-    def _of_another_topic(self, state: TableState, topic_id: str) -> None:
+    def _of_another_topic(self, state: TableState, found: Mapping[str, tuple[str, int]]) -> None:
         """The topic was deleted and made anew: its offsets begin anew, and so does the table, which keeps its rows."""
         with self._lock:
+            # The writer may have brought the table on to another topic since, or put another in its place.
+            topic_id, _ = found.get(state.spec.topic, ("", 0))
+            if topic_id in ("", state.topic_id) or self._states.get(state.spec.name) is not state:
+                return
             if state.topic_id:
                 self._notice(
                     f"The topic {state.spec.topic} was deleted and made anew: the table {state.spec.name} keeps its rows "
@@ -193,8 +196,11 @@ class Ingest:
         if not self._follow_catalog(wait=bool(block)):
             return
         with self._lock:
+            # Before the block: it may have rows from behind a cut that the catalog has just told of.
+            self.switch()
             if block:
                 self._write_block(writer, block, turn)
+                self.switch()
             self._keep_up()
 
     def _fail(self, error: Exception) -> None:
@@ -255,6 +261,11 @@ class Ingest:
         if trouble != self._writer_trouble:
             self._notice(said)
         self._writer_trouble = trouble
+
+
+def _waiting(states: Iterable[TableState]) -> list[TableState]:
+    """Tables that are to be read for, and are not."""
+    return [each for each in states if each.turn == NOT_READ and not each.resting]
 
 
 def _said(error: Exception) -> str:

@@ -19,7 +19,7 @@ _TYPES = {
     "date": "DATE", "json": "VARCHAR",
 }  # fmt: skip
 # Settings of a table that may change at any time: they say nothing of rows that are there.
-_FREE = frozenset({"columns", "retention_ms", "segment_granularity", "query_granularity", "rollup"})
+_FREE = frozenset({"columns", "retention_ms", "segment_granularity", "query_granularity", "rollup", "generations"})
 _META = f"""
 CREATE SCHEMA IF NOT EXISTS _riverrun;
 CREATE SCHEMA IF NOT EXISTS _rows;
@@ -34,6 +34,8 @@ CREATE TABLE IF NOT EXISTS _riverrun.tables (
 CREATE TABLE IF NOT EXISTS _riverrun.rejected (
     "table" VARCHAR, topic VARCHAR, partition INTEGER, "offset" BIGINT, reason VARCHAR, bytes BLOB
 );
+ALTER TABLE _riverrun.tables ADD COLUMN IF NOT EXISTS generation INTEGER DEFAULT 1;
+ALTER TABLE _riverrun.tables ADD COLUMN IF NOT EXISTS replaces VARCHAR DEFAULT '';
 """
 
 
@@ -78,22 +80,29 @@ def load_tables(database: Session) -> dict[str, TableSpec]:
     return {name: table_from(json.loads(spec)) for name, spec in rows}
 
 
-def changes(database: Session, before: TableSpec | None, table: TableSpec) -> tuple[list[str], list[str]]:
-    """The statements that make a table what is declared, and a sentence for each thing that changes for its readers.
+def creation(table: TableSpec) -> list[str]:
+    """The statements that make a table that nobody sees yet."""
+    columns = ", ".join(f"{quoted(each.name)} {type_of(each)}" for each in table.columns)
+    return [
+        f"CREATE TABLE {rows_of(table.name)} ({columns})",
+        f"CREATE TABLE {seen_of(table.name)} (identity UBIGINT, sent BIGINT)",
+        "INSERT INTO _riverrun.tables (name, spec) VALUES "
+        f"({literal(table.name)}, {literal(json.dumps(table.as_dict()))})",
+    ]
+
+
+def changes(
+    database: Session, before: TableSpec | None, table: TableSpec, *, replaces: str = ""
+) -> tuple[list[str], list[str]]:
+    """The statements that make a table what is declared, and a sentence for each thing that changes for its readers. One
+    that is to replace another has no readers yet.
 
     StoreTableError when rows that are there do not allow it.
     """
     _check_names(table)
     if before is None:
-        columns = ", ".join(f"{quoted(each.name)} {type_of(each)}" for each in table.columns)
         return (
-            [
-                f"CREATE TABLE {rows_of(table.name)} ({columns})",
-                f"CREATE TABLE {seen_of(table.name)} (identity UBIGINT, sent BIGINT)",
-                _view(table),
-                "INSERT INTO _riverrun.tables (name, spec) VALUES "
-                f"({literal(table.name)}, {literal(json.dumps(table.as_dict()))})",
-            ],
+            [*creation(table), view(table)],
             [f"The table {table.name} is new, of {len(table.columns)} columns, from the topic {table.topic}"],
         )
     if before == table:
@@ -120,11 +129,17 @@ def changes(database: Session, before: TableSpec | None, table: TableSpec) -> tu
     return (
         [
             *(f"ALTER TABLE {rows_of(table.name)} ADD COLUMN {quoted(each.name)} {type_of(each)}" for each in added),
-            _view(table),
-            f"UPDATE _riverrun.tables SET spec = {literal(json.dumps(table.as_dict()))} "
-            f"WHERE name = {literal(table.name)}",
+            *([] if replaces else [view(table)]),
+            stored(table),
         ],
         said,
+    )
+
+
+def stored(table: TableSpec) -> str:
+    """The statement that writes a table's declaration."""
+    return (
+        f"UPDATE _riverrun.tables SET spec = {literal(json.dumps(table.as_dict()))} WHERE name = {literal(table.name)}"
     )
 
 
@@ -140,7 +155,8 @@ def removal(table: str) -> list[str]:
     ]
 
 
-def _view(table: TableSpec) -> str:
+def view(table: TableSpec) -> str:
+    """The statement by which readers see a table."""
     columns = ", ".join(quoted(each.name) for each in table.columns)
     return f"CREATE OR REPLACE VIEW main.{quoted(table.name)} AS SELECT {columns} FROM {rows_of(table.name)}"
 

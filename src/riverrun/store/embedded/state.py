@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from riverrun.model.table import TableSpec, table_from
+from riverrun.model.table import RECORD_TIME, TableSpec, table_from
 from riverrun.store.embedded.schema import literal
 from riverrun.store.embedded.session import Session
 
-_COUNTS = "topic_id, positions, rows, rejected, repeated, gone, newest, updated"
+_COUNTS = "topic_id, positions, rows, rejected, repeated, gone, newest, updated, generation, replaces"
 # The turn of a table that no reader reads for: a new one, or one that has missed something.
 NOT_READ = 1 << 62
 
@@ -28,6 +28,9 @@ class TableState:
     gone: int = 0
     newest: float = 0.0
     updated: float = 0.0
+    # Which generation of its stream its rows are of; and the table that it takes the place of when it has them all.
+    generation: int = 1
+    replaces: str = ""
     problem: str = ""
     # Whether the problem is a declaration that was refused: that ends with another one, not by itself.
     refused: bool = False
@@ -36,6 +39,20 @@ class TableState:
     # Records that were read before this turn of the reader are not for it: it does not have what is before them.
     turn: int = NOT_READ
     bytes: int = -1
+    # Where it stops reading, by partition, until a newer generation has what it has up to there.
+    until: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def oldest_taken_ms(self) -> int:
+        """Rows whose time is before this are not taken: they are of an earlier generation. 0: all are.
+
+        Of windows that were begun before the replay's place, what it has counted is a part; so they stay as they were.
+        """
+        made = next((each for each in self.spec.generations if each.number == self.generation), None)
+        if made is None or self.spec.time == RECORD_TIME:
+            return 0
+        windows = self.spec.upserts and self.spec.time in self.spec.key
+        return made.since_ms if windows or self.spec.topic == made.topic else 0
 
     @property
     def resting(self) -> bool:
@@ -60,7 +77,8 @@ class TableState:
         return (
             f"UPDATE _riverrun.tables SET topic_id = {literal(self.topic_id)}, positions = {literal(positions)}, "
             f"rows = {self.rows}, rejected = {self.rejected}, repeated = {self.repeated}, gone = {self.gone}, "
-            f"newest = {self.newest!r}, updated = {self.updated!r} WHERE name = {literal(self.spec.name)}"
+            f"newest = {self.newest!r}, updated = {self.updated!r}, generation = {self.generation}, "
+            f"replaces = {literal(self.replaces)} WHERE name = {literal(self.spec.name)}"
         )
 
 

@@ -23,6 +23,7 @@ from riverrun.store.embedded.ingest import Ingest
 from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.snapshot import write_snapshot
 from riverrun.store.embedded.state import TableState
+from riverrun.store.embedded.switching import Switching, next_generation, shown
 from riverrun.store.embedded.upkeep import Upkeep
 
 
@@ -85,6 +86,9 @@ class EmbeddedStore(Store):
             upkeep=upkeep.turn,
             notice=self._notice,
         )
+        self._ingest.switch = Switching(
+            self._database, self._states, self._notice, places=self._ingest.places, ends=self._ingest.ends
+        ).turn
         self._ingest.start()
 
     def close(self) -> None:
@@ -104,7 +108,7 @@ class EmbeddedStore(Store):
 
     @property
     def tables(self) -> dict[str, TableSpec]:
-        return {name: each.spec for name, each in list(self._states.items())}
+        return {name: each.spec for name, each in shown(self._states).items()}
 
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
         with self._lock:
@@ -133,15 +137,18 @@ class EmbeddedStore(Store):
 
     def remove(self, table: str) -> None:
         with self._lock:
-            if table not in self._states:
+            if table not in self.tables:
                 raise StoreError(
-                    f"The store has no table {table}", found=", ".join(self._states) or "no tables", table=table
+                    f"The store has no table {table}", found=", ".join(self.tables) or "no tables", table=table
                 )
             database = self._writing()
+            # What was to take its place goes with it.
+            names = [table, *(name for name, each in self._states.items() if each.replaces == table)]
             with database.transaction():
-                for statement in schema.removal(table):
+                for statement in [statement for name in names for statement in schema.removal(name)]:
                     database.run(statement)
-            del self._states[table]
+            for name in names:
+                del self._states[name]
             # Declared as it is now, it may be made anew.
             self._refused.pop(table, None)
 
@@ -197,7 +204,8 @@ class EmbeddedStore(Store):
         ingest = self._ingest
         places = {each.spec.topic: ingest.places(each.spec.topic) if ingest else None for each in states}
         ends = ingest.ends([each for some in places.values() for each in some or ()]) if ingest is not None else None
-        found = [self._of(each, places[each.spec.topic], ends) for each in states]
+        made = {each.replaces: each for each in states if each.replaces}
+        found = [self._of(each, places, ends, made.get(each.spec.name)) for each in states if not each.replaces]
         found += [
             Standing(name, 0, "failing", reason)
             for name, (_, reason) in sorted(self._refused.items())
@@ -205,12 +213,27 @@ class EmbeddedStore(Store):
         ]
         return found
 
-    def _of(self, table: TableState, places: list[Place] | None, ends: dict[Place, int] | None) -> Standing:
-        positions = dict(table.positions)
-        lag = -1
-        if places is not None and ends is not None:
-            lag = sum(max(0, ends.get(each, 0) - positions.get(each.partition, 0)) for each in places)
+    def _of(
+        self,
+        table: TableState,
+        topics: dict[str, list[Place] | None],
+        ends: dict[Place, int] | None,
+        made: TableState | None,
+    ) -> Standing:
+        """`made` is what is to take its place: it is not up to date before that has."""
+        places, positions = topics[table.spec.topic], dict(table.positions)
+        lag = _lag(table, places, ends)
         detail = [table.problem] if table.problem else []
+        if made is not None:
+            left = _lag(made, topics[made.spec.topic], ends)
+            # One at least: that it has read all does not mean that it is shown.
+            lag = lag + max(1, left) if lag >= 0 else lag
+            what = f", {left:,} offsets of {made.spec.topic} left" if left >= 0 else ""
+            detail.append(f"shows its replay (generation {made.generation}) when that is read{what}")
+            detail += [made.problem] if made.problem else []
+        elif next_generation(table.spec, table.generation) is not None:
+            lag = lag + 1 if lag >= 0 else lag
+            detail.append("a replay has corrected its rows, and they are still to be read")
         if table.rejected:
             detail.append(f"{table.rejected:,} record{'s' if table.rejected != 1 else ''} did not fit its columns")
         if table.repeated:
@@ -233,3 +256,10 @@ class EmbeddedStore(Store):
             table.updated,
             table.bytes,
         )
+
+
+def _lag(table: TableState, places: list[Place] | None, ends: dict[Place, int] | None) -> int:
+    """Offsets that the table has not read; -1 when that is not known."""
+    if places is None or ends is None:
+        return -1
+    return sum(max(0, ends.get(each, 0) - table.positions.get(each.partition, 0)) for each in places)

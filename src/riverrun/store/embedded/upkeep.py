@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 import duckdb
 
 from riverrun.store.embedded.file import CHECKPOINT_MB, StoreFile
-from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of
+from riverrun.store.embedded.schema import literal, quoted, rows_of, seen_of, view
 from riverrun.store.embedded.session import Session
 from riverrun.store.embedded.state import TableState, save
 
@@ -55,7 +55,7 @@ class Upkeep:
         self._notice = notice
         self._paused = paused
         self._due = dict.fromkeys((self.bound_age, self.bound_size, self.bound_dead), 0.0)
-        self._full = False
+        self._full: set[bool] = set()
         self._log_due = 0.0
 
     def turn(self) -> None:
@@ -104,22 +104,34 @@ class Upkeep:
             )
 
     def bound_size(self) -> None:
-        """While the file is larger than it may be, the oldest rows of the append table that has most go.
+        """While the tables take more than they may, the oldest rows of the append table that has most go.
 
-        None go for nothing: not where all else is too large already, and no more when those that went made no room. While a
-        question still sees rows that went, there is no checkpoint and no free space: no more go until there is.
+        What is read of a replay is bound by itself: while it and the table that it replaces are both there, no row of any
+        table goes for it.
         """
-        if self._max_bytes <= 0 or self._used() <= self._max_bytes:
-            self._full = False
+        if self._max_bytes <= 0:
             return
-        appended = [each for each in self._states.values() if not each.spec.upserts]
-        while self._checkpoint() and (used := self._used()) > self._max_bytes:
+        states = list(self._states.values())
+        for hidden in (False, True):
+            own = [each for each in states if bool(each.replaces) == hidden]
+            if own:
+                self._bound(own, [each for each in states if bool(each.replaces) != hidden], hidden=hidden)
+
+    def _bound(self, states: Sequence[TableState], aside: Sequence[TableState], *, hidden: bool) -> None:
+        """None go for nothing: not where all else is too large already, and no more when those that went made no room. While
+        a question still sees rows that went, there is no checkpoint and no free space: no more go until there is."""
+        others = [stored for each in aside for stored in (_stored(each), _stored(each, "_seen"))]
+        if self._used() - self._blocks_of(others) <= self._max_bytes:
+            self._full.discard(hidden)
+            return
+        appended = [each for each in states if not each.spec.upserts]
+        while self._checkpoint() and (used := self._used() - self._blocks_of(others)) > self._max_bytes:
             largest = max((each for each in appended if each.rows), key=lambda each: each.rows, default=None)
-            rest = used - self._blocks_of(appended)
+            rest = used - self._blocks_of([_stored(each) for each in appended])
             if largest is None or rest > self._max_bytes:
-                self._say_full(used, rest)
+                self._say_full(used, rest, hidden=hidden)
                 return
-            if not self._make_room(largest, used):
+            if not self._make_room(largest, self._used()):
                 return
 
     def _make_room(self, state: TableState, used: int) -> bool:
@@ -144,23 +156,24 @@ class Upkeep:
         rows, most = rows_of(state.spec.name), max(1, int(state.rows * _BITE))
         oldest = f"SELECT rowid FROM {rows} ORDER BY {quoted(state.spec.time)} NULLS FIRST LIMIT {most}"
         gone = self._delete(state, f"rowid IN ({oldest})")
-        self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {state.spec.name} went")
+        of = f"the replay of {state.replaces}" if state.replaces else state.spec.name
+        self._notice(f"The store is full (store.max_size): the oldest {gone:,} rows of {of} went")
         return gone
 
-    def _say_full(self, used: int, rest: int) -> None:
-        if not self._full:
+    def _say_full(self, used: int, rest: int, *, hidden: bool) -> None:
+        if hidden not in self._full:
             self._notice(
                 f"The store takes {used:,} bytes, more than store.max_size allows, and {rest:,} of them are not of tables "
                 "that are appended to. Of those that are updated by key nothing goes by itself: give them a retention, or "
                 "the store more room"
             )
-        self._full = True
+        self._full.add(hidden)
 
-    def _blocks_of(self, states: Sequence[TableState]) -> int:
+    def _blocks_of(self, stored: Sequence[str]) -> int:
         """Bytes of these tables. Small ones share blocks."""
-        if not states:
+        if not stored:
             return 0
-        tables = " UNION ALL ".join(f"FROM pragma_storage_info({_stored(each)})" for each in states)
+        tables = " UNION ALL ".join(f"FROM pragma_storage_info({each})" for each in stored)
         (blocks,) = self._database.row(
             "SELECT count(DISTINCT block) FROM "
             f"(SELECT unnest(list_append(additional_block_ids, block_id)) AS block FROM ({tables})) WHERE block >= 0"
@@ -192,13 +205,12 @@ class Upkeep:
         """Write a table anew, oldest rows first, so that it takes only what its rows need."""
         rows, name = rows_of(state.spec.name), state.spec.name
         anew = f"_rows.{quoted(f'{name} anew')}"
-        columns = ", ".join(quoted(each.name) for each in state.spec.columns)
-        view = f"CREATE OR REPLACE VIEW main.{quoted(name)} AS SELECT {columns} FROM {rows}"
         with self._database.transaction():
             self._database.run(f"CREATE TABLE {anew} AS SELECT * FROM {rows} ORDER BY {quoted(state.spec.time)}")
             self._database.run(f"DROP TABLE {rows}")
             self._database.run(f"ALTER TABLE {anew} RENAME TO {quoted(name)}")
-            self._database.run(view)
+            if not state.replaces:
+                self._database.run(view(state.spec))
         self._checkpoint()
 
     def _delete(self, state: TableState, condition: str) -> int:
@@ -214,6 +226,6 @@ class Upkeep:
         return gone
 
 
-def _stored(state: TableState) -> str:
+def _stored(state: TableState, schema: str = "_rows") -> str:
     """The table's name, for functions that want it as text."""
-    return literal(f"_rows.{quoted(state.spec.name)}")
+    return literal(f"{schema}.{quoted(state.spec.name)}")

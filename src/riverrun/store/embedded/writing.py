@@ -76,8 +76,8 @@ class Writer:
         spec = state.spec
         if state.failures:
             # What failed may have been the answer to a commit that was done: the file knows.
-            state = load(self._database)[spec.name]
-        after = replace(state, positions=dict(state.positions))
+            state = replace(load(self._database)[spec.name], until=state.until)
+        after = replace(state, positions=dict(state.positions), until=dict(state.until))
         # From where on records are new: that the log was cut means that offsets behind its end are new again.
         new = dict(state.positions)
         for gap in block.gaps:
@@ -90,7 +90,7 @@ class Writer:
                     new[partition] = min(gap.next, new.get(partition, 0))
         columns = block.topics.get(spec.topic)
         if columns is not None:
-            batch = batch_of(spec, columns, new)
+            batch = batch_of(spec, columns, new, state.until)
             if batch.records.num_rows or batch.misfits:
                 self._rows(spec, batch, after)
         after.positions = _moved(after, block)
@@ -105,14 +105,20 @@ class Writer:
             repeated = self._drop_repeated(spec, batch.records)
             after.repeated += repeated
             whole -= repeated
+        oldest = (
+            f"{quoted(spec.time)} < to_timestamp({after.oldest_taken_ms / 1000!r})" if after.oldest_taken_ms else ""
+        )
         if spec.upserts:
             database.run(f"CREATE OR REPLACE TEMP TABLE {_SHAPED} AS {sql.rows}")
+            if oldest:
+                whole -= database.count(f"DELETE FROM {_SHAPED} WHERE {FITS} AND NOT {DEAD} AND {oldest}")
             newest, fit = database.row(
                 f"SELECT epoch(max({quoted(spec.time)}) FILTER (NOT {DEAD})), count(*) FROM {_SHAPED} WHERE {FITS}"
             )
         else:
             # Straight into the table: most records are of this kind, and a table in between costs a fifth.
-            fit = int(database.prepared(self._appending(spec, sql.rows))[0][0])
+            rows = f"FROM ({sql.rows}) WHERE NOT ({FITS} AND coalesce({oldest}, false))" if oldest else sql.rows
+            fit = int(database.prepared(self._appending(spec, rows))[0][0])
             after.rows += fit
             # With a bound, or it would read the times of all rows that there are, for every batch.
             moment = quoted(spec.time)
@@ -218,7 +224,8 @@ def _moved(state: TableState, block: Block) -> dict[int, int]:
     positions, cut = dict(state.positions), {gap.place: gap.first for gap in block.gaps if gap.made_anew}
     for place, offset in block.reached.items():
         if place.topic == state.spec.topic and offset != cut.get(place):
-            positions[place.partition] = max(offset, positions.get(place.partition, 0))
+            reached = min(offset, state.until.get(place.partition, offset))
+            positions[place.partition] = max(reached, positions.get(place.partition, 0))
     return positions
 
 
