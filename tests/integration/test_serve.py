@@ -13,12 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from riverrun.alerts.kafka_log import make_ledger, tell
+from riverrun.alerts.kafka_log import tell
 from riverrun.alerts.ledger import kept, ledger_of
 from riverrun.cli.main import run
 from riverrun.config.project import Project
 from riverrun.config.serve_state import find_serving
 from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.ledger import make_compacted
 from riverrun.store import opening
 from riverrun.store.client import StoreClient
 from riverrun.testing import KafkaUnderTest
@@ -49,7 +50,7 @@ def test_serve_answers_and_ends_in_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The command as it is, but for the store, which is the test's own. The app has had alerts."""
-    make_ledger(Admin(kafka.connection), ledger_of(app))
+    make_compacted(Admin(kafka.connection), ledger_of(app))
     tell(kafka.connection, app, [kept(quiet("s1", why="painters"))])
     monkeypatch.delenv("RIVERRUN_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)

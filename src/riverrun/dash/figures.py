@@ -133,6 +133,7 @@ def roles(tile: Tile, columns: Sequence[tuple[str, Type]]) -> tuple[int, tuple[i
         x = _first(kinds, ("time", "date"))
         if x < 0:
             raise QueryError(f"{tile} goes along a time, and its SQL gives none", expected="a column of times, or x=")
+    x, by = _places_along(tile, columns, x, by)
     if by < 0 and tile.kind in {"bar", "leaderboard", "status", "heat_map"} and x != 0:
         by = next((at for at, kind in enumerate(kinds) if kind in {"text", "date", "boolean"} and at != x), -1)
     if by < 0 and tile.kind in {"line", "area"} and not tile.y:
@@ -147,6 +148,16 @@ def roles(tile: Tile, columns: Sequence[tuple[str, Type]]) -> tuple[int, tuple[i
         if tile.kind not in {"line", "area"}:
             y = y[:1]
     return x, y, by
+
+
+def _places_along(tile: Tile, columns: Sequence[tuple[str, Type]], x: int, by: int) -> tuple[int, int]:
+    """x and by; names have no place on an axis: bars along them are bars of names, and lines cannot be."""
+    name, kind = columns[x] if x >= 0 else ("", "")
+    if kind not in {"text", "boolean"} or tile.kind == "heat_map":
+        return x, by
+    if tile.kind == "bar":
+        return -1, x if by < 0 else by
+    raise QueryError(f"{tile} goes along {name}, which is {kind}", expected="a column of times, dates or numbers as x=")
 
 
 def _first(kinds: Sequence[str], wanted: tuple[str, ...]) -> int:

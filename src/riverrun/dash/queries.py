@@ -332,8 +332,7 @@ class _Narrowing:
             found.append(exp.LTE(this=time.copy(), expression=_instant(self._until)))
         for name, value in self._filters.items():
             column = spec.column(name)
-            # A tile that shows all streets keeps them: the chosen one is marked there.
-            if column is not None and name != self._tile.by:
+            if column is not None and _is_narrowed(self._tile, name):
                 found.append(_equals(exp.column(name, table=alias, quoted=True), value, column.type))
         if self._tile.closed and not self._tile.is_sql:
             newest = exp.select(exp.func("max", exp.column(spec.time, quoted=True))).from_(exp.to_table(spec.name))
@@ -349,7 +348,13 @@ class _Narrowing:
 
 def reaches(tile: Tile, spec: TableSpec, column: str) -> bool:
     """Whether a page's filter of that column changes what the tile asks of this table."""
-    return spec.column(column) is not None and column != tile.by
+    return spec.column(column) is not None and _is_narrowed(tile, column)
+
+
+def _is_narrowed(tile: Tile, column: str) -> bool:
+    """A chart of all streets keeps them, and marks the chosen one. Rows and ranks are cut off by a limit, and the chosen
+    one may be none of them: these show it alone."""
+    return column != tile.by or tile.kind in {"rows", "leaderboard"}
 
 
 def _equals(column: exp.Column, value: str | None, kind: str) -> exp.Expr:

@@ -147,6 +147,7 @@ def _tile(hub: Hub, board: Dashboard, tile: Tile) -> dict[str, Any]:
         "height": tile.height,
         "limit": tile.limit,
         "decimals": tile.decimals,
+        "fill": tile.fill,
         "thresholds": tile.thresholds,
         "compare": tile.compare_ms,
         "stale": tile.stale_ms if tile.stale_ms >= 0 else board.stale_ms,

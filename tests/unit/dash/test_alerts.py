@@ -98,7 +98,7 @@ def test_time_alone_changes_things_too(monkeypatch: pytest.MonkeyPatch) -> None:
         # So long behind is not worth a word, and then it is.
         following.late = Behind(12, now - 1000)
         now += 4100
-        assert (await frame(page))["behind"] == {"records": 12, "since": now - 5100}
+        assert (await frame(page))["behind"] == {"offsets": 12, "since": now - 5100}
         await page.aclose()
         alerts.close()
 

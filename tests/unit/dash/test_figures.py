@@ -65,6 +65,7 @@ def test_columns_of_sql_are_told_apart_by_their_types() -> None:
     [
         (rr.number("Load", "select 1"), {"load": [1, 2]}, "is one number, and its SQL gave 2 rows"),
         (rr.line("Load", "select 1"), {"load": [1, 2]}, "goes along a time, and its SQL gives none"),
+        (rr.line("Load", "select 1", x="name"), {"name": ["a"], "n": [1]}, "goes along name, which is text"),
         (rr.bar("Load", "select 1"), {"name": ["a"]}, "its SQL gives no column of numbers"),
         (rr.bar("Load", "select 1", by="nam"), {"name": ["a"], "n": [1]}, "by names nam, which its SQL does not give"),
     ],
@@ -73,6 +74,12 @@ def test_an_answer_of_another_shape_is_refused(tile: rr.Tile, columns: dict[str,
     with pytest.raises(QueryError) as caught:
         figures_of(tile, pa.table(columns))
     assert said in str(caught.value)
+
+
+def test_bars_along_names_are_bars_of_names() -> None:
+    table = pa.table({"name": ["a"], "n": [1]})
+    bars = figures_of(rr.bar("Load", "select 1", x="name"), table)
+    assert (bars.x, bars.y, bars.by) == (-1, (1,), 0)
 
 
 def applied(old: list[tuple[Any, ...]], by: Change) -> list[tuple[Any, ...]]:

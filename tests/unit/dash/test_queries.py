@@ -7,7 +7,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.dash.figures import figures_of
-from riverrun.dash.queries import Filters, Moment, has_history, question
+from riverrun.dash.queries import Filters, Moment, has_history, question, reaches
 from riverrun.errors import QueryError
 from riverrun.model.table import TableSpec
 from support.memory_store import MemoryStore, columns
@@ -153,6 +153,18 @@ def test_bars_and_leaderboards_are_ranked(store: MemoryStore) -> None:
 def test_rows_are_newest_first(store: MemoryStore) -> None:
     found = rows(store, rr.rows("Rows", "loads", columns=["minute", "house"], limit=3))
     assert [row[0] for row in found] == [ms(4)] * 3
+
+
+def test_rows_and_ranks_show_the_chosen_one_alone(store: MemoryStore) -> None:
+    """It may be beyond their limit, where it could not even be marked."""
+    chosen = {"house": "h1"}
+    assert {row[1] for row in rows(store, rr.rows("Rows", "loads", by="house", limit=3), chosen)} == {"h1"}
+    assert rows(store, rr.leaderboard("Houses", "loads", y="load", by="house", limit=2), chosen) == [("h1", 4.0)]
+    sql = "select house, max(load) as load from loads group by 1 order by 2 desc limit 2"
+    assert rows(store, rr.leaderboard("Houses", sql, by="house"), chosen) == [("h1", 4.0)]
+    assert len(rows(store, rr.bar("Houses", "loads", y="load", by="house"), chosen)) == 4
+    assert reaches(rr.rows("Rows", "loads", by="house"), LOADS, "house")
+    assert not reaches(rr.line("Load", "loads", by="house"), LOADS, "house")
 
 
 @pytest.mark.parametrize(

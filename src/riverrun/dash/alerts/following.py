@@ -13,12 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from riverrun.alerts.kafka_log import Teller, make_ledger
+from riverrun.alerts.kafka_log import Teller
 from riverrun.alerts.ledger import Change, Episode, Ledger, Position, ledger_of
 from riverrun.errors import RiverrunError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.reader import Reader, spans
+from riverrun.kafka.ledger import make_compacted
 from riverrun.model.state import Place
 from riverrun.model.when import EARLIEST
 
@@ -43,9 +44,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Behind:
-    """How many records wait to be judged, and since when (Unix milliseconds) the first of them is known to."""
+    """How many offsets (records, and markers of transactions) wait to be judged, and since when (Unix milliseconds) the
+    first of them is known to."""
 
-    records: int
+    offsets: int
     since: int
 
 
@@ -108,7 +110,7 @@ class Follower:
 
     def tell(self, changes: Sequence[Change]) -> None:
         if not self._standing.there:
-            make_ledger(Admin(self._connection), self._topic)
+            make_compacted(Admin(self._connection), self._topic)
         self._teller.tell(changes)
 
     def close(self) -> None:
@@ -152,7 +154,13 @@ class Follower:
         whole = spans(admin, [self._topic], start=EARLIEST, follow=True)
         anew = threading.Event()
         looked = time.monotonic()
-        with Reader(self._connection, whole, on_gone=lambda *_: anew.set(), on_trouble=self._say) as reader:
+        with Reader(
+            self._connection,
+            whole,
+            on_gone=lambda *_: anew.set(),
+            on_cut=lambda _: anew.set(),
+            on_trouble=self._say,
+        ) as reader:
             for batch in reader:
                 if self._stop.is_set() or anew.is_set():
                     return
@@ -236,7 +244,7 @@ class Lateness:
 
     def of(self, positions: Mapping[tuple[str, int], Position], ends: Mapping[Place, tuple[int, str]]) -> Behind | None:
         now = round(self._clock() * 1000)
-        records, since = 0, now
+        offsets, since = 0, now
         goals: dict[Place, tuple[int, int]] = {}
         for (topic, partition), position in positions.items():
             place = Place(topic, partition)
@@ -246,7 +254,7 @@ class Lateness:
                 continue
             goal, begun = self._goals.get(place, (end, now))
             goals[place] = (end, now) if position.offset >= goal else (goal, begun)
-            records += left
+            offsets += left
             since = min(since, goals[place][1])
         self._goals = goals
-        return Behind(records, since) if records else None
+        return Behind(offsets, since) if offsets else None

@@ -78,7 +78,7 @@ class Alerts(Broadcast):
             "there": standing.there,
             "trouble": standing.trouble,
             "process": process_of(life, is_alive(life)),
-            "behind": {"records": behind.records, "since": behind.since} if behind is not None and late else None,
+            "behind": {"offsets": behind.offsets, "since": behind.since} if behind is not None and late else None,
             **self._lists(standing.version, now),
         }
         self._made, self._made_of = time.monotonic(), standing.version

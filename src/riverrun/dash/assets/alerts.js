@@ -124,7 +124,7 @@ function state() {
   const { process, behind, channels, there } = page.state;
   const runs = { never: "never ran", running: `runs since ${at(process.since, now())}`, ended: `stopped at ${at(process.since, now())}`, died: "died" }[process.state];
   const rows = [["Process", `${runs}${process.state === "running" ? ` (pid ${process.pid} on ${plain(process.host)})` : ""}`, process.state === "running"]];
-  if (there && process.state !== "never") rows.push(["Reading", behind ? `${count(behind.records)} records behind, for ${lasted(now() - behind.since)}` : "up to date", !behind]);
+  if (there && process.state !== "never") rows.push(["Reading", behind ? `${count(behind.offsets)} offsets behind, for ${lasted(now() - behind.since)}` : "up to date", !behind]);
   for (const each of channels) rows.push([plain(each.name), each.problem ? `parked since ${at(each.since, now())}` : each.where ? `sends to ${plain(each.where)}` : "sends", !each.problem]);
   $("facts").replaceChildren(...rows.flatMap(([name, value, good]) => [el("dt", {}, name), el("dd", { "data-bad": good ? null : "" }, value)]));
 }
@@ -148,7 +148,7 @@ function troubles({ process, channels, behind, trouble, rules: names, there }) {
   if (process.state === "ended") said.push(`Alerts do not run since ${at(process.since, now())}: nobody is told. \`riverrun run FILE\` starts them, or \`riverrun alerts run FILE\`.`);
   if (process.state === "died") said.push(`The process of alerts (pid ${process.pid}) died: nobody is told until it runs again. It goes on where it stopped.`);
   for (const each of channels) if (each.problem) said.push(`${plain(each.name)}: alerts are parked since ${at(each.since, now())}: ${plain(each.problem)}`);
-  if (behind && process.state === "running") said.push(`Alerts are behind since ${at(behind.since, now())}: ${count(behind.records)} records wait to be judged.`);
+  if (behind && process.state === "running") said.push(`Alerts are behind since ${at(behind.since, now())}: ${count(behind.offsets)} offsets wait to be judged.`);
   return said;
 }
 

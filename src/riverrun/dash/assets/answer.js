@@ -6,7 +6,6 @@ import { SeriesTile } from "./series.js";
 const PAGE = 100;
 const MOST_LETTERS = 1000;
 const MOST_BARS = 60;
-const MOST_LINES = 24;
 const TIMES = new Set(["timestamp", "date"]);
 const isNumber = (type) => type === "bigint" || type === "double" || type.startsWith("decimal");
 
@@ -201,10 +200,9 @@ export class ChartView {
   }
 
   remark(rows) {
-    const { x, by } = this.plan;
+    const { x } = this.plan;
     if (x < 0) return rows.length > MOST_BARS ? `The first ${MOST_BARS} of ${rows.length} rows.` : "";
-    const groups = by >= 0 ? new Set(rows.map((row) => row[by])).size : 0;
-    const drawn = groups > MOST_LINES ? `${MOST_LINES} of ${groups} lines are drawn. ` : "";
+    const drawn = this.view?.note ? `${this.view.note}. ` : "";
     return drawn + (TIMES.has(this.answer.columns[x].type) ? "Times are in UTC." : "");
   }
 

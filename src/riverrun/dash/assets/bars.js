@@ -1,7 +1,7 @@
 // Names and how much: bars, leaderboards and lists of states.
 import { el, setAttribute, setText } from "./dom.js";
 import { level } from "./colors.js";
-import { figure, label } from "./format.js";
+import { figure, label, sharedPlaces } from "./format.js";
 
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const SIGNS = { "": "●", warn: "▲", bad: "■" };
@@ -25,16 +25,23 @@ class NamedList {
     const most = Math.max(0, ...rows.map((row) => Math.abs(Number(row[y])) || 0));
     const before = new Map([...this.entries].map(([name, entry]) => [name, entry.item.offsetTop]));
     const seen = new Set();
+    let repeated = 0;
+    this.decimals = this.tile.decimals >= 0 ? this.tile.decimals : sharedPlaces(rows.map((row) => row[y]));
     rows.forEach((row, rank) => {
       const name = label(state.by >= 0 ? row[state.by] : rank + 1);
-      if (seen.has(name)) return;
+      if (seen.has(name)) {
+        repeated += 1;
+        return;
+      }
       seen.add(name);
       const entry = this.entries.get(name) ?? this.make(name, state.by >= 0 ? row[state.by] : undefined);
       this.entries.set(name, entry);
-      this.show(entry, row[y], most, rank);
+      this.show(entry, row[y], most, seen.size - 1);
       setText(entry.detail, beside.map((at) => label(row[at])).join(" · "));
-      if (this.list.children[rank] !== entry.item) this.list.insertBefore(entry.item, this.list.children[rank] ?? null);
+      const place = seen.size - 1;
+      if (this.list.children[place] !== entry.item) this.list.insertBefore(entry.item, this.list.children[place] ?? null);
     });
+    this.note = repeated ? `${repeated} more row${repeated > 1 ? "s have" : " has"} a name that is here already: only the first of a name is shown. Group by it, or name another by=` : "";
     for (const [name, entry] of this.entries) {
       if (seen.has(name)) continue;
       entry.item.remove();
@@ -64,7 +71,7 @@ class NamedList {
   show(entry, value, most, rank) {
     const grade = level(value, this.tile.thresholds);
     setText(entry.rank, String(rank + 1));
-    setText(entry.value, figure(value, this.tile.decimals) + (this.tile.unit ? ` ${this.tile.unit}` : ""));
+    setText(entry.value, figure(value, this.decimals) + (this.tile.unit ? ` ${this.tile.unit}` : ""));
     setAttribute(entry.inner, "data-level", grade || null);
     setText(entry.sign, grade ? SIGNS[grade] : "");
     setAttribute(entry.sign, "title", grade ? WORDS[grade] : null);

@@ -27,13 +27,17 @@ export class HeatTile {
     const [column, line] = [new Map(this.xs.map((x, at) => [x, at])), new Map(this.groups.map((group, at) => [group, at]))];
     this.cells = this.groups.map(() => new Array(this.xs.length).fill(null));
     let [low, high] = [Infinity, -Infinity];
+    let repeated = 0;
     for (const row of state.rows) {
       const value = row[y] === null ? null : Number(row[y]);
       if (value === null || !Number.isFinite(value)) continue;
-      this.cells[line.get(state.by >= 0 ? row[state.by] : "")][column.get(row[state.x])] = value;
+      const cells = this.cells[line.get(state.by >= 0 ? row[state.by] : "")];
+      if (cells[column.get(row[state.x])] !== null) repeated += 1;
+      cells[column.get(row[state.x])] = value;
       low = Math.min(low, value);
       high = Math.max(high, value);
     }
+    this.note = repeated ? `${repeated} rows have a place that another row has: only the last is drawn. Group by both` : "";
     this.paint(low, high);
   }
 

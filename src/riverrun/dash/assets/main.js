@@ -1,6 +1,6 @@
 // The page: what is declared becomes tiles, the stream fills them, the address keeps which filters are set.
 import { $, el, setAttribute, setText } from "./dom.js";
-import { clock, day, label } from "./format.js";
+import { clock, day, label, zone, zoneName } from "./format.js";
 import { onColours } from "./header.js";
 import { States } from "./state.js";
 import { Stream } from "./stream.js";
@@ -177,7 +177,8 @@ function tick() {
   for (const view of page.views.values()) view.tick(page.states.now, travel.at);
   const newest = Math.max(0, ...ours().map((each) => each.newest));
   const at = travel.at ?? newest;
-  setText($("clock"), at ? `Data to ${day(at) === day(page.states.now) ? "" : `${day(at)} `}${clock(at)}` : "");
+  setText($("clock"), at ? `Data to ${day(at) === day(page.states.now) ? "" : `${day(at)} `}${clock(at)} ${zone(at)}` : "");
+  setAttribute($("clock"), "title", `Times are shown in ${zoneName()}`);
 }
 
 // --- live or not ---

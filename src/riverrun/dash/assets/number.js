@@ -1,6 +1,6 @@
 // One figure, how it changed, and its way there.
 import { el, setAttribute, setText, svg } from "./dom.js";
-import { age, figure, moment, span } from "./format.js";
+import { age, clock, figure, moment, sharedPlaces, span } from "./format.js";
 import { level } from "./colors.js";
 
 const WORDS = { warn: "warning", bad: "critical" };
@@ -25,7 +25,9 @@ export class NumberTile {
   draw(state) {
     const rows = state.rows.filter((row) => row[1] !== null);
     const now = state.rows.at(-1)?.[1] ?? null;
-    const text = state.columns[1]?.type === "time" ? moment(now) : figure(now, this.tile.decimals);
+    // As many decimals as on its way here: 80.00 after 57.50, not 80.
+    this.decimals = this.tile.decimals >= 0 ? this.tile.decimals : sharedPlaces(rows.map((row) => row[1]));
+    const text = state.columns[1]?.type === "time" ? moment(now) : figure(now, this.decimals);
     setText(this.value, text);
     const grade = level(now, this.tile.thresholds);
     setAttribute(this.value.parentElement, "data-level", grade || null);
@@ -41,12 +43,19 @@ export class NumberTile {
     const within = over >= this.tile.compare * 0.9 ? span(this.tile.compare) : age(over);
     if (this.tile.compare <= 0 || over < 1000 || typeof first[1] !== "number" || typeof last[1] !== "number") return setText(this.change, "");
     const by = last[1] - first[1];
-    const share = first[1] ? Math.abs(by / first[1]) * 100 : null;
-    const size = share !== null && share < 1000 ? `${figure(share, share < 10 ? 1 : 0)} %` : figure(Math.abs(by), this.tile.decimals);
     const [sign, spoken] = by > 0 ? ["↑", "up"] : by < 0 ? ["↓", "down"] : ["=", "no change"];
-    const text = `${by ? ` ${size}` : ""} in ${within}`;
+    const text = `${by ? ` ${this.sizeOf(by, first[1])}` : ""} vs ${within} ago`;
+    setAttribute(this.change, "title", `${figure(first[1], this.decimals)} ${this.tile.unit} at ${clock(first[0])}`.replace("  ", " "));
     if (this.change.textContent === sign + spoken + text) return;
     this.change.replaceChildren(el("span", { "aria-hidden": "true" }, sign), el("span", { class: "unseen" }, spoken), text);
+  }
+
+  // Percent of percent says two things at once, and more than double is read better as how much.
+  sizeOf(by, before) {
+    const size = figure(Math.abs(by), this.decimals);
+    if (this.tile.unit === "%") return `${size} points`;
+    const share = before ? Math.abs(by / before) * 100 : Infinity;
+    return share < 100 ? `${figure(share, share < 10 ? 1 : 0)} %` : `${size} ${this.tile.unit}`.trim();
   }
 
   drawWay(rows) {

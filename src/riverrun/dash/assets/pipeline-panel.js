@@ -96,7 +96,7 @@ const stamp = (at, now) => `${day(at) === day(now) ? "" : `${day(at)} `}${clock(
 function streamFacts(it, now, { of }) {
   if (it.in === undefined) return [["Writes", of]];
   return [
-    ["Speed", it.speed], ["In", rate(it.in)], ["Out", rate(it.out)], ["Lag", it.lag === null ? "–" : `${count(it.lag)} records`],
+    ["Speed", it.speed], ["In", rate(it.in)], ["Out", rate(it.out)], ["Lag", it.lag === null ? "–" : `${count(it.lag)} offsets`],
     ["Batch", it.batch < 0 ? "none yet" : `no. ${count(it.batch)}, ${millis(it.batch_ms)}`],
     ["State", it.state_rows || it.state_bytes ? `${count(it.state_rows)} rows, ${bytes(it.state_bytes)}` : "none"],
     ["Watermark", it.watermark ? stamp(it.watermark, now) : null], ["Last record", ago(it.last, now)],
@@ -104,11 +104,11 @@ function streamFacts(it, now, { of }) {
   ];
 }
 
-const topicFacts = (it) => (it.records === undefined ? [] : [["Flow", rate(it.in)], ["Records", count(it.records)], ["Partitions", count(it.partitions)]]);
+const topicFacts = (it) => (it.records === undefined ? [] : [["Flow", rate(it.in)], ["Records", `${it.about ? "about " : ""}${count(it.records)}`], ["Partitions", count(it.partitions)]]);
 
 function tableFacts(it, now) {
   if (it.rows === undefined) return [];
-  return [["Rows", count(it.rows)], ["In", rate(it.in)], ["Lag", it.lag === null ? "–" : `${count(it.lag)} records`], ["Newest row", it.newest ? stamp(it.newest, now) : null],
+  return [["Rows", count(it.rows)], ["In", rate(it.in)], ["Lag", it.lag === null ? "–" : `${count(it.lag)} offsets`], ["Newest row", it.newest ? stamp(it.newest, now) : null],
     ["Last came in", ago(it.updated, now)], ["Size", it.bytes === null ? null : bytes(it.bytes)]];
 }
 

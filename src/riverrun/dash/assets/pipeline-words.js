@@ -57,7 +57,7 @@ export function figuresOf(node, it) {
     case "stream":
       return it.in === undefined ? [] : [`in ${rate(it.in)}`, `out ${rate(it.out)}`, some(it.lag, `lag ${short(it.lag)}`), it.dead ? `${short(it.dead)} dead` : ""];
     case "topic":
-      return it.records === undefined ? [] : [rate(it.in), "", `${short(it.records)} records`, `${it.partitions} ${it.partitions === 1 ? "part" : "parts"}`];
+      return it.records === undefined ? [] : [rate(it.in), "", `${it.about ? "≈ " : ""}${short(it.records)} records`, `${it.partitions} ${it.partitions === 1 ? "part" : "parts"}`];
     case "table":
       return it.rows === undefined ? [] : [rate(it.in), "", `${short(it.rows)} rows`, it.lag ? `lag ${short(it.lag)}` : ""];
     case "source":
@@ -74,7 +74,7 @@ export function described(node, figures) {
   const said = [`${KINDS[node.kind]} ${node.title || node.name}`, figures.word ?? ""];
   if (figures.in !== undefined && figures.in !== null) said.push(`${short(figures.in)} records a second in`);
   if (node.kind === "stream" && figures.out !== undefined && figures.out !== null) said.push(`${short(figures.out)} out`);
-  if (figures.lag) said.push(`${count(figures.lag)} behind`);
+  if (figures.lag) said.push(`${count(figures.lag)} offsets behind`);
   if (figures.dead) said.push(`${count(figures.dead)} dead`);
   if (figures.rows !== undefined) said.push(`${count(figures.rows)} rows`);
   return said.filter(Boolean).join(", ");

@@ -1,7 +1,7 @@
 // Rows as a table: a tile of its own, and what every chart is for those who would rather read it.
-import { el, setText } from "./dom.js";
+import { el, setAttribute, setText } from "./dom.js";
 import { level } from "./colors.js";
-import { cell, label, places } from "./format.js";
+import { cell, columnForm, label, whole } from "./format.js";
 
 const MOST = 500;
 
@@ -25,27 +25,23 @@ export class RowsTile {
       this.body.replaceChildren();
     }
     // A chart's rows go from old to new; a reader wants the newest first.
-    const along = state.x >= 0 && state.columns[state.x].type === "time" && this.tile.kind !== "rows";
+    const along = state.x >= 0 && ["time", "date"].includes(state.columns[state.x].type) && this.tile.kind !== "rows";
     const all = along ? state.rows.slice().reverse() : state.rows;
     const rows = all.slice(0, MOST);
-    const times = state.columns.findIndex(({ type }) => type === "time");
-    const besides = times >= 0 ? rows.reduce((most, row) => Math.max(most, row[times] ?? 0), 0) : undefined;
-    // As many decimals for all numbers of a column, so that they can be compared down it.
-    this.decimals = state.columns.map(({ type }, at) => (type !== "number" ? -1
-      : state.y.includes(at) && this.tile.decimals >= 0 ? this.tile.decimals
-      : rows.reduce((most, row) => Math.max(most, places(row[at])), 0)));
+    this.forms = state.columns.map(({ type }, at) => columnForm(rows.map((row) => row[at]), type, state.y.includes(at) ? this.tile.decimals : -1));
     while (this.body.rows.length > rows.length) this.body.lastElementChild.remove();
     rows.forEach((row, at) => {
       const line = this.body.rows[at] ?? this.body.appendChild(el("tr", {}, ...state.columns.map(({ type }) => el("td", { "data-type": type }))));
-      row.forEach((value, number) => this.cell(line.cells[number], value, number, state, besides));
+      row.forEach((value, number) => this.cell(line.cells[number], value, number, state));
     });
     this.more.hidden = rows.length === all.length && !state.more;
     if (!this.more.hidden) setText(this.more, state.more ? `The newest ${all.length} rows; there are more.` : `The first ${rows.length} of ${all.length} rows.`);
   }
 
-  cell(box, value, number, state, besides) {
+  cell(box, value, number, state) {
     const { type } = state.columns[number];
-    const text = cell(value, type, this.decimals[number], besides);
+    const text = cell(value, type, this.forms[number]);
+    setAttribute(box, "title", whole(value, type, text));
     if (state.y.includes(number)) box.dataset.level = level(value, this.tile.thresholds);
     if (number !== state.by || !this.tile.by) return setText(box, text);
     const button = box.firstElementChild ?? box.appendChild(el("button", { type: "button", class: "cell" }));

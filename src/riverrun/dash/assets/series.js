@@ -1,27 +1,70 @@
 // Charts along a time, on uPlot: lines, stacked areas, bars and candles.
 import { el, font, setText } from "./dom.js";
 import { alpha, ink, series as look } from "./colors.js";
-import { clock, day, figure, label, moment } from "./format.js";
+import { clock, day, dayStart, figure, label, moment, sharedPlaces } from "./format.js";
 
 const MOST_LINES = 24;
 
-// Rows of (x, group, value) as columns: one list of times, and for each group a list beside it.
-export function pivot(state) {
-  const times = [...new Set(state.rows.map((row) => row[state.x]))].sort((one, other) => one - other);
-  const place = new Map(times.map((at, number) => [at, number]));
-  const groups = new Map();
-  const list = (name) => {
-    if (!groups.has(name)) groups.set(name, new Array(times.length).fill(null));
-    return groups.get(name);
+// Between two places along the axis there are at most so many that are filled in.
+const MOST_FILLED = 20000;
+
+// Rows of (x, group, values) as columns: one list of times, and a line beside it for each group and each value. `fill` is
+// what stands where there is no row; null leaves a gap. `repeated` counts rows for a place that another row has already.
+export function pivot(state, fill = null) {
+  const isDay = state.columns[state.x].type === "date";
+  const at = (row) => (isDay ? dayStart(row[state.x]) : row[state.x]);
+  const times = filledIn([...new Set(state.rows.map(at))].sort((one, other) => one - other), fill);
+  const place = new Map(times.map((time, number) => [time, number]));
+  const lines = new Map();
+  const several = state.by >= 0 && state.y.length > 1;
+  let repeated = 0;
+  const line = (row, column) => {
+    const group = state.by >= 0 ? row[state.by] : undefined;
+    const key = JSON.stringify([group, state.by >= 0 && !several ? null : column]);
+    if (!lines.has(key)) {
+      const figureName = state.columns[column].name;
+      const name = state.by < 0 ? figureName : several ? `${label(group)} · ${figureName.replaceAll("_", " ")}` : label(group);
+      lines.set(key, { key, group, name, list: new Array(times.length).fill(fill), seen: new Set() });
+    }
+    return lines.get(key);
   };
   for (const row of state.rows) {
-    for (const at of state.y) {
-      const name = state.by >= 0 ? row[state.by] : state.columns[at].name;
-      const value = row[at] === null ? null : Number(row[at]);
-      list(name)[place.get(row[state.x])] = Number.isFinite(value) ? value : null;
+    for (const column of state.y) {
+      const { list, seen } = line(row, column);
+      const number = place.get(at(row));
+      const value = row[column] === null ? null : Number(row[column]);
+      if (seen.has(number)) repeated += 1;
+      seen.add(number);
+      list[number] = Number.isFinite(value) ? value : fill;
     }
   }
-  return { times, groups };
+  return { times, lines: [...lines.values()], repeated };
+}
+
+// With a fill, the times that no row has, at the step that the others keep.
+function filledIn(times, fill) {
+  if (fill === null || times.length < 3) return times;
+  const step = times.reduce((least, time, at) => (at ? Math.min(least, time - times[at - 1]) : least), Infinity);
+  if (!(step > 0) || (times.at(-1) - times[0]) / step > MOST_FILLED) return times;
+  // A day of 23 or 25 hours, and times that keep no step, stay where they are.
+  return times.flatMap((time, at) => {
+    const gap = at ? time - times[at - 1] : 0;
+    return gap % step ? [time] : [...Array.from({ length: Math.max(0, gap / step - 1) }, (_, number) => times[at - 1] + (number + 1) * step), time];
+  });
+}
+
+// The lines that are drawn: those with the largest sums where there are too many. Parts of a whole stay whole: what is left
+// over is one more.
+function drawn(lines, kind) {
+  if (lines.length <= MOST_LINES) return { shown: lines, left: 0 };
+  const sum = new Map(lines.map((line) => [line, line.list.reduce((all, value) => all + Math.abs(value ?? 0), 0)]));
+  const ranked = lines.slice().sort((one, other) => sum.get(other) - sum.get(one));
+  const most = new Set(ranked.slice(0, kind === "area" ? MOST_LINES - 1 : MOST_LINES));
+  const shown = lines.filter((line) => most.has(line));
+  const rest = lines.filter((line) => !most.has(line));
+  if (kind !== "area") return { shown, left: rest.length };
+  const list = rest[0].list.map((_, at) => rest.reduce((all, line) => (line.list[at] === null ? all : (all ?? 0) + line.list[at]), null));
+  return { shown: [...shown, { key: "others", group: undefined, name: `${rest.length} others`, list }], left: 0 };
 }
 
 export class SeriesTile {
@@ -42,26 +85,36 @@ export class SeriesTile {
 
   draw(state) {
     this.state = state;
-    const { times, groups } = pivot(state);
+    const { times, lines, repeated } = pivot(state, this.tile.fill ?? null);
+    const { shown, left } = drawn(lines, this.tile.kind);
     // A group keeps its colour for as long as the page is open.
-    for (const name of groups.keys()) if (!this.order.includes(name)) this.order.push(name);
-    const names = this.order.filter((name) => groups.has(name)).slice(0, MOST_LINES);
+    for (const { key } of shown) if (!this.order.includes(key)) this.order.push(key);
+    shown.sort((one, other) => this.order.indexOf(one.key) - this.order.indexOf(other.key));
     this.times = times;
-    this.lists = names.map((name) => groups.get(name));
-    this.names = names;
+    this.lines = shown;
+    this.lists = shown.map((line) => line.list);
+    this.names = shown.map((line) => line.name);
     this.type = state.columns[state.x].type;
-    const along = this.type === "time" ? times.map((at) => at / 1000) : times;
+    this.note = [
+      left ? `${shown.length} of ${lines.length} lines are drawn, the largest; ${left} are left out` : "",
+      repeated ? `${repeated} rows have a time and a name that another row has: only the last is drawn. Group by both, or name by=` : "",
+    ].filter(Boolean).join(". ");
+    const along = this.isTime ? times.map((at) => at / 1000) : times;
     const data = this.tile.kind === "area" ? [along, ...stacked(this.lists)] : [along, ...this.lists];
-    this.paint(data, JSON.stringify(names), () => this.seriesOf(names));
+    this.paint(data, JSON.stringify(shown.map((line) => line.key)), () => this.seriesOf());
     this.drawLegend(state);
   }
 
-  seriesOf(names) {
-    return names.map((name) => {
-      const { color, dash } = look(this.order.indexOf(name));
-      const common = { label: label(name), stroke: color, points: { show: false }, spanGaps: false };
+  get isTime() {
+    return this.type === "time" || this.type === "date";
+  }
+
+  seriesOf() {
+    return this.lines.map(({ key, name }) => {
+      const { color, dash } = look(this.order.indexOf(key));
+      const common = { label: name, stroke: color, points: { show: false }, spanGaps: false };
       if (this.tile.kind === "bar") return { ...common, fill: alpha(color, 0.75), width: 0, paths: uPlot.paths.bars({ size: [0.75, 48], radius: 0.1 }) };
-      if (this.tile.kind === "area") return { ...common, width: 1.25, fill: alpha(color, names.length > 1 ? 0.55 : 0.22) };
+      if (this.tile.kind === "area") return { ...common, width: 1.25, fill: alpha(color, this.lines.length > 1 ? 0.55 : 0.22) };
       return { ...common, width: 1.75, dash };
     });
   }
@@ -94,10 +147,12 @@ export class SeriesTile {
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 7 }, y: false },
       focus: { alpha: 0.25 },
-      scales: { x: { time: this.type === "time", range: (_, low, high) => this.along(low, high) }, y: { range: (_, low, high) => bounds(low, high, zero) } },
+      scales: { x: { time: this.isTime, range: (_, low, high) => this.along(low, high) }, y: { range: (_, low, high) => bounds(low, high, zero) } },
       axes: [
         { ...axis, size: 2 * parseFloat(font()), gap: 6, space: 64, grid: { show: false }, values: (plot, splits) => this.timeLabels(splits),
-          ...(this.type === "time" ? {} : { incrs: () => (this.times.every(Number.isInteger) ? WHOLE : STEPS) }) },
+          // No label between two days.
+          ...(this.type === "date" ? { incrs: [1, 2, 7, 14, 28, 91, 182, 364].map((days) => days * 86400) } : {}),
+          ...(this.isTime ? {} : { incrs: () => (this.times.every(Number.isInteger) ? WHOLE : STEPS) }) },
         { ...axis, size: (plot, values) => widest(values), gap: 6, space: 36, values: (plot, splits) => tickLabels(splits) },
       ],
       bands: this.tile.kind === "area" ? lines.slice(1).map((_, at) => ({ series: [at + 2, at + 1] })) : [],
@@ -114,7 +169,7 @@ export class SeriesTile {
   }
 
   timeLabels(splits) {
-    if (this.type !== "time") return tickLabels(splits);
+    if (!this.isTime) return tickLabels(splits);
     const seconds = splits.length > 1 && splits[1] - splits[0] < 60;
     let before = "";
     return splits.map((at) => {
@@ -155,7 +210,7 @@ export class SeriesTile {
     if (single) return;
     const last = this.lists.map((list) => list.findLast((value) => value !== null) ?? null);
     // Largest first, as the eye meets them; but calm: only when the chart is built anew or a group comes.
-    const key = this.names.join("\u0000");
+    const key = this.lines.map((line) => line.key).join("\u0000");
     if (this.legendKey !== key) {
       this.legendKey = key;
       this.ranked = this.names.map((_, at) => at).sort((one, other) => (last[other] ?? -Infinity) - (last[one] ?? -Infinity));
@@ -168,15 +223,15 @@ export class SeriesTile {
   }
 
   entry(at) {
-    const name = this.names[at];
-    const { color, dash } = look(this.order.indexOf(name));
+    const { key, group, name } = this.lines[at];
+    const { color, dash } = look(this.order.indexOf(key));
     const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
     swatch.style.borderTopColor = color;
     swatch.style.borderTopStyle = dash.length ? (dash[0] < 4 ? "dotted" : "dashed") : "solid";
     const value = el("span", { class: "legend-value" });
-    const parts = [swatch, el("span", { class: "legend-name" }, label(name)), value];
-    const inner = this.tile.by
-      ? el("button", { type: "button", class: "legend-entry", "aria-pressed": "false", onclick: () => this.page.drill(this.tile.by, name) }, ...parts)
+    const parts = [swatch, el("span", { class: "legend-name" }, name), value];
+    const inner = this.tile.by && group !== undefined
+      ? el("button", { type: "button", class: "legend-entry", "aria-pressed": "false", onclick: () => this.page.drill(this.tile.by, group) }, ...parts)
       : el("span", { class: "legend-entry" }, ...parts);
     const item = el("li", { onmouseenter: () => this.focus(at), onmouseleave: () => this.focus(null) }, inner);
     return { at, item, value, inner, swatch };
@@ -186,11 +241,16 @@ export class SeriesTile {
   chosen() {
     const picked = this.tile.by && this.page.filters.has(this.tile.by) ? this.page.filters.get(this.tile.by) : undefined;
     for (const each of this.entries) {
-      if (this.tile.by) each.inner.setAttribute("aria-pressed", String(picked !== undefined && String(picked) === String(this.names[each.at])));
+      if (each.inner.tagName === "BUTTON") each.inner.setAttribute("aria-pressed", String(this.isOf(each.at, picked)));
     }
-    const at = picked === undefined ? null : this.names.findIndex((name) => String(name) === String(picked));
+    const at = picked === undefined ? null : this.lines.findIndex((_, number) => this.isOf(number, picked));
     this.picked = at !== null && at >= 0 ? at : null;
     this.focus(null);
+  }
+
+  isOf(at, picked) {
+    const { group } = this.lines[at];
+    return picked !== undefined && group !== undefined && String(picked) === String(group);
   }
 
   focus(at) {
@@ -199,7 +259,8 @@ export class SeriesTile {
   }
 
   showValues(values) {
-    for (const each of this.entries ?? []) setText(each.value, figure(values[each.at], this.tile.decimals));
+    const decimals = this.tile.decimals >= 0 ? this.tile.decimals : sharedPlaces(values);
+    for (const each of this.entries ?? []) setText(each.value, figure(values[each.at], decimals));
   }
 
   // Under the pointer: the values of that time, in the legend, and which time it is.
@@ -210,10 +271,15 @@ export class SeriesTile {
   }
 
   hint(at) {
-    const when = this.type === "time" ? moment(this.times[at], this.times.at(-1)) : label(this.times[at]);
+    const when = this.when(at);
     if (this.names.length > 1) return when;
     const value = this.lists[0]?.[at];
     return `${when}   ${figure(value, this.tile.decimals)} ${this.tile.unit}`;
+  }
+
+  when(at) {
+    const place = this.times[at];
+    return this.type === "time" ? moment(place, this.times.at(-1)) : this.type === "date" ? day(place) : label(place);
   }
 
   resize(state) {
@@ -268,12 +334,12 @@ function widest(values) {
 export class CandleTile extends SeriesTile {
   draw(state) {
     this.state = state;
-    this.times = state.rows.map((row) => row[state.x]);
     this.type = state.columns[state.x].type;
+    this.times = state.rows.map((row) => (this.type === "date" ? dayStart(row[state.x]) : row[state.x]));
     this.names = state.y.map((at) => state.columns[at].name);
     this.lists = state.y.map((at) => state.rows.map((row) => (row[at] === null ? null : Number(row[at]))));
     this.legend.hidden = true;
-    const along = this.type === "time" ? this.times.map((at) => at / 1000) : this.times;
+    const along = this.isTime ? this.times.map((at) => at / 1000) : this.times;
     // uPlot draws the axes; the candles are drawn into its canvas.
     this.paint([along, ...this.lists], "candles", () => this.names.map((name) => ({ label: name, paths: () => null, points: { show: false } })));
   }
@@ -320,6 +386,6 @@ export class CandleTile extends SeriesTile {
 
   hint(at) {
     const values = this.lists.map((list, number) => `${this.names[number]} ${figure(list[at], this.tile.decimals)}`);
-    return [moment(this.times[at], this.times.at(-1)), ...values].join("   ");
+    return [this.when(at), ...values].join("   ");
   }
 }

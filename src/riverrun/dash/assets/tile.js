@@ -81,7 +81,7 @@ export class TileView {
   update(state) {
     this.state = state;
     setAttribute(this.node, "data-waiting", null);
-    this.complain(state.error?.message ?? (state.more && this.tile.kind !== "rows" ? "Only the newest rows are shown: there are too many" : ""));
+    this.complain(this.remark(state));
     if (!state.columns) return state.error ? this.wait("No figure") : undefined;
     if (!state.rows.length) return this.wait(this.page.filters.size ? "No rows for this filter" : "No rows yet");
     if (!this.renderer) {
@@ -89,7 +89,15 @@ export class TileView {
       this.renderer = new (this.kind(state))(this.body, this.tile, this.page);
     }
     this.renderer.draw(state);
+    this.complain(this.remark(state));
     if (!this.asTable) this.describe(state);
+  }
+
+  // What is wrong with it, or what is not shown.
+  remark(state) {
+    if (state.error) return state.error.message;
+    const more = state.more && this.tile.kind !== "rows" ? "Only the newest rows are shown: there are too many" : "";
+    return [more, this.renderer?.note].filter(Boolean).join(". ");
   }
 
   kind(state) {
@@ -103,7 +111,8 @@ export class TileView {
     const box = this.body.querySelector(".plot");
     if (!box || !(DRAWN.has(this.tile.kind) || this.tile.kind === "bar")) return;
     const last = state.rows.at(-1);
-    const newest = state.columns[state.x]?.type === "time" ? `, newest ${moment(last[state.x])}` : "";
+    const type = state.columns[state.x]?.type;
+    const newest = type === "time" ? `, newest ${moment(last[state.x])}` : type === "date" ? `, newest ${last[state.x]}` : "";
     const ends = state.rows.filter((row) => row[state.x] === last[state.x]).slice(0, 12);
     const values = ends.map((row) => `${state.by >= 0 ? `${label(row[state.by])} ` : ""}${state.y.map((at) => figure(row[at], this.tile.decimals)).join(", ")}`);
     setAttribute(box, "role", "img");

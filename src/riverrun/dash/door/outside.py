@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from riverrun.config.networks import networks_of
 from riverrun.config.project import Project
-from riverrun.config.spec import ServeSettings, is_everywhere, listed
+from riverrun.config.spec import ServeSettings, is_everywhere, is_loopback, listed
 from riverrun.dash.door.door import Door
 from riverrun.dash.door.oidc import provider_of
 from riverrun.dash.door.password import project_password
@@ -24,8 +25,12 @@ def open_door(settings: ServeSettings, project: Project, notice: Callable[[str],
         if password.made_in is not None:
             notice(f"a password for the dashboards is made, in {password.made_in}")
         door = Door(password=password, sessions=sessions)
+    proxies = networks_of(settings.trusted_proxies)
     if not settings.ssl_certificate_file:
-        notice("others are served without TLS: whoever is on the way reads the password and all figures")
+        if not proxies:
+            notice("others are served without TLS: whoever is on the way reads the password and all figures")
+        elif not is_loopback(settings.host):
+            notice("between the proxy and here there is no TLS: whoever is there reads the password and all figures")
     return door, Outside(
         settings.host,
         settings.port,
@@ -34,6 +39,8 @@ def open_door(settings: ServeSettings, project: Project, notice: Callable[[str],
         _file(project, settings.ssl_certificate_file),
         _file(project, settings.ssl_key_file),
         settings.ssl_key_password,
+        proxies=proxies,
+        https_only=not settings.insecure,
     )
 
 

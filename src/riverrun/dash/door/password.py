@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from riverrun.config.held import write_mine
+from riverrun.config.private import write_private
 from riverrun.errors import DataDirectoryError
 
 # 2**15: 0.13 s and 32 MiB for a try, where the tests run. More would help nobody against 120 random bits.
@@ -78,8 +78,8 @@ def _made(home: Path) -> Password:
     try:
         home.mkdir(parents=True, exist_ok=True)
         # The text first: a hash whose password nobody has would lock everybody out.
-        write_mine(home / TEXT_FILE, f"{text}\n")
-        write_mine(home / HASH_FILE, json.dumps(kept))
+        write_private(home / TEXT_FILE, f"{text}\n")
+        write_private(home / HASH_FILE, json.dumps(kept))
     except OSError as error:
         raise DataDirectoryError(
             f"A password cannot be kept in {home}: {error.strerror}", hint="Check the rights of that folder", path=home

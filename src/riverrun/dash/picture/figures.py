@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from riverrun.kafka.counting import RecordCount
 from riverrun.model.progress import PipelineProgress, StreamProgress, unix_seconds
 from riverrun.model.shape import Node, Shape
 from riverrun.store.contract import Standing
@@ -26,12 +27,19 @@ MOST_ERROR = 2000
 
 @dataclass(frozen=True)
 class TopicSeen:
-    """A topic's records: sums of the first and the next offsets of its partitions."""
+    """A topic: sums of the first and the next offsets of its partitions, and how many records they are (`kafka.counting`);
+    without a count, all offsets are taken for records."""
 
     first: int
     end: int
     partitions: int
     trouble: str = ""
+    count: RecordCount | None = None
+
+    @property
+    def share(self) -> float:
+        """The part of its offsets that are records."""
+        return self.count.share if self.count is not None else 1.0
 
 
 @dataclass(frozen=True)
@@ -137,10 +145,11 @@ class Figures:
         found = seen.topics[node.name]
         if found is None:
             return {"state": "stopped", "word": "not made yet"}
-        rate = self._rates.of(node.id, seen.at, found.end)
+        grown = self._rates.of(node.id, seen.at, found.end)
+        rate = None if grown is None else _short(grown * found.share)
         stream = seen.streams.get(writer.name) if writer is not None else None
         if writer is not None and stream is not None and seen.runs and stream.speed != "real-time":
-            # Offsets count the marks of transactions too; the stream knows its rows.
+            # The share of records among offsets is an estimate; the stream knows its rows.
             rate = made[writer.id]["out"]
         state: State = "failed" if found.trouble else "running" if rate else "waiting"
         return {
@@ -148,7 +157,8 @@ class Figures:
             "word": found.trouble or state,
             "in": rate,
             "out": rate,
-            "records": found.end - found.first,
+            "records": found.count.records if found.count is not None else found.end - found.first,
+            "about": found.count is None or not found.count.exact,
             "partitions": found.partitions,
         }
 

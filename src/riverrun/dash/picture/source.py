@@ -9,8 +9,10 @@ from riverrun.config.project import Project
 from riverrun.config.stream_state import last, pipeline_of
 from riverrun.dash.picture.figures import Seen, TopicSeen
 from riverrun.errors import RiverrunError
+from riverrun.errors.base import sentence
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
+from riverrun.kafka.counting import RecordCount, TopicCounter
 from riverrun.model.shape import Shape, shape_from
 from riverrun.model.state import Place, TopicState
 from riverrun.store.contract import Store
@@ -39,7 +41,7 @@ class Source:
         if pipeline is not None and pipeline.get("app", self._app) != self._app:
             pipeline = progress = None
         elif pipeline is not None and pipeline["detail"] and pipeline["state"] in _WORDS:
-            troubles.append(f"The pipeline {_WORDS[pipeline['state']]} {pipeline['detail']}.")
+            troubles.append(sentence(f"The pipeline {_WORDS[pipeline['state']]} {pipeline['detail']}"))
         seen: Mapping[str, TopicSeen | None] = {}
         if self._kafka is not None:
             seen, trouble = self._kafka.look(topics)
@@ -70,6 +72,7 @@ class Kafka:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._admin: Admin | None = None
+        self._counter: TopicCounter | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="riverrun-picture-kafka")
         self._asked: Future[dict[str, TopicSeen | None]] | None = None
         self._known: dict[str, TopicSeen | None] = {}
@@ -107,6 +110,15 @@ class Kafka:
         self._wanted = wanted
         return {name: self._seen(name, ends) for name in names}
 
+    def _count(self, state: TopicState, ends: Mapping[Place, int]) -> RecordCount | None:
+        """None when they cannot be read: the offsets are of use without it."""
+        if self._counter is None:
+            self._counter = TopicCounter(self._connection)
+        try:
+            return self._counter.count(state.name, self._first, {place: ends.get(place, 0) for place in state.places})
+        except RiverrunError:
+            return None
+
     @property
     def _places(self) -> list[Place]:
         return [place for each in self._topics.values() for place in each.places]
@@ -116,7 +128,10 @@ class Kafka:
         if state is None:
             return None
         first = sum(self._first.get(place, 0) for place in state.places)
-        return TopicSeen(first, sum(ends.get(place, 0) for place in state.places), len(state.partitions), state.trouble)
+        end = sum(ends.get(place, 0) for place in state.places)
+        # Counting reads records: the first look gives what is known at once.
+        count = self._count(state, ends) if name in self._known else None
+        return TopicSeen(first, end, len(state.partitions), state.trouble, count)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
