@@ -14,7 +14,7 @@ from riverrun.alerts.engine import Engine
 from riverrun.alerts.history import history
 from riverrun.alerts.kafka_log import KafkaLog, tell
 from riverrun.alerts.ledger import Silence, kept, ledger_of
-from riverrun.errors import FencedError
+from riverrun.errors import FencedError, KafkaError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.state import Place
@@ -105,6 +105,28 @@ def test_who_is_replaced_writes_and_sends_nothing_more(town: Town) -> None:
                 town.run(old, lambda: False)
             assert town.gateway.taken == {}
             town.run(new, lambda: len(town.gateway.taken) == 1)
+
+
+def test_a_topic_made_again_under_the_process_is_read_from_its_first_record(town: Town) -> None:
+    with town.log() as log:
+        engine = Engine(town.rules, log)
+        town.send(h1=3.0, h2=1.0, h3=1.0, h4=1.0)
+        town.run(engine, lambda: town.committed() == 4)
+        admin = Admin(town.connection)
+        admin.delete_topics([town.topic])
+        deadline = time.monotonic() + 20
+        while town.topic in admin.topics([town.topic], config=False):
+            assert time.monotonic() < deadline
+        admin.create_topic(town.topic, partitions=2, replicas=1, config={})
+        # One record in each partition, where two were read before: to judge by offsets alone, they came already.
+        town.send(h5=3.0, h6=1.0)
+        with pytest.raises(KafkaError, match="made again"):
+            town.run(engine, lambda: False)
+        assert engine.watch.counts.again == 0
+    with town.log() as log:
+        engine = Engine(town.rules, log)
+        town.run(engine, lambda: len(town.gateway.taken) == 2)
+    assert sorted(text.split()[1] for text in town.gateway.texts.values()) == ["h1", "h5"]
 
 
 def test_a_silence_reaches_the_process_that_runs(town: Town) -> None:

@@ -158,4 +158,4 @@ def test_what_is_said_on_the_page_reaches_the_process(followed: Followed) -> Non
     followed.wait(lambda: followed.follower.behind() is not None)
     behind = followed.follower.behind()
     assert behind is not None
-    assert behind.records == 8
+    assert behind.offsets == 8

@@ -285,8 +285,8 @@ def test_what_is_wrong_is_said_above_all(page: Page, world: World) -> None:
     expect(banner).to_have_text(re.compile(r"^sms: alerts are parked since \d\d:\d\d: it cannot be reached$"))
     world.following.late = Behind(1234, now_ms() - 20_000)
     expect(banner.locator("p")).to_have_count(2)
-    expect(banner).to_contain_text("1,234 records wait to be judged")
-    expect(page.locator("#facts")).to_contain_text("1,234 records behind")
+    expect(banner).to_contain_text("1,234 offsets wait to be judged")
+    expect(page.locator("#facts")).to_contain_text("1,234 offsets behind")
     world.following.late = None
     world.put(Standing(name="sms"), life(ended=now_ms()))
     expect(banner).to_contain_text("Alerts do not run since")

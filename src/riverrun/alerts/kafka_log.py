@@ -10,17 +10,19 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
 from riverrun.alerts.engine import Arrived, Incoming
 from riverrun.alerts.engine import Place as AnyPlace
 from riverrun.alerts.ledger import Change, Ledger, Position, Watched, forgotten, kept, ledger_of
-from riverrun.errors import DeclarationError, RecordUnreadableError, TopicExistsError
+from riverrun.errors import DeclarationError, KafkaError, OffsetGoneError, RecordUnreadableError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.bulk import IDENTITY
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.reader import Reader, Span, spans
+from riverrun.kafka.ledger import make_compacted
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.record import RawRecord
 from riverrun.model.state import Place
@@ -30,6 +32,8 @@ from riverrun.model.when import EARLIEST
 _LOG = logging.getLogger("riverrun.alerts")
 _FROM_OTHERS = (b'["silence"', b'["ack"', b'["report"')
 _TURN_SECONDS = 0.02
+_IDS_SECONDS = 2.0
+_ANSWER_SECONDS = 0.3
 _TRANSACTION_SECONDS = 10.0
 
 
@@ -49,6 +53,11 @@ class KafkaLog:
         # Follows the ledger, for what people write there.
         self._listener: Reader | None = None
         self._said: Iterator[list[RawRecord]] = iter(())
+        # Which topics are read: one that is made again has another id.
+        self._ids: dict[str, str] = {}
+        self._ids_now: dict[str, str] = {}
+        self._ids_asked = 0.0
+        self._asking: threading.Thread | None = None
 
     def _producer(self, ending: str) -> Producer:
         name = f"{self._ledger}{ending}"
@@ -61,6 +70,7 @@ class KafkaLog:
         self.close()
 
     def close(self) -> None:
+        self._admin.give_up()
         for reader in filter(None, (self._reader, self._listener)):
             reader.client.close()
         self._reader = self._listener = None
@@ -68,7 +78,7 @@ class KafkaLog:
         self._writer.close()
 
     def restore(self) -> Iterable[Change]:
-        make_ledger(self._admin, self._ledger)
+        make_compacted(self._admin, self._ledger)
         # Before the ledger is read: this ends what an earlier process left open, so that nothing of it can still appear.
         for producer in (self._writer, self._noter):
             with producer.transaction():
@@ -92,10 +102,12 @@ class KafkaLog:
         starts: dict[Place, int] = {}
         for place in places:
             before = known.get(place)
-            if before is not None and before.topic_id == ids[place.topic]:
+            if before is not None and before.topic_id == ids[place.topic] and before.offset <= ends[place]:
                 starts[place] = before.offset
             else:
+                # Also where the log has lost its end: rows that are judged once more send nothing again.
                 starts[place] = 0 if place.topic in read else ends[place]
+        self._ids, self._ids_asked = ids, time.monotonic()
         self._reader = Reader(
             self._connection,
             {place: Span(start, None) for place, start in starts.items()},
@@ -110,7 +122,29 @@ class KafkaLog:
             for place, start in starts.items()
         ]
 
+    def _check_topics(self) -> None:
+        """OffsetGoneError when a topic is another one by now: its offsets would be taken for those of the old one. The next
+        life begins at its first record. Asked for by a thread: without Kafka the answer takes as long as a request may, and
+        neither what is due nor the end of the process waits for it."""
+        asking = self._asking is not None and self._asking.is_alive()
+        if not asking and time.monotonic() - self._ids_asked >= _IDS_SECONDS:
+            self._ids_asked = time.monotonic()
+            self._asking = threading.Thread(target=self._ask_ids, name="alerts-topic-ids", daemon=True)
+            self._asking.start()
+            # Kafka answers within milliseconds: then it is known before more is read.
+            self._asking.join(_ANSWER_SECONDS)
+        for name, topic_id in self._ids_now.items():
+            if topic_id != self._ids.get(name, topic_id):
+                raise OffsetGoneError(f"The topic {name} was deleted and made again while alerts read it", topic=name)
+
+    def _ask_ids(self) -> None:
+        # The reader says what is wrong with the cluster.
+        with contextlib.suppress(KafkaError):
+            now = self._admin.topics(self._topics, config=False)
+            self._ids_now = {name: state.topic_id for name, state in now.items()}
+
     def read(self) -> Arrived:
+        self._check_topics()
         records = [incoming(each) for each in next(self._batches, [])]
         behind = frozenset(self._reader.behind) if self._reader is not None else frozenset()
         said = [(each.key() or b"", each.value()) for each in next(self._said, [])]
@@ -139,13 +173,6 @@ def _gone(place: Place, first: int, count: int) -> None:
 
 def _trouble(text: str) -> None:
     _LOG.warning("Alerts wait: %s", text) if text else _LOG.warning("Alerts go on: the brokers answer again")
-
-
-def make_ledger(admin: Admin, topic: str) -> None:
-    """The topic, where it is not there yet."""
-    if topic not in admin.topics([topic], config=False):
-        with contextlib.suppress(TopicExistsError):
-            admin.create_topic(topic, partitions=1, replicas=0, config={"cleanup.policy": "compact"})
 
 
 def tell(connection: Connection, app: str, changes: Sequence[Change]) -> None:
@@ -181,7 +208,7 @@ class Teller:
 def tell_tables(connection: Connection, app: str, tables: Mapping[str, TableSpec]) -> None:
     """Tell the alert process what there is to watch now."""
     admin = Admin(connection)
-    make_ledger(admin, ledger_of(app))
+    make_compacted(admin, ledger_of(app))
     before = read_ledger(connection, app).tables
     now = {name: Watched(name=name, spec=json.loads(json.dumps(each.as_dict()))) for name, each in tables.items()}
     changes = [kept(each) for name, each in now.items() if before.get(name) != each]

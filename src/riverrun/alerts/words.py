@@ -7,6 +7,7 @@ from typing import Any
 
 from riverrun.alerts.channels.contract import Delivery
 from riverrun.alerts.ledger import Case, Ledger, Letter, Life, Silence
+from riverrun.errors.base import sentence
 from riverrun.model.record import moment
 
 _STAGES = {
@@ -165,7 +166,7 @@ def troubles(ledger: Ledger, now: int, runs: Callable[[Life], bool]) -> Iterator
         if each.problem:
             where = f" ({each.where})" if each.where else ""
             since = f" since {clock_text(each.since)}" if each.since else ""
-            yield f"The channel {each.name}{where} is down{since}, and its messages wait: {each.problem}."
+            yield f"The channel {each.name}{where} is down{since}, and its messages wait: {sentence(each.problem)}"
     for silence in ledger.silences.values():
         if silence.covers("", "", now):
             yield f"Everything is silenced until {clock_text(silence.until)}: `riverrun alerts unsilence {silence.id}`."

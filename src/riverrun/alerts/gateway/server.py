@@ -19,7 +19,7 @@ from riverrun.alerts.gateway.page import Bell, Page
 from riverrun.alerts.gateway.statuses import error
 from riverrun.cluster.loopback import listen, listening
 from riverrun.cluster.ports import HOST, Claims
-from riverrun.config.held import write_mine
+from riverrun.config.private import write_private
 from riverrun.config.secret import Secret
 from riverrun.store.listening import Listener, Listeners
 from riverrun.store.manners import Manners
@@ -110,5 +110,5 @@ def kept_key(folder: Path) -> Secret:
             return Secret(found)
     folder.mkdir(parents=True, exist_ok=True)
     made = secrets.token_hex(16)
-    write_mine(path, made + "\n")
+    write_private(path, made + "\n")
     return Secret(made)
