@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ def test_the_demo_follows_every_record_and_loses_none(meters: Example, tmp_path:
 def test_ctrl_c_ends_everything_within_seconds() -> None:
     with running_demo("--houses", "200", "--no-browser") as demo:
         dashboard_of(demo)
+        a_second_demo_is_refused(demo.pid)
         began = time.monotonic()
         demo.send_signal(signal.SIGINT)
         rest, errors = demo.communicate(timeout=120)
@@ -96,8 +98,20 @@ def test_ctrl_c_ends_everything_within_seconds() -> None:
     assert demo.returncode == 0, rest + errors
     assert "Traceback" not in errors
     # On a machine that is too busy it ends without its counts, and says so.
-    assert re.search(r"^Nothing lost\.$|records behind: not counted|were not all told", rest, re.MULTILINE)
+    assert re.search(r"^Nothing lost\.$|offsets behind: not counted|were not all told", rest, re.MULTILINE)
     nothing_runs()
+
+
+def a_second_demo_is_refused(first: int) -> None:
+    """In the same folder it deleted the first one's topics, and left its processes behind."""
+    before = running_state(Project(METERS))
+    command = [sys.executable, str(METERS / "demo.py"), "--no-browser"]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert second.returncode == 1
+    assert second.stderr.startswith("ALREADY_RUNNING")
+    assert f"the demo of meters (pid {first}, since 20" in second.stderr
+    assert f"`kill {first}`" in second.stderr
+    assert running_state(Project(METERS)) == before
 
 
 def dashboard_of(demo: "subprocess.Popen[str]") -> str:

@@ -59,6 +59,12 @@ class AlertsBeside:
             self._told = True
             self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")
 
+    def hurry(self, seconds: float) -> None:
+        """Kafka is gone: do not wait longer than this for an end in order."""
+        self._alerts.hurry(seconds)
+        if self._phones is not None:
+            self._phones.hurry(seconds)
+
     def ask_to_stop(self) -> None:
         # Not the phones: a message that is on its way is to arrive.
         self._alerts.ask_to_stop()

@@ -39,11 +39,12 @@ class Opened:
 
     def tell(self, changes: "Sequence[Change]") -> None:
         """Write into the ledger, which may not be there yet."""
-        from riverrun.alerts.kafka_log import make_ledger, tell
+        from riverrun.alerts.kafka_log import tell
         from riverrun.alerts.ledger import ledger_of
         from riverrun.kafka.admin.admin import Admin
+        from riverrun.kafka.ledger import make_compacted
 
-        make_ledger(Admin(self.connection), ledger_of(self.app.name))
+        make_compacted(Admin(self.connection), ledger_of(self.app.name))
         tell(self.connection, self.app.name, changes)
 
     def known(self, name: str, ledger: "Ledger | None" = None) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from riverrun.cli.alerts_open import known_rules
-from riverrun.cli.context import cluster_option, load_declared, loaded
-from riverrun.cli.output import say
+from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
+from riverrun.cli.output import notice_text, say
 
 if TYPE_CHECKING:
     from riverrun.alerts.channels.opening import LocalPhones
@@ -30,7 +30,7 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
     from riverrun.alerts.channels.opening import has_sms, limits_of, open_channels
     from riverrun.alerts.kafka_log import read_ledger
     from riverrun.alerts.process import AlertProcess, Duty
-    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.cluster.signals import stop_on_signals
     from riverrun.errors import ConfigError, UsageError
     from riverrun.kafka.connection import require_cluster
 
@@ -47,7 +47,7 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
         raise ConfigError([no_channel(each) for each in missing])
 
     def notice(text: str) -> None:
-        say(f"{text[:1].upper()}{text[1:]}.")
+        say(notice_text(text, names_of(app)))
 
     duty = Duty(app.name, rules, channels, lambda: limits_of(own, phones=not has_sms(own)))
     try:

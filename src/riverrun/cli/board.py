@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
+from riverrun.cli.output import notice_text
 from riverrun.config.run_state import RunState
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class PlainBoard:
         self._shown: dict[str, str] = {}
 
     def notice(self, text: str) -> None:
-        _line(text[:1].upper() + text[1:] + ".")
+        _line(notice_text(text))
 
     def changed(self, state: RunState) -> None:
         for server in state.servers:
@@ -68,7 +69,7 @@ class LiveBoard:
 
     def notice(self, text: str) -> None:
         try:
-            self._console.print(text[:1].upper() + text[1:] + ".", style="dim")
+            self._console.print(notice_text(text), style="dim")
         except OSError:
             # The terminal is gone; the servers still have to be stopped in order.
             return

@@ -18,7 +18,7 @@ def config(ctx: click.Context, as_json: bool) -> None:
 @config.command(epilog="Example: riverrun --profile prod config show")
 @json_option
 def show(as_json: bool) -> None:
-    """Show each setting, its value and where it came from. All problems are told at once."""
+    """Show each setting, its value and where it came from. All problems are reported at once."""
     _show(as_json)
 
 

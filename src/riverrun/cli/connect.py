@@ -281,22 +281,40 @@ def restart(name: str, everything: bool, timeout: float, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def remove(name: str, dry_run: bool, yes: bool) -> None:
-    """Remove a connector and its secrets. What it has written stays; so does how far it was, for one of the same name."""
-    from riverrun.connectors.kafka_connect import Vault
+    """Remove a connector and its secrets. What it has written stays.
+
+    A source forgets how far it was: one of the same name begins anew. One that follows a database gives up its replication
+    slot.
+    """
+    from riverrun.connectors.kafka_connect import Vault, remove_connector
+    from riverrun.connectors.postgres.leaving import drop_slot
 
     settings, client = _open()
     with client:
-        state = client.state(name)
+        state, config, vault = client.state(name), client.config(name), Vault.of(settings)
         losses = [f"the {state.kind} connector {name} ({state.overall}), with its configuration"]
+        if state.kind == "source":
+            losses.append("how far it has read")
+        if slot := config.get("slot.name"):
+            losses.append(f"the replication slot {slot} of the database")
         if dry_run:
             for loss in losses:
                 click.echo(loss)
             say("Nothing was done.")
             return
         confirm("Remove it?", "This removes", losses, yes=yes)
-        client.delete(name)
-        Vault.of(settings).forget(name)
+        done = ""
+
+        def before_delete() -> None:
+            nonlocal done
+            password = vault.reveal(config.get("database.password", ""))
+            done = drop_slot(config, password, settings.settings.postgres, settings.project.root)
+
+        remove_connector(client, name, before_delete=before_delete)
+        vault.forget(name)
     say(f"{name} is removed.")
+    if done:
+        say(f"{done[:1].upper()}{done[1:]}{'' if done.endswith(';') else '.'}")
 
 
 @connect.command(

@@ -1,10 +1,12 @@
 """Kafka Connect beside running streams: `riverrun run` tells it what the pipeline file declares, and looks after it."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from riverrun.connectors.postgres.debezium import RESELECT_ERRORS, ROW_GONE, UNAVAILABLE
 from riverrun.errors import ConnectError, ConnectUnavailableError, RiverrunError
 
 if TYPE_CHECKING:
@@ -18,12 +20,31 @@ LOOK_SECONDS = 2.0
 # A connector that fails is started again after these pauses, the last of them again and again.
 PAUSES = (2.0, 5.0, 15.0, 60.0)
 STOP_SECONDS = 5.0
+# A connector that Connect does not have so many looks in a row is said to be missing.
+MISSING_LOOKS = 3
+# How long a connector passes over rows that are gone before it fails at them again.
+LENIENT_SECONDS = 60.0
 
 
 def needs_connect(app: "App") -> bool:
     """Whether the app declares what only Kafka Connect can run."""
     declared = [*(each.source for each in app.sources.values()), *(each.sink for each in app.sinks.values())]
     return any(getattr(each, "runs_as", "") == "connect" for each in declared)
+
+
+def plugins_of(app: "App") -> list[str]:
+    """The plugins of Connect that an app needs: the sink's is large, and most apps have none. A source's is needed also to
+    remove one that the app had."""
+    sinks = any(getattr(each.sink, "runs_as", "") == "connect" for each in app.sinks.values())
+    return ["debezium-postgres", *(["debezium-jdbc"] if sinks else [])]
+
+
+def left_behind(settings: "Loaded", app: "App") -> bool:
+    """Whether our own Connect was told of connectors of this app that the file does not declare any more, and none that it
+    does: it is started once more, to remove them."""
+    from riverrun.connectors.kafka_connect import Vault
+
+    return not settings.attached and bool(Vault.of(settings).connectors(app.name))
 
 
 def source_configs_of(settings: "Loaded", app: "App") -> "Configs":
@@ -44,9 +65,13 @@ def sink_configs_of(settings: "Loaded", done: "Compilation", notice: Callable[[s
     targets = targets_of(done)
     if not targets:
         return {}
-    copies = settings.settings.kafka.replication or min(3, settings.settings.kafka.brokers)
     postgres, app = settings.settings.postgres, done.graph.app.name
-    return sink_configs(app, targets, postgres, settings.project, copies=copies, notice=notice)
+    return sink_configs(app, targets, postgres, settings.project, copies=copies_of(settings), notice=notice)
+
+
+def copies_of(settings: "Loaded") -> int:
+    """How many copies topics that Connect makes get: -1, the cluster's own default, where nothing says it."""
+    return settings.settings.kafka.replication or -1
 
 
 class ConnectBeside:
@@ -60,8 +85,11 @@ class ConnectBeside:
         app: str,
         configs: "Configs",
         notice: Callable[[str], None],
+        *,
+        removed: "Callable[[Mapping[str, str]], str]" = lambda _: "",
     ) -> None:
         self._client = client
+        self._removed = removed
         self._vault = vault
         self._app = app
         self._configs = configs
@@ -69,18 +97,29 @@ class ConnectBeside:
         self._stop = threading.Event()
         self._said: list[str] = []
         self._failures: dict[str, int] = {}
+        self._lenient: dict[str, float] = {}
+        # Connectors that are declared and not in Connect, by how often that was seen.
+        self._missing: dict[str, int] = {}
+        # Connectors that could not be removed, and when that is tried again.
+        self._left: set[str] = set()
+        self._remove_at = 0.0
         self._away = False
+        self._patience = STOP_SECONDS
         self._thread = threading.Thread(target=self._run, name="connect", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def hurry(self, seconds: float) -> None:
+        """Kafka is gone: its thread is not waited for longer than this."""
+        self._patience = min(self._patience, seconds)
 
     def ask_to_stop(self) -> None:
         self._stop.set()
 
     def stop(self) -> None:
         self.ask_to_stop()
-        self._thread.join(STOP_SECONDS)
+        self._thread.join(self._patience)
         self.look()
         self._client.close()
 
@@ -97,8 +136,11 @@ class ConnectBeside:
         while not self._stop.is_set() and not self._keep():
             self._stop.wait(PAUSES[min(tried, len(PAUSES) - 1)])
             tried += 1
-        while not self._stop.wait(LOOK_SECONDS):
+        # Where there is nothing to run, and nothing is left to be removed, there is nothing to be watched.
+        while (self._configs or self._left) and not self._stop.wait(LOOK_SECONDS):
             try:
+                if self._left and time.monotonic() >= self._remove_at:
+                    self._keep()
                 self._watch()
             except ConnectUnavailableError as error:
                 if not self._away:
@@ -111,16 +153,42 @@ class ConnectBeside:
         """Make Connect's connectors what they should be. False: it is to be tried again."""
         from riverrun.connectors.kafka_connect import keep_connectors
 
+        def removed(config: Mapping[str, str]) -> None:
+            if words := self._removed(config):
+                self._said.append(words)
+
+        before, left = set(self._left), set[str]()
+        self._remove_at = time.monotonic() + PAUSES[-1]
+
+        def not_removed(name: str, error: ConnectError) -> None:
+            if name not in before:
+                self._said.append(f"the connector {name} could not be removed, which is tried again: {error}")
+            left.add(name)
+            self._left.add(name)
+
         try:
-            keep_connectors(self._client, self._vault, self._app, self._configs, notice=self._said.append)
+            keep_connectors(
+                self._client,
+                self._vault,
+                self._app,
+                self._configs,
+                notice=self._said.append if not before else lambda _: None,
+                removed=removed,
+                not_removed=not_removed,
+            )
+        except ConnectUnavailableError as error:
+            if self._configs:
+                self._said.append(f"connectors do not run yet: {error}")
+            return False
         except ConnectError as error:
             self._said.append(f"connectors do not run yet: {error}")
             return not error.retryable and error.code == "CONNECT_FAILED"
         except RiverrunError as error:
             self._said.append(str(error))
             return False
-        names = ", ".join(self._configs)
-        self._said.append(f"Kafka Connect runs {names}")
+        self._left = left
+        if self._configs and not before:
+            self._said.append(f"Kafka Connect runs {', '.join(self._configs)}")
         return True
 
     def _watch(self) -> None:
@@ -130,11 +198,19 @@ class ConnectBeside:
             self._said.append("Kafka Connect answers again")
         for name in self._configs:
             state = states.get(name)
+            # One that was made a moment ago may not be told of yet.
+            self._missing[name] = self._missing.get(name, 0) + 1 if state is None else 0
+            if self._missing[name] == MISSING_LOOKS:
+                self._said.append(f"Kafka Connect does not have the connector {name}: `riverrun run` makes it anew")
             if state is None or state.overall == "starting":
                 continue
             if state.overall != "failed":
+                self._be_strict_again(name)
                 if self._failures.pop(name, 0):
                     self._said.append(f"the connector {name} runs again")
+                continue
+            if ROW_GONE in state.reason and name not in self._lenient:
+                self._be_lenient(name)
                 continue
             times = self._failures.get(name, 0)
             pause = PAUSES[min(times, len(PAUSES) - 1)]
@@ -145,6 +221,22 @@ class ConnectBeside:
                 # Until it has begun again, its state is still that of the failure.
                 self._stop.wait(LOOK_SECONDS)
 
+    def _be_lenient(self, name: str) -> None:
+        """Let a connector pass that would fail for ever: an update has left a long value (TOAST) alone, so it is not in the
+        log, and its row is not there to be asked any more. Its delete follows."""
+        self._said.append(
+            f"{name}: a row with a long value was deleted before its update was read; that update's record says "
+            f"{UNAVAILABLE} in its place, and the delete follows. REPLICA IDENTITY FULL has the value in the log"
+        )
+        self._client.put(name, {**self._client.config(name), RESELECT_ERRORS: "warn"}, checked=True)
+        self._lenient[name] = time.monotonic()
+        self._stop.wait(LOOK_SECONDS)
+
+    def _be_strict_again(self, name: str) -> None:
+        if name in self._lenient and time.monotonic() - self._lenient[name] > LENIENT_SECONDS:
+            self._client.put(name, {**self._client.config(name), RESELECT_ERRORS: "fail"}, checked=True)
+            del self._lenient[name]
+
 
 @contextmanager
 def connect_beside(
@@ -153,17 +245,28 @@ def connect_beside(
     configs: "Configs",
     notice: Callable[[str], None],
 ) -> Iterator[ConnectBeside | None]:
-    """Keep Connect's connectors those of the app as long as the block lasts; None where it has none. They go on afterwards,
-    for as long as Connect runs."""
-    if not needs_connect(app):
-        yield None
-        return
+    """Keep Connect's connectors those of the app as long as the block lasts, and remove those that it does not declare any
+    more; None where the app has none and no Connect is there. They go on afterwards, for as long as Connect runs."""
     from riverrun.config import load
     from riverrun.connectors.kafka_connect import ConnectClient, Vault
 
     now = load(settings.project, profile=settings.profile)
+    vault = Vault.of(now)
+    if not needs_connect(app) and not now.settings.connect.url:
+        if vault.connectors(app.name):
+            notice(f"Kafka Connect still has connectors of {app.name}: start it once to have them removed, `riverrun down` "
+                   "and `riverrun run`, or their replication slots make the database keep its log")  # fmt: skip
+        yield None
+        return
+
+    def removed(config: Mapping[str, str]) -> str:
+        from riverrun.connectors.postgres.leaving import drop_slot
+
+        password = vault.reveal(config.get("database.password", ""))
+        return drop_slot(config, password, now.settings.postgres, now.project.root)
+
     client = ConnectClient.of(now.settings.connect, now.project)
-    beside = ConnectBeside(client, Vault.of(now), app.name, configs, notice)
+    beside = ConnectBeside(client, vault, app.name, configs, notice, removed=removed)
     beside.start()
     try:
         yield beside

@@ -40,6 +40,10 @@ class ConnectorsBeside:
         for line in self._companion.new_lines():
             self._notice(f"{line[:1].lower()}{line[1:]}".rstrip("."))
 
+    def hurry(self, seconds: float) -> None:
+        """Kafka is gone: do not wait longer than this for an end in order."""
+        self._companion.hurry(seconds)
+
     def ask_to_stop(self) -> None:
         self._companion.ask_to_stop()
 
@@ -85,7 +89,7 @@ class ConnectorsBeside:
         if kind == "sink":
             # What a sink says of itself may be older than what was just written: the cluster knows.
             behind = {each.name: behind_of(self._connection, self._app, each.name) for each in going}
-            return ", ".join(f"{name} {count} records behind" for name, count in behind.items() if count)
+            return ", ".join(f"{name} {count} offsets behind" for name, count in behind.items() if count)
         busy = [each for each in going if not each.quiet or (each.lag or 0) > 0]
         return ", ".join(f"{each.who} {each.state}, {each.records} records" for each in busy)
 

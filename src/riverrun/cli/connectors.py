@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded
-from riverrun.cli.output import cell, json_option, print_json, print_rows, say
+from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
+from riverrun.cli.output import cell, json_option, notice_text, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from riverrun.app import App
@@ -40,7 +40,7 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
 
     One process does so at a time: a second one takes over from the first. It needs no Spark.
     """
-    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.cluster.signals import stop_on_signals
     from riverrun.connectors.contract import Around
     from riverrun.connectors.process import ConnectorProcess, has_connectors, make_topics
     from riverrun.errors import UsageError
@@ -52,7 +52,7 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
         )
 
     def notice(text: str) -> None:
-        say(f"{text[:1].upper()}{text[1:]}.")
+        say(notice_text(text, names_of(app)))
 
     with stop_on_signals() as stop:
         around = Around(
@@ -70,7 +70,7 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
 @cluster_option
 @json_option
 def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
-    """List sources and sinks: state, records, rate, how far behind, where they stand, and what went wrong last."""
+    """List sources and sinks: state, records, rate, lag, position, and the last error."""
     from riverrun.connectors.ledger import read_ledger
 
     _, app, connection = _opened(file, bootstrap)
@@ -98,7 +98,7 @@ def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_option
 def forget(*, name: str, file: str | None, part: str, yes: bool, bootstrap: str | None) -> None:
-    """Forget where a source stands, so that it begins anew: what it has read before comes again, and is there twice."""
+    """Forget the position of a source, so that it begins anew: what it has read before comes again, and is there twice."""
     from riverrun.cli.context import confirm
     from riverrun.connectors.ledger import forget as forget_in
     from riverrun.connectors.ledger import read_ledger

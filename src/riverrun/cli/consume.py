@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from riverrun.cli.records import Printer
+    from riverrun.errors import OffsetGoneError
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.consumer.reader import Span
     from riverrun.model.record import RawRecord
@@ -187,10 +188,10 @@ def _plainly(admin: "Admin", wanted: "_Wanted", output: _Output) -> None:
         partitions=wanted.partitions,
     )
     if tail:
-        with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
+        with Reader(admin.connection, todo, on_gone=_gone, on_cut=_cut, on_trouble=_trouble) as reader:
             output.take(newest(reader, wanted.start.number))
         todo = {place: _rest(span) for place, span in todo.items()} if wanted.follow else {}
-    with Reader(admin.connection, todo, on_gone=_gone, on_trouble=_trouble) as reader:
+    with Reader(admin.connection, todo, on_gone=_gone, on_cut=_cut, on_trouble=_trouble) as reader:
         for batch in reader:
             output.take(batch)
 
@@ -224,6 +225,10 @@ def _rest(span: "Span") -> "Span":
 
 def _gone(place: "Place", first: int, count: int) -> None:
     say(f"{plural(count, 'record')} of {place} from offset {first} on are gone: removed before they could be read.")
+
+
+def _cut(error: "OffsetGoneError") -> None:
+    say(f"{error.what}. Reading goes on with its first record.")
 
 
 def _trouble(text: str) -> None:

@@ -28,6 +28,15 @@ def current_project() -> Project:
 
 def loaded(**flags: Any) -> Loaded:
     """Settings of the project this command was called for. Keywords are flags: `kafka__port=9092`; None is not given."""
+    return _loaded(flags, secrets=True)
+
+
+def loaded_to_look() -> Loaded:
+    """The same for a command that logs in nowhere: a secret that is not there is a problem only where it is needed."""
+    return _loaded({}, secrets=False)
+
+
+def _loaded(flags: dict[str, Any], *, secrets: bool) -> Loaded:
     chosen: dict[str, Any] = click.get_current_context().obj or {}
     folder = chosen.get("project_dir")
     project = find_project(Path(folder)) if folder else find_project()
@@ -35,6 +44,7 @@ def loaded(**flags: Any) -> Loaded:
         project,
         flags={name.replace("__", "."): value for name, value in flags.items()},
         profile=chosen.get("profile", ""),
+        secrets=secrets,
     )
 
 
@@ -64,6 +74,11 @@ def admin_of(settings: Loaded) -> "Admin":
     from riverrun.kafka.connection import require_cluster
 
     return Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
+
+
+def names_of(app: "App") -> frozenset[str]:
+    """What its file gives a name to: such a word is written as it is, also where a sentence begins with it."""
+    return frozenset({app.name, *app.topics, *app.streams, *app.tables, *app.kept, *app.alerts})
 
 
 def load_declared(settings: Loaded, app_file: str | None) -> "App | None":

@@ -103,10 +103,9 @@ def _run(
     from riverrun.artifacts.cache import cache_folder
     from riverrun.cli.fetch import shown_progress
     from riverrun.config import Project, load
-    from riverrun.config.stream_state import is_running
+    from riverrun.config.processes import require_idle
     from riverrun.demo.cases import APP, demo_folder
     from riverrun.demo.running import Options, enter, run_demo, source_words
-    from riverrun.errors import AlreadyRunningError
     from riverrun.streams.session import require_pyspark
 
     require_pyspark()
@@ -114,8 +113,7 @@ def _run(
 
     settings = load(Project(Path.cwd())).settings.artifacts
     place = (folder or cache_folder(settings) / "demo" / case.name).absolute()
-    if is_running(Project(place)):
-        raise AlreadyRunningError(f"The demo {case.name} runs already, in {place}", hint="Stop it, or say --folder")
+    require_idle(Project(place))
     demo_folder(case, place)
     for each in ("kafka", "spark-kafka"):
         fetch_set(each, settings, progress=shown_progress())

@@ -6,6 +6,7 @@ import click
 
 from riverrun.cli.context import loaded
 from riverrun.cli.output import json_option, print_json, say
+from riverrun.errors.base import sentence
 
 if TYPE_CHECKING:
     from riverrun.cluster.checkup import Finding
@@ -49,4 +50,4 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
 def _show(finding: "Finding") -> None:
     click.echo(f"{click.style(f'{finding.state:<4}', fg=_COLOURS[finding.state])}  {finding.check:<14} {finding.found}")
     if finding.todo:
-        click.echo(f"{'':<20} → {finding.todo}.")
+        click.echo(f"{'':<20} → {sentence(finding.todo)}")

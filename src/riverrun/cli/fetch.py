@@ -103,7 +103,8 @@ class LineProgress:
         self._size = self._here = self._quarters = 0
 
     def start(self, name: str, files: int, size: int) -> None:
-        self._name, self._size = name, size
+        # One that has watched another set begins at nothing again.
+        self._name, self._size, self._here, self._quarters = name, size, 0, 0
         say(f"{name}: fetching {files} file{'s' if files != 1 else ''}, {size / 1e6:.1f} MB")
 
     def advance(self, size: int) -> None:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def groups(ctx: click.Context, bootstrap: str | None, as_json: bool) -> None:
-    """Show consumer groups: members, partitions, lag in records and seconds. Without a subcommand: list them.
+    """Show consumer groups: members, partitions, lag in offsets and seconds. Without a subcommand: list them.
 
+    Lag is Kafka's: offsets between the group's position and the end. In topics that transactions write, some offsets are
+    their markers, so it may be more than the records that are left.
     Lag in seconds is the age of the oldest record the group has not read; "-" where it is not known.
     """
     if ctx.invoked_subcommand is None:
@@ -28,7 +30,7 @@ def groups(ctx: click.Context, bootstrap: str | None, as_json: bool) -> None:
 @cluster_option
 @json_option
 def list_(bootstrap: str | None, as_json: bool) -> None:
-    """List the groups: state, members, topics, lag in records and in seconds."""
+    """List the groups: state, members, topics, lag in offsets and in seconds."""
     _list(bootstrap, as_json)
 
 
@@ -36,6 +38,7 @@ def _list(bootstrap: str | None, as_json: bool) -> None:
     from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
+    hidden = not admin.sees_all_groups()
     rows = [
         {
             "group": each.group.name,
@@ -48,7 +51,14 @@ def _list(bootstrap: str | None, as_json: bool) -> None:
         }
         for each in group_lags(admin)
     ]
-    print_rows(rows, as_json=as_json, empty="There are no consumer groups.")
+    print_rows(
+        rows, as_json=as_json, empty="No consumer groups are to be seen." if hidden else "There are no consumer groups."
+    )
+    if hidden and not as_json:
+        say(
+            "Others may be there: Kafka shows only groups that you may describe (the right Describe on the group, or on the "
+            "cluster for all of them)."
+        )
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """`riverrun init`: the files a project begins with."""
 
 import shlex
+import unicodedata
 from pathlib import Path
 
 import click
@@ -8,44 +9,32 @@ import click
 from riverrun.cli.output import json_option, print_json, say
 from riverrun.errors import UsageError
 
-APP = '''"""A first app: what an event is, and the topic it goes to."""
-
-from datetime import datetime
-
-import riverrun as rr
-
-app = rr.App("{name}")
-
-
-class Reading(rr.Event):
-    house_id: str = rr.key()
-    load_kw: float = rr.field(ge=0)
-    at: datetime = rr.event_time(late="2 minutes")
-
-
-readings = app.topic("readings", Reading, partitions=2, retention="7 days")
-'''
+APP, TEST = "app.py", "test_app.py"
+MOST_NAME = 100
 NEXT = """Next:
-  {cd}riverrun up --detach
-  riverrun topics apply
-  echo '{{"house_id": "h1", "load_kw": 1.5, "at": "2026-07-01T10:00:00Z"}}' | riverrun produce readings
-  riverrun consume readings --table"""
+  {cd}riverrun run    # Kafka, Spark, tables and a live dashboard, whose address it prints; Ctrl-C ends it
+  riverrun test       # the test of its stream; no Kafka needed
+Then change app.py to what you have: docs/guide.md has every part with an example."""
 
 
-@click.command(epilog="Example: riverrun init meters && cd meters && riverrun up --detach")
+@click.command(epilog="Example: riverrun init sensors")
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--all-settings", is_flag=True, help="Write every common setting into riverrun.toml, explained.")
 @json_option
-def init(directory: Path, as_json: bool) -> None:
-    """Make a project in DIRECTORY (here, by default): riverrun.toml, a first app.py, and a line in .gitignore.
+def init(directory: Path, all_settings: bool, as_json: bool) -> None:
+    """Make a project in DIRECTORY (here, by default): app.py with a source, a stream and a dashboard that work at once, its
+    test, riverrun.toml, and a line in .gitignore.
 
     Overwrites nothing: it refuses where one of the files is there already.
     """
+    from riverrun.cli import first_project
     from riverrun.config.project import CONFIG_FILE
-    from riverrun.config.sample import sample_file
+    from riverrun.config.sample import sample_file, short_file
 
     files = {
-        directory / CONFIG_FILE: sample_file("app.py"),
-        directory / "app.py": APP.format(name=_app_name(directory)),
+        directory / APP: first_project.APP.format(name=_app_name(directory)),
+        directory / TEST: first_project.TEST,
+        directory / CONFIG_FILE: sample_file(APP) if all_settings else short_file(APP),
     }
     there = [str(path) for path in files if path.exists()]
     if there:
@@ -70,8 +59,12 @@ def init(directory: Path, as_json: bool) -> None:
 
 
 def _app_name(directory: Path) -> str:
-    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in directory.resolve().name)
-    return name.strip("-") or "app"
+    """What Kafka takes, since topics and groups have it in their names, with room for the rest of those."""
+    plain = unicodedata.normalize("NFKD", directory.resolve().name)
+    # An accent is a character of its own by now: it goes, and its letter stays.
+    letters = (c for c in plain if not unicodedata.combining(c))
+    name = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in letters)
+    return name[:MOST_NAME].strip("-") or "app"
 
 
 def _ignore(path: Path) -> list[Path]:

@@ -12,11 +12,13 @@ from typing import NoReturn
 import click
 
 from riverrun._version import __version__
+from riverrun.cluster.signals import EndRequest, end_on_signals
 from riverrun.errors import RiverrunError
+from riverrun.errors.base import sentence
 
 # command → (module, attribute, one line of help). Kept equal to the modules by tests/unit/cli/test_main.py.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "init": ("riverrun.cli.init", "init", "Make a project here: riverrun.toml and a first app."),
+    "init": ("riverrun.cli.init", "init", "Make a project here that runs at once."),
     "new": ("riverrun.cli.demo", "new", "Make a project of a use case."),
     "demo": ("riverrun.cli.demo", "demo", "Run a use case: source, Kafka, streams, dashboard."),
     "up": ("riverrun.cli.up", "up", "Start the project's servers."),
@@ -29,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "plan": ("riverrun.cli.pipeline", "plan", "Show the speed of each stream, and why."),
     "graph": ("riverrun.cli.pipeline", "graph", "Show which stream reads what."),
     "verify": ("riverrun.cli.verify", "verify", "Prove a stream's output: compute it again, compare."),
-    "replay": ("riverrun.cli.replay", "replay", "Compute a stream again, and take over in one cut."),
+    "replay": ("riverrun.cli.replay", "replay", "Compute a stream again, and switch over to it."),
     "serve": ("riverrun.cli.serve", "serve", "Own the store: follow its tables, answer questions."),
     "query": ("riverrun.cli.query", "query", "Ask the store in SQL."),
     "tables": ("riverrun.cli.tables", "tables", "List, show, remove tables of the store."),
@@ -109,7 +111,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Example: riverrun up --detach && echo '{\"n\": 1}' | riverrun produce hello --create",
+    epilog="Example: riverrun init sensors && cd sensors && riverrun run",
 )
 @click.version_option(__version__, "--version", message="riverrun %(version)s")
 @click.option("--project", "project_dir", type=click.Path(exists=True, file_okay=False), help="The project's folder.")
@@ -117,7 +119,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, project_dir: str | None, profile: str, debug: bool) -> None:
-    """A real Kafka, and the clients to use it, from one command.
+    """A real-time data platform: Kafka, streams on Spark, tables, dashboards and alerts, from one pipeline file.
 
     A project is a folder. What riverrun keeps for it is in its .riverrun/ folder.
     """
@@ -129,20 +131,30 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
+def _cause(error: BaseException | None) -> RiverrunError | None:
+    """The error on whose way out another came."""
+    while error is not None and not isinstance(error, RiverrunError):
+        error = error.__context__
+    return error
+
+
 def run(arguments: list[str]) -> int:
     debug = bool(os.environ.get("RIVERRUN_DEBUG")) or "--debug" in arguments
     try:
-        result = cli.main(arguments, prog_name="riverrun", standalone_mode=False)
+        with end_on_signals():
+            result = cli.main(arguments, prog_name="riverrun", standalone_mode=False)
         # click gives back the code of `ctx.exit(code)` here; a command's own result is None.
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt) as stopped:
+        if cut_off := _cause(stopped):
+            # It had failed, and was stopped while it ended.
+            click.echo(f"{click.style(cut_off.code, fg='red', bold=True)}  {cut_off}", err=True)
         click.echo("Stopped.", err=True)
-        return 130
-    except KeyboardInterrupt:
-        click.echo("Stopped.", err=True)
-        return 130
+        # click makes an Abort of every KeyboardInterrupt.
+        request = stopped.__cause__ if isinstance(stopped, click.Abort) else stopped
+        return request.exit_code if isinstance(request, EndRequest) else 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -159,8 +171,8 @@ def run(arguments: list[str]) -> int:
         if debug:
             raise
         click.echo(
-            f"{click.style('INTERNAL', fg='red', bold=True)}  {type(error).__name__}: {error}. This is a bug in riverrun. "
-            "Run it again with --debug and report what it prints.",
+            f"{click.style('INTERNAL', fg='red', bold=True)}  {sentence(f'{type(error).__name__}: {error}')} "
+            "This is a bug in riverrun. Run it again with --debug and report what it prints.",
             err=True,
         )
         return 1

@@ -43,9 +43,9 @@ def show(group: str, bootstrap: str | None, as_json: bool) -> None:
 @click.option("--to-latest", is_flag=True, help="To the end: skip all there is.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--to-time", metavar="TIME", help='To the first record since then: "2 hours ago", "2026-07-01T10:00Z".')
-@click.option("--shift", type=int, help="By this many records: -100 back, 50 ahead.")
+@click.option("--shift", type=int, help="By this many offsets: -100 back, 50 ahead.")
 @click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before skipping records.")
+@click.option("--yes", is_flag=True, help="Do not ask before skipping offsets.")
 @cluster_option
 @json_option
 def move(
@@ -78,7 +78,7 @@ def move(
         losses = [
             f"{each.place} {each.before} → {each.after}: skips {each.skipped}" for each in moves.moves if each.skipped
         ]
-        confirm("Skip them?", f"{group} would never read {plural(moves.skipped, 'record')}", losses, yes=yes)
+        confirm("Skip them?", f"{group} would never read {plural(moves.skipped, 'offset')}", losses, yes=yes)
     if not dry_run:
         apply(admin, moves)
     rows = [each.row() for each in moves.moves]
@@ -88,7 +88,7 @@ def move(
     print_rows(rows, as_json=False, empty=f"{group} has committed nothing that is still there.")
     say(
         f"{'Would move' if dry_run else 'Moved'} {len(moves.changes)} of {plural(len(rows), 'partition')}: "
-        f"{plural(moves.again, 'record')} to read again, {moves.skipped} skipped."
+        f"{plural(moves.again, 'offset')} to read again, {moves.skipped} skipped."
     )
 
 

@@ -3,12 +3,16 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 import click
 
+from riverrun.errors.base import sentence
+
 F = TypeVar("F", bound=Callable[..., Any])
+# Columns are not padded beyond this.
+_WIDEST = 200
 
 
 def json_option(command: F) -> F:
@@ -19,6 +23,12 @@ def json_option(command: F) -> F:
 def say(message: str) -> None:
     """Progress and remarks, to stderr: a pipe never sees them."""
     click.echo(message, err=True)
+
+
+def notice_text(text: str, names: Collection[str] = ()) -> str:
+    """A notice as people read it: with a capital, unless it begins with one of these names, and one full stop."""
+    is_name = text.partition(" ")[0].strip(":,;") in names
+    return sentence(text if is_name else text[:1].upper() + text[1:])
 
 
 def plural(number: int, noun: str) -> str:
@@ -43,7 +53,8 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str =
         return
     names = list(rows[0])
     cells = [[cell(row.get(name)) for name in names] for row in rows]
-    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    # One long value does not push all the others off the screen.
+    widths = [min(_WIDEST, max(len(name), *(len(line[i]) for line in cells))) for i, name in enumerate(names)]
     right = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
     click.echo(_line((name.upper().replace("_", " ") for name in names), widths, right), color=None)
     for line in cells:

@@ -4,12 +4,12 @@ from functools import partial
 
 import click
 
-from riverrun.cli.context import current_project
+from riverrun.cli.context import loaded
 from riverrun.cli.output import say
 
 
 @click.command(epilog='Example: riverrun phone --per-second 5 --fault "error after=0.1" --seed 7')
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port. [default: the last one, or a free one]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port. [default: alerts.phone_port]")
 @click.option(
     "--per-second", type=click.IntRange(0), default=0, help="Say 429 above so many requests. [default: never]"
 )
@@ -17,14 +17,14 @@ from riverrun.cli.output import say
     "--fault", "faults", multiple=True, metavar="NAME=SHARE", help='Trouble to make, such as "error after=0.1".'
 )
 @click.option("--seed", type=int, default=0, help="The same trouble for the same seed.")
-def phone(*, port: int, per_second: int, faults: tuple[str, ...], seed: int) -> None:
+def phone(*, port: int | None, per_second: int, faults: tuple[str, ...], seed: int) -> None:
     """Run an SMS gateway that speaks Infobip's API, on 127.0.0.1, and show what arrives on phones, until Ctrl-C.
 
     Nothing leaves the machine. `riverrun run` starts it by itself where no provider is set. Faults, for tests: "busy",
     "error before" and "error after" (a 500, before or after the message was taken), "silent before" and "silent after"
     (no answer), "wrong number", "no credit".
     """
-    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.cluster.signals import stop_on_signals
     from riverrun.config.phone_state import PhoneState, folder_of
     from riverrun.errors import DataDirectoryError, PortTakenError
 
@@ -38,7 +38,8 @@ def phone(*, port: int, per_second: int, faults: tuple[str, ...], seed: int) -> 
         raise not_installed(error.name or "a package") from error
 
     trouble = Faults(dict(_share(each) for each in faults), seed)
-    project = current_project()
+    settings = loaded(alerts__phone_port=port)
+    project, port = settings.project, settings.settings.alerts.phone_port
     folder = folder_of(project)
     with PhoneState(project) as state:
         try:
@@ -61,7 +62,8 @@ def phone(*, port: int, per_second: int, faults: tuple[str, ...], seed: int) -> 
             try:
                 state.write(address)
                 say(f"Phones: {address}/  (Ctrl-C stops). `riverrun run` in this project sends its SMS here.")
-                say(f'Elsewhere: [alerts] sms_url = "{address}", sms_key = {{ file = "{folder / "key.txt"}" }}')
+                key = f'{{ file = "{folder / "key.txt"}" }}'
+                say(f'Elsewhere: [alerts] sms_url = "{address}", sms_key = {key}, sms_sender = "riverrun"')
                 stop.wait()
             finally:
                 gateway.close()

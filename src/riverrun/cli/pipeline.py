@@ -1,18 +1,15 @@
 """`riverrun validate`, `graph`, `plan` and `run`: what a pipeline file says, how it would run, and running it."""
 
-import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import load_declared, loaded
+from riverrun.cli.context import load_declared, loaded, loaded_to_look, names_of
 from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.model.pipeline import SPEEDS
 
@@ -25,9 +22,28 @@ if TYPE_CHECKING:
     from riverrun.streams.compiler import Compilation
     from riverrun.streams.planner import Plan
 
+# Who leaves while Spark starts waits so long for it; then it is killed.
+START_LEFT_SECONDS = 3.0
+
 _file = click.argument("file", required=False, metavar="[FILE]")
 _speed = click.option("--speed", type=click.Choice(SPEEDS), help="The speed of all streams, whatever the file says.")
-_every = click.option("--every", metavar="DURATION", help="How often near-real-time streams look for records.")
+
+
+def _checked_every(_ctx: click.Context, _parameter: click.Parameter, every: str | None) -> str | None:
+    """Refuse what is no duration before anything is started."""
+    from riverrun.model.pipeline import every_ms
+
+    if every is not None:
+        every_ms(every, "--every")
+    return every
+
+
+_every = click.option(
+    "--every",
+    metavar="DURATION",
+    callback=_checked_every,
+    help="How often near-real-time streams look for records.",
+)
 
 
 def _app(settings: "Loaded", file: str | None) -> "App":
@@ -45,17 +61,22 @@ def _app(settings: "Loaded", file: str | None) -> "App":
 @json_option
 def validate(*, file: str | None, as_json: bool) -> None:
     """Check a pipeline file: names, cycles, columns, keys, event times. Needs no broker; all problems come at once."""
-    settings = loaded()
+    settings = loaded_to_look()
     from riverrun.streams.session import require_pyspark
 
     require_pyspark()
-    from riverrun.streams.tables import tables_of
+    from riverrun.cli.without_streams import has_other_work
+    from riverrun.streams.tables import compilation_without_streams, tables_of
 
     def checked(done: "Compilation") -> "Compilation":
         tables_of(done)
         return done
 
-    done = _compiled(settings, _app(settings, file), None, checked)
+    app = _app(settings, file)
+    if not app.streams and has_other_work(app):
+        done = checked(compilation_without_streams(app))
+    else:
+        done = _compiled(settings, app, None, checked)
     rows = [
         {
             "stream": name,
@@ -67,7 +88,7 @@ def validate(*, file: str | None, as_json: bool) -> None:
         }
         for name, each in done.streams.items()
     ]
-    print_rows(rows, as_json=as_json)
+    print_rows(rows, as_json=as_json, empty="It has no streams.")
     if not as_json:
         say(f"{done.graph.app.name}: nothing wrong.")
 
@@ -81,7 +102,7 @@ def graph(*, file: str | None, mermaid: bool, as_json: bool) -> None:
     from riverrun.errors import PipelineError
     from riverrun.streams.graph import graph_of, mermaid_of, text_of
 
-    settings = loaded()
+    settings = loaded_to_look()
     found = graph_of(_app(settings, file))
     if as_json:
         print_json({name: list(inputs) for name, inputs in found.inputs.items()})
@@ -105,7 +126,7 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
     from riverrun.streams.planner import plan_streams
     from riverrun.streams.versions import changes_of
 
-    settings = loaded()
+    settings = loaded_to_look()
     app = _app(settings, file)
 
     def planned(done: "Compilation") -> "tuple[Plan, dict[str, Change]]":
@@ -139,6 +160,7 @@ def _compiled(
     from riverrun.streams.session import require_pyspark, stop_session
 
     require_pyspark()
+    from riverrun.cluster.signals import shielded
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
     from riverrun.streams.compiler import compile_app
@@ -152,7 +174,8 @@ def _compiled(
     try:
         return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
     finally:
-        stop_session(spark)
+        with shielded():
+            stop_session(spark)
 
 
 @click.command(epilog="Example: riverrun run meters.py --speed near-real-time --every '5 seconds'")
@@ -178,7 +201,7 @@ def _compiled(
     type=click.Choice(("embedded", "druid", "none")),
     help="Where results are kept as tables. [default: store.kind]",
 )
-@click.option("--alerts/--no-alerts", "alerts_wanted", default=True, help="Whether people are told. Never at batch.")
+@click.option("--alerts/--no-alerts", "alerts_wanted", default=True, help="Whether alerts are sent. Never at batch.")
 def run(  # noqa: PLR0915  -- what it starts, in order
     *,
     file: str | None,
@@ -203,28 +226,46 @@ def run(  # noqa: PLR0915  -- what it starts, in order
 
     require_pyspark()
     from riverrun.cli.alerting import alerts_beside, check_channels
+    from riverrun.cli.beside_end import stop_beside
     from riverrun.cli.connect_beside import connect_beside, sink_configs_of, source_configs_of
     from riverrun.cli.connecting import connectors_beside
     from riverrun.cli.storing import store_beside
+    from riverrun.cli.without_streams import has_other_work, run_without_streams
+    from riverrun.cluster.signals import shielded, stop_on_signals
     from riverrun.config.stream_state import StreamState
     from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
     from riverrun.streams.serving import ProgressServer
 
     settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
     app = _app(settings, file)
-    configs = source_configs_of(settings, app)
+    if not app.streams and has_other_work(app):
+        _refuse_stream_options(app, {"--stream": only, "--fresh": fresh, "--keep-state": keep_state})
+        run_without_streams(
+            settings,
+            app,
+            file or settings.settings.project.app,
+            servers=_servers_of,
+            with_alerts=bool(app.alerts) and alerts_wanted and speed != "batch",
+            until_caught_up=until_caught_up or speed == "batch",
+        )
+        return
     found = checked_graph(app)
     with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
-    if with_alerts:
-        check_channels(settings, app)
+    # Before anything is asked or written: a second run in the same folder touches nothing.
     with StreamState(settings.project, file or settings.settings.project.app) as state:
-        starting = _Starting(lambda: open_session(found, settings.settings, settings.project, speed=speed))
+        configs = source_configs_of(settings, app)
+        if with_alerts:
+            check_channels(settings, app)
+        starting = _Starting(
+            lambda wanted: open_session(found, settings.settings, settings.project, speed=speed, wanted=wanted)
+        )
         spark: Any = None
         outdated = False
         try:
-            with _working("Starting Spark and Kafka"), _servers_of(settings, app) as connection:
+            with _working("Starting Spark and Kafka") as working, _servers_of(settings, app) as connection:
                 spark = starting.result()
-                with _board() as board, stop_on_signals() as stop:
+                working("Preparing the streams")
+                with _board(app) as board:
                     pipeline = Pipeline(
                         found,
                         spark,
@@ -241,14 +282,20 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                     _tell_plan(pipeline.plan, board.notice)
                     configs |= sink_configs_of(settings, pipeline.done, board.notice)
                     pipeline.prepare()
+                    working("")
                     with (
-                        store_beside(settings, app.file, connection.bootstrap_servers, board.notice) as store,
+                        stop_on_signals() as stop,
+                        store_beside(
+                            settings, app, connection.bootstrap_servers, board.notice, board.addresses
+                        ) as store,
                         alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
                         connect_beside(settings, app, configs, board.notice) as connect,
                         connectors_beside(settings, app, connection, board.notice) as connectors,
                         ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
                     ):
                         beside = [each for each in (store, alerts, connect, connectors) if each is not None]
+                        if store is not None:
+                            store.expected = [table.name for table in pipeline.tables]
                         pipeline.progress.address = server.start()
                         pipeline.progress.pid = os.getpid()
                         board.notice(f"metrics at {pipeline.progress.address}/metrics")
@@ -261,25 +308,33 @@ def run(  # noqa: PLR0915  -- what it starts, in order
 
                         if connectors is not None and until_caught_up:
                             connectors.feed(stop)
-                        pipeline.run(stop, changed, until_caught_up=until_caught_up)
-                        outdated = pipeline.outdated
-                        if stop.is_set():
-                            # All at once: the end takes as long as the slowest of them.
-                            for each in beside:
-                                each.ask_to_stop()
-                        elif not outdated:
-                            # It is over because all is read: the tables are to have it, too, and people to be told.
-                            for each in beside:
-                                each.catch_up(stop)
+                        try:
+                            pipeline.run(stop, changed, until_caught_up=until_caught_up)
+                            outdated = pipeline.outdated
+                            if not stop.is_set() and not outdated:
+                                # All is read: the tables are to have it, too, and people to be told.
+                                for each in beside:
+                                    each.catch_up(stop)
+                        finally:
+                            stop_beside(beside, lambda: pipeline.kafka_gone)
         finally:
-            if spark is None:
-                spark = starting.leftover()
-            if spark is not None:
-                stop_session(spark)
+            with shielded():
+                if spark is None:
+                    spark = starting.leftover()
+                if spark is not None:
+                    stop_session(spark)
     if outdated:
         # A replay with a newer pipeline file has taken over: the same command, with that file.
         os.execv(sys.executable, [sys.executable, *without_fresh(sys.orig_argv[1:])])  # noqa: S606
     say("Stopped.")
+
+
+def _refuse_stream_options(app: "App", given: dict[str, tuple[str, ...]]) -> None:
+    from riverrun.errors import UsageError
+
+    for option, names in given.items():
+        if names:
+            raise UsageError(f"The app {app.name} has no stream {names[0]}: it has none", hint=f"Leave {option} away")
 
 
 def without_fresh(arguments: list[str]) -> list[str]:
@@ -299,26 +354,38 @@ def _tell_plan(found: "Plan", notice: Callable[[str], None]) -> None:
             notice(f"{each.name} runs {each.speed} ({each.pace}), because {each.because}")
 
 
-def _board() -> Any:
+def _board(app: "App") -> Any:
     from riverrun.cli.stream_table import LiveBoard
 
-    return LiveBoard()
+    board = LiveBoard()
+    board.names = names_of(app)
+    return board
+
+
+class _NotWantedError(Exception):
+    """Nobody waits for Spark any more."""
 
 
 class _Starting:
-    """Spark takes seconds to start, and so does Kafka: at the same time."""
+    """Spark takes seconds to start, and so does Kafka: at the same time. `start` is given what to ask before a JVM is
+    started: it raises when that is not wanted any more."""
 
-    def __init__(self, start: Callable[[], Any]) -> None:
+    def __init__(self, start: "Callable[[Callable[[], None]], Any]") -> None:
         self._found: Any = None
         self._error: BaseException | None = None
+        self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
         self._thread.start()
 
-    def _run(self, start: Callable[[], Any]) -> None:
+    def _run(self, start: "Callable[[Callable[[], None]], Any]") -> None:
         try:
-            self._found = start()
+            self._found = start(self._wanted)
         except BaseException as error:  # noqa: BLE001  -- carried to the caller
             self._error = error
+
+    def _wanted(self) -> None:
+        if self._left.is_set():
+            raise _NotWantedError
 
     def result(self) -> Any:
         self._thread.join()
@@ -328,23 +395,35 @@ class _Starting:
         return self._found
 
     def leftover(self) -> Any:
-        """The session that nobody took, because something else failed meanwhile."""
-        self._thread.join()
+        """The session that nobody took, because something else failed meanwhile; None when there is none yet: what a slow
+        download or a master out of reach holds up is left as it is, without a JVM."""
+        from riverrun.streams.session import kill_spark
+
+        self._left.set()
+        self._thread.join(START_LEFT_SECONDS)
+        if self._thread.is_alive():
+            kill_spark()
+            self._thread.join(START_LEFT_SECONDS)
         return self._found
 
 
 def _servers_of(settings: "Loaded", app: "App") -> "AbstractContextManager[Connection]":
-    from riverrun.cli.connect_beside import needs_connect
+    from riverrun.cli.connect_beside import left_behind, needs_connect, plugins_of
+    from riverrun.config.run_state import is_locked, lock_path
 
     registry = any(topic.registered for topic in app.topics.values())
-    return kafka_of(settings, connect=needs_connect(app), registry=registry)
+    # A cluster that runs already goes on as it is.
+    connect = needs_connect(app) or (left_behind(settings, app) and not is_locked(lock_path(settings.project)))
+    return kafka_of(settings, connect=connect, registry=registry, plugins=plugins_of(app) if connect else ())
 
 
 @contextmanager
-def kafka_of(settings: "Loaded", *, connect: bool = False, registry: bool = False) -> "Iterator[Connection]":
+def kafka_of(
+    settings: "Loaded", *, connect: bool = False, registry: bool = False, plugins: "Sequence[str]" = ()
+) -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
     that is the project's store and not attached; with Kafka Connect and with a schema registry, where `connect` and
-    `registry` ask for them and they are not attached."""
+    `registry` ask for them and they are not attached; Connect with these `plugins`, or all."""
     from riverrun.cli.up import (
         require_own_kafka,
         require_own_kafka_for_connect,
@@ -354,6 +433,7 @@ def kafka_of(settings: "Loaded", *, connect: bool = False, registry: bool = Fals
         wants_registry,
     )
     from riverrun.cluster.control import find_running, stop_runner, stop_seconds
+    from riverrun.cluster.signals import shielded
     from riverrun.kafka.connection import require_cluster
 
     kafka = settings.settings.kafka
@@ -372,12 +452,13 @@ def kafka_of(settings: "Loaded", *, connect: bool = False, registry: bool = Fals
         yield require_cluster(again.kafka, settings.project, again.registry)
         return
     wanted = {"connect": wants_connect(settings, asked=connect), "registry": wants_registry(settings, asked=registry)}
-    start_in_background(settings, wanted)
+    start_in_background(settings, wanted, plugins)
     try:
         again = loaded_again(settings)
         yield require_cluster(again.kafka, settings.project, again.registry)
     finally:
-        stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
+        with shielded():
+            stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
 def loaded_again(settings: "Loaded") -> "Settings":
@@ -390,30 +471,15 @@ def loaded_again(settings: "Loaded") -> "Settings":
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set. A second one ends the program without waiting for what it does; what stops its
-    parts is not interrupted again."""
-    stop, hurry = threading.Event(), threading.Event()
-
-    def asked(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        if stop.is_set() and not hurry.is_set():
-            hurry.set()
-            # PySpark writes the stack of a call that is cut off to the root logger.
-            logging.disable(logging.CRITICAL)
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        logging.disable(logging.NOTSET)
-
-
-@contextmanager
-def _working(what: str) -> Iterator[None]:
+def _working(what: str) -> "Iterator[Callable[[str], None]]":
+    """Name what is under way, until it is called with what comes next; empty when something else speaks from then on. On
+    a terminal one line, because what is fetched and started meanwhile draws there too."""
     if sys.stderr.isatty():
         say(f"{what} …")
-    yield
+        yield lambda _: None
+        return
+    from riverrun.cli.progress import StepProgress
+
+    with StepProgress() as progress:
+        progress.step(what)
+        yield progress.step

@@ -76,6 +76,7 @@ def produce(
     A topic that the app declares with a type takes only events of that type; any other takes any JSON. Stops at the first
     line that is no record, and says how many were acknowledged before it.
     """
+    from riverrun.cli.waiting import StallWatch, server_trouble
     from riverrun.kafka.producer.feed import Feed
     from riverrun.model.pace import Pace
 
@@ -106,7 +107,8 @@ def produce(
         )
         lines = _lines(stream, schema, as_csv=as_csv, as_text=as_text, key=key, separator=separator, limit=limit)
         try:
-            counts = feed.send(lines, steady=_is_file(stream), pace=Pace(rate) if rate else None)
+            with StallWatch(feed.settled, lambda: server_trouble(settings)):
+                counts = feed.send(lines, steady=_is_file(stream), pace=Pace(rate) if rate else None)
         except KeyboardInterrupt:
             say(f"\nStopped: {feed.counts.acknowledged} of {feed.counts.taken} records acknowledged by {topic}.")
             raise click.exceptions.Exit(130) from None

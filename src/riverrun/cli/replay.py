@@ -1,22 +1,18 @@
 """`riverrun replay`: compute a stream again from an earlier place, beside the running one, and take over in one cut."""
 
-import sys
-import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from riverrun.cli.context import cluster_option, load_declared, loaded
 from riverrun.cli.output import plural, say
+from riverrun.cli.progress import StepProgress
 
 if TYPE_CHECKING:
     from riverrun.config import Loaded
     from riverrun.streams.generations import Generation
     from riverrun.streams.replay import ReplayProgress
     from riverrun.streams.wish import Wish
-
-# Where no terminal shows a line that changes.
-LINE_SECONDS = 5.0
 
 
 @click.command(
@@ -75,7 +71,8 @@ def _cancel(settings: "Loaded", wish: "Wish") -> None:
 
 
 def _replay(settings: "Loaded", wish: "Wish") -> None:
-    from riverrun.cli.pipeline import kafka_of, stop_on_signals
+    from riverrun.cli.pipeline import kafka_of
+    from riverrun.cluster.signals import shielded, stop_on_signals
     from riverrun.kafka.admin.admin import Admin
     from riverrun.streams.pipeline import checked_graph, open_session
     from riverrun.streams.replay import Replay
@@ -86,12 +83,11 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
     wish.check()
     with (
         kafka_of(settings, registry=any(each.registered for each in wish.app.topics.values())) as connection,
-        _Line() as line,
-        stop_on_signals() as stop,
+        StepProgress() as line,
     ):
         made = finish_swap(wish, Admin(connection))
         if made is None:
-            line.notice("starting Spark")
+            line.step("starting Spark")
             spark: Any = open_session(graph, settings.settings, settings.project, speed="near-real-time")
             try:
                 work = Replay(
@@ -103,17 +99,32 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
                     project=settings.project,
                     notice=line.notice,
                 )
+                line.step(f"reading the pipeline file and where {wish.stream} stands")
                 work.prepare()
-                made = work.run(stop, line.show)
+                line.step(f"replaying {wish.stream}")
+                # Until here a signal ends it at once: a master that cannot be reached is waited for long.
+                with stop_on_signals() as stop:
+                    made = work.run(stop, lambda progress: line.update(progress_line(progress)))
+                line.step("stopping Spark")
             finally:
-                stop_session(spark)
+                with shielded():
+                    stop_session(spark)
     if made is None:
         say(f"Stopped. `riverrun replay` goes on with it, and `--cancel` removes it; {wish.stream} was not touched.")
     else:
-        _tell(wish, made)
+        _tell(wish, made, settings.settings.store.kind)
 
 
-def _tell(wish: "Wish", made: "Generation") -> None:
+def _tables(wish: "Wish", target: str, store: str) -> str:
+    """What becomes of the tables of the stream."""
+    if store == "druid":
+        return f"Druid's tables of {target} keep their rows from before the cut (docs/replay.md says why)."
+    if store == "none":
+        return "There is no store, so no table shows it."
+    return f"The store reads it, and shows it in the tables of {wish.stream} as soon as it has all of it."
+
+
+def _tell(wish: "Wish", made: "Generation", store: str) -> None:
     target = wish.app.streams[wish.stream].target
     first = ", ".join(f"{target}[{part}]@{offset}" for part, offset in sorted(made.first.items()))
     rows = f"{plural(made.rows, 'row')}" if made.rows >= 0 else "all rows"
@@ -121,36 +132,7 @@ def _tell(wish: "Wish", made: "Generation") -> None:
         f"{wish.stream} is generation {made.number}, read again from {made.asked}. Its rows in {target} begin at {first}."
     )
     click.echo(f"The corrected history, {rows} up to there, is in {made.topic}.")
-
-
-class _Line:
-    """One line that changes, on a terminal; else a line now and then. All of it on stderr."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._next = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
-    def notice(self, text: str) -> None:
-        self._clear()
-        say(text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else "."))
-
-    def show(self, progress: "ReplayProgress") -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + (0.5 if self._live else LINE_SECONDS)
-        self._clear()
-        click.echo(progress_line(progress), err=True, nl=not self._live)
-
-    def _clear(self) -> None:
-        if self._live:
-            click.echo("\r\x1b[K", err=True, nl=False)
+    click.echo(_tables(wish, target, store))
 
 
 def progress_line(progress: "ReplayProgress") -> str:
@@ -159,7 +141,9 @@ def progress_line(progress: "ReplayProgress") -> str:
     when = "" if left is None or not progress.left else f", about {_duration(left)} left"
     speed = f" at {_number(progress.rate)}/s" if progress.rate else ""
     done = plural(progress.read, "record")
-    return f"{progress.stream} {progress.phase}: {done} read{speed}, {_number(progress.left)} to go{when}"
+    todo = f"about {_number(progress.left)}" if progress.left else "none"
+    phase = "" if progress.phase == "replaying" else f"{progress.phase}, "
+    return f"{phase}{done} read{speed}, {todo} to go{when}"
 
 
 def _number(number: float) -> str:

@@ -1,12 +1,12 @@
 """`riverrun serve`: the process that owns the project's store."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded
-from riverrun.cli.output import say
+from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
+from riverrun.cli.output import notice_text, say
 
 if TYPE_CHECKING:
     from riverrun.app import App
@@ -42,11 +42,13 @@ def serve(
     """Open the store of the project, follow its tables, answer questions and show dashboards of them, until Ctrl-C.
 
     FILE is the pipeline file: it says which app, and what its dashboards show. Its tables are those that `riverrun run`
-    has told the app's catalog. One process at a time serves a project; `riverrun query` and `riverrun tables` find it.
+    has told the app's catalog; of an app without streams, those that the file names. One process at a time serves a
+    project; `riverrun query` and `riverrun tables` find it.
     """
     from riverrun.alerts.delivered import delivered_route, marks_of
     from riverrun.alerts.kafka_log import Teller
-    from riverrun.cli.pipeline import stop_on_signals
+    from riverrun.cli.without_streams import publish_tables
+    from riverrun.cluster.signals import stop_on_signals
     from riverrun.config.serve_state import ServeState
     from riverrun.dash.door.outside import open_door
     from riverrun.dash.live import Hub
@@ -83,12 +85,11 @@ def serve(
     limits = Limits(store.query_rows, float(store.query_seconds))
 
     def notice(text: str) -> None:
-        say(f"{text[:1].upper()}{text[1:]}.")
+        say(notice_text(text, names_of(app) if app is not None else ()))
 
-    opened_door = open_door(settings.settings.serve, settings.project, notice)
-    door, outside = opened_door or (None, None)
     with (
         ServeState(settings.project, app_name, store.kind) as state,
+        nullcontext(open_door(settings.settings.serve, settings.project, notice) or (None, None)) as (door, outside),
         stop_on_signals() as stop,
         closing(Teller(connection, app_name)) as teller,
         open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
@@ -108,21 +109,32 @@ def serve(
             outside=outside,
         ) as server,
     ):
+        if app is not None and not app.streams and app.kept:
+            # Its tables are known without Spark, and no `riverrun run` is needed for them.
+            publish_tables(settings, app, connection)
         address = server.start()
         shown = server.outside_address or address
         state.write(address, outside=server.outside_address, token=door.token if door else "")
-        if dashboards:
-            notice(f"the dashboard of {app_name} is at {shown}/")
-        notice(f"the pipeline of {app_name} is at {shown}/pipeline")
-        if alerts is not None:
-            notice(f"the alerts of {app_name} are at {shown}/alerts")
-        notice(f"the tables of {app_name} are at {shown}/sql; Ctrl-C stops")
+        if outside is not None and outside.proxies:
+            notice(f"proxies in serve.trusted_proxies find it at {outside.host}, port {server.outside_port}")
+        for page in _pages(app_name, shown, dashboards=bool(dashboards), alerts=alerts is not None):
+            notice(page)
         stop.wait()
         hub.end()
         picture.end()
         if alerts is not None:
             alerts.end()
     say("Stopped.")
+
+
+def _pages(name: str, address: str, *, dashboards: bool, alerts: bool) -> list[str]:
+    """Where each page is, in a sentence."""
+    return [
+        *([f"the dashboard of {name} is at {address}/"] if dashboards else []),
+        f"the pipeline of {name} is at {address}/pipeline",
+        *([f"the alerts of {name} are at {address}/alerts"] if alerts else []),
+        f"the tables of {name} are at {address}/sql; Ctrl-C stops",
+    ]
 
 
 def _picture(

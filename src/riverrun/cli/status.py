@@ -50,7 +50,7 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
         _show_streams(pipeline, progress)
         for each in _replays(settings.project):
             how = "runs" if each["running"] else "is not finished; go on with it: `riverrun replay`"
-            left = f": {each['read']} records read, {each['left']} to go" if "left" in each else ""
+            left = f": {each['read']} records read, about {each['left']} to go" if "left" in each else ""
             say(f"A replay of {each['stream']} from {each['from']} {how}{left}")
     if report["state"] not in ("ready", "degraded"):
         ctx.exit(1)
@@ -147,6 +147,9 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     for row in rows:
         if row.get("detail"):
             say(f"{row['name']}: {row['detail']}")
+        elif row.get("last_exit"):
+            times = f"{row['restarts']} time{'s' if row['restarts'] != 1 else ''}"
+            say(f"{row['name']} was started again {times}. It last ended because: {row['last_exit']}")
     if not settings.attached:
         say(f"Logs: {settings.project.logs}")
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from riverrun.config.serve_state import Serving, find_serving
 from riverrun.errors import RiverrunError
 
 if TYPE_CHECKING:
+    from riverrun.app import App
     from riverrun.config import Loaded
 
 # Packages of riverrun[store] that the serving process cannot do without.
@@ -23,14 +24,29 @@ CATCH_UP_SECONDS = 120.0
 LOOK_SECONDS = 0.25
 
 
-class StoreBeside:
-    """The process that serves the store: ours, or one that ran already."""
+# A title and its rows of what there is and where: `LiveBoard.addresses`.
+Addresses = Callable[[str, Sequence[tuple[str, str]]], None]
 
-    def __init__(self, settings: "Loaded", companion: Companion | None, notice: Callable[[str], None]) -> None:
+
+class StoreBeside:
+    """The process that serves the store: ours, or one that ran already. `addresses` shows where its pages are."""
+
+    def __init__(
+        self,
+        settings: "Loaded",
+        app: "App",
+        companion: Companion | None,
+        notice: Callable[[str], None],
+        addresses: Addresses,
+    ) -> None:
         self._settings = settings
+        self._app = app
         self._companion = companion
         self._notice = notice
+        self._addresses = addresses
         self._told = False
+        # The tables it is to have.
+        self.expected: Collection[str] = ()
 
     def look(self) -> None:
         """Called again and again: start it again when it died, and say where it is once it answers."""
@@ -38,13 +54,16 @@ class StoreBeside:
             self._companion.look()
         if not self._told and (serving := self.serving) is not None:
             self._told = True
-            others = f", and for others at {serving.outside}/" if serving.outside else ""
-            self._notice(f"tables at {serving.address}{others}; ask them with `riverrun query`")
-            self._notice(f"the pipeline, live: {serving.address}/pipeline")
+            self._addresses(f"{self._app.name} runs", pages_of(self._app, serving))
 
     @property
     def serving(self) -> Serving | None:
         return find_serving(self._settings.project)
+
+    def hurry(self, seconds: float) -> None:
+        """Kafka is gone: do not wait longer than this for an end in order."""
+        if self._companion is not None:
+            self._companion.hurry(seconds)
 
     def ask_to_stop(self) -> None:
         if self._companion is not None:
@@ -63,7 +82,10 @@ class StoreBeside:
             if (serving := self.serving) is not None:
                 try:
                     with StoreClient.of(serving) as client:
-                        behind = [each.table for each in client.standing() if each.lag != 0 and each.state != "failing"]
+                        standing = client.standing()
+                    behind = [each.table for each in standing if each.lag != 0 and each.state != "failing"]
+                    # One that has just started has not read yet which tables there are.
+                    behind += sorted(set(self.expected) - {each.table for each in standing})
                 except RiverrunError as error:
                     behind = [str(error)]
             if behind and stop.wait(LOOK_SECONDS):
@@ -72,9 +94,21 @@ class StoreBeside:
             self._notice(f"the tables are behind ({', '.join(behind)}); the next `riverrun serve` goes on from there")
 
 
+def pages_of(app: "App", serving: Serving) -> list[tuple[str, str]]:
+    """What the store's server shows of an app, the first that people want to see first."""
+    pages = [
+        *([("Dashboard", "/")] if app.dashboards else []),
+        ("Tables", "/sql"),
+        ("Pipeline", "/pipeline"),
+        *([("Alerts", "/alerts")] if app.alerts else []),
+    ]
+    found = [(name, f"{serving.address}{path}") for name, path in pages]
+    return found + ([("For others", f"{serving.outside}/")] if serving.outside else [])
+
+
 @contextmanager
 def store_beside(
-    settings: "Loaded", file: str, bootstrap_servers: str, notice: Callable[[str], None]
+    settings: "Loaded", app: "App", bootstrap_servers: str, notice: Callable[[str], None], addresses: Addresses
 ) -> Iterator[StoreBeside | None]:
     """Serve the project's store as long as the block lasts, unless somebody does already; None without a store."""
     kind = settings.settings.store.kind
@@ -88,15 +122,15 @@ def store_beside(
         yield None
         return
     if find_serving(settings.project) is not None:
-        yield StoreBeside(settings, None, notice)
+        yield StoreBeside(settings, app, None, notice, addresses)
         return
     command = [sys.executable, "-m", "riverrun", "--project", str(settings.project.root)]
     if settings.profile:
         command += ["--profile", settings.profile]
-    command += ["serve", file, "--store", kind, "--bootstrap-servers", bootstrap_servers]
+    command += ["serve", app.file, "--store", kind, "--bootstrap-servers", bootstrap_servers]
     companion = Companion("the store", command, settings.project.logs / "store.log", notice=notice)
     companion.start()
     try:
-        yield StoreBeside(settings, companion, notice)
+        yield StoreBeside(settings, app, companion, notice, addresses)
     finally:
         companion.stop(STOP_SECONDS)

@@ -3,14 +3,15 @@
 All of the board goes to stderr; a terminal that is gone does not stop the pipeline.
 """
 
+import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from riverrun.cli.output import plural
+from riverrun.cli.output import notice_text, plural
 from riverrun.model.progress import PipelineProgress, StreamProgress
 from riverrun.model.quantity import size_text
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS = 0.25
 LINE_SECONDS = 10.0
+# A stream that does nothing is told again after so long: a log that is silent looks like a pipeline that hangs.
+QUIET_SECONDS = 60.0
 # From this width on the table has room for the speed and the state.
 WIDE = 110
 SHORTEST_NAME = 8
@@ -81,7 +84,7 @@ class LiveBoard:
     """What `riverrun run` shows, in a `with`. Give it every progress there is: it draws as often as is good.
 
     On a terminal: a table that is drawn again at most four times a second. Elsewhere: a line per stream at most every
-    `line_seconds`, and only for a stream that did something; a change of phase is told at once.
+    `line_seconds` while it does something or starts, and every minute while it does not; a change of phase is told at once.
     """
 
     def __init__(
@@ -101,6 +104,8 @@ class LiveBoard:
         self._newest: PipelineProgress | None = None
         self._drawn_at = -math.inf
         self._lines = _Lines(line_seconds)
+        # Of streams, topics and tables: a sentence that begins with one keeps it as it is written.
+        self.names: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
         return self
@@ -110,11 +115,30 @@ class LiveBoard:
 
     def notice(self, text: str) -> None:
         """A sentence without capital and full stop, above the table."""
-        sentence = printable(text[:1].upper() + text[1:] + ".")
+        line = printable(notice_text(text, self.names))
         if self._draws:
-            self._print(sentence, style="dim")
+            self._print(line, style="dim")
         else:
-            self._line(sentence)
+            self._line(line)
+
+    def addresses(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        """Where the pages are, as (what, address): in a box that stays on the screen, or a line each."""
+        if not self._draws:
+            for what, address in rows:
+                self._line(f"{what}: {address}")
+            return
+        from rich.panel import Panel
+        from rich.text import Text
+
+        width = max(len(what) for what, _ in rows)
+        lines = [
+            Text.assemble((f"{what:<{width}}  ", ""), (address, "bold" if number == 0 else ""))
+            for number, (what, address) in enumerate(rows)
+        ]
+        with contextlib.suppress(OSError):
+            self._console.print(
+                Panel(Text("\n").join(lines), title=title, title_align="left", border_style="green", expand=False)
+            )
 
     def show(self, progress: PipelineProgress) -> None:
         self._newest = progress
@@ -179,7 +203,9 @@ class _Lines:
         for stream in progress.streams:
             key, phase, at = self._told.get(stream.name, ((), "", -math.inf))
             fresh = _sign(stream)
-            if fresh != key and (last or stream.phase != phase or now - at >= self._seconds):
+            busy = fresh != key or stream.phase in ("starting", "restarting")
+            due = now - at >= (self._seconds if busy else QUIET_SECONDS)
+            if (fresh != key and (last or stream.phase != phase)) or due:
                 self._told[stream.name] = (fresh, stream.phase, now)
                 lines.append(plain_line(stream))
                 lines += [f"  {line}" for line in error_lines(stream)]

@@ -58,7 +58,10 @@ def _list(as_json: bool) -> None:
 
         print_json([asdict(each) for each in standing])
         return
-    print_rows(rows, as_json=False, empty="The store has no tables yet: they come with the pipeline (`riverrun run`).")
+    nothing = (
+        "The store has no tables yet. `riverrun run` makes them: of every stream, and of topics that app.store names."
+    )
+    print_rows(rows, as_json=False, empty=nothing)
     for each in standing:
         if each.detail:
             say(f"{each.table}: {each.detail}")
@@ -68,7 +71,7 @@ def _list(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show a table: its columns and types, its key and time, where it stands."""
+    """Show a table: its columns and types, its key and time, its status."""
     with _client() as client:
         found = client.describe(name)
     if as_json:

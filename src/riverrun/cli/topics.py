@@ -35,7 +35,10 @@ def topics(ctx: click.Context, show_all: bool, bootstrap: str | None, as_json: b
 @cluster_option
 @json_option
 def list_(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
-    """List the topics: partitions, replicas, records, size on disk, retention, cleanup."""
+    """List the topics: partitions, replicas, offsets, size on disk, retention, cleanup.
+
+    Offsets are those there are now. In topics that transactions write some of them are markers, not records.
+    """
     _list(show_all, bootstrap, as_json)
 
 
@@ -59,12 +62,12 @@ def _list(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
     print_rows(rows, as_json=as_json, empty="There are no topics. Make one: riverrun topics create NAME")
 
 
-def _summary(topic: "TopicState", records: int, size: int | None, *, as_json: bool) -> dict[str, Any]:
+def _summary(topic: "TopicState", offsets: int, size: int | None, *, as_json: bool) -> dict[str, Any]:
     from riverrun.model.quantity import duration_text, size_text
 
     values = {name: each.value for name, each in topic.config.items()}
     retention, limit = int(values.get("retention.ms", -1)), int(values.get("retention.bytes", -1))
-    counts = {"topic": topic.name, "partitions": len(topic.partitions), "replicas": topic.replicas, "records": records}
+    counts = {"topic": topic.name, "partitions": len(topic.partitions), "replicas": topic.replicas, "offsets": offsets}
     if as_json:
         return {
             **counts,
@@ -108,7 +111,7 @@ def _describe(admin: "Admin", name: str, *, show_all: bool, as_json: bool) -> No
             "in_sync": list(each.in_sync) if as_json else " ".join(map(str, each.in_sync)),
             "earliest": earliest[place],
             "latest": latest[place],
-            "records": latest[place] - earliest[place],
+            "offsets": latest[place] - earliest[place],
         }
         for place, each in zip(topic.places, topic.partitions, strict=True)
     ]
@@ -287,7 +290,7 @@ def delete(names: tuple[str, ...], dry_run: bool, yes: bool, bootstrap: str | No
 
 def _lost(row: Mapping[str, Any]) -> str:
     readers = f"; read by {', '.join(row['groups'])}" if row["groups"] else "; no group reads it"
-    return f"{row['topic']}: {plural(row['records'], 'record')} in {plural(row['partitions'], 'partition')}{readers}"
+    return f"{row['topic']}: {plural(row['offsets'], 'offset')} in {plural(row['partitions'], 'partition')}{readers}"
 
 
 @topics.command(epilog="Example: riverrun topics apply --app meters.py --dry-run")

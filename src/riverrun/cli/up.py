@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from riverrun.cli.context import confirm, current_project, loaded
-from riverrun.cli.output import say
+from riverrun.cli.output import notice_text, say
+from riverrun.cli.progress import StepProgress
 from riverrun.config import Settings
 from riverrun.errors import ConfigError, UsageError
 
+# How long a pipeline may take to end in order before its Kafka is stopped; without one it takes ten seconds.
+PIPELINE_SECONDS = 30.0
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from riverrun.cluster.connect import ConnectRuntime
     from riverrun.cluster.druid import DruidRuntime
@@ -34,6 +38,9 @@ Examples:
 @click.option("--detach", is_flag=True, help="Run in the background; return when it is ready.")
 @click.option("--druid", is_flag=True, help="Run Druid as well. [default: when store.kind is druid]")
 @click.option("--connect", is_flag=True, help="Run Kafka Connect as well.")
+@click.option(
+    "--connect-plugin", multiple=True, hidden=True, help="Only this of the plugins; `run` knows which it needs."
+)
 @click.option("--registry", is_flag=True, help="Run a schema registry as well.")
 @click.option("--brokers", type=int, help="How many brokers. [default: 1]")
 @click.option("--controllers", type=int, help="How many controllers of their own. [default: the first brokers]")
@@ -41,7 +48,9 @@ Examples:
 @click.option("--heap-mb", type=int, help="Java heap of each broker, in MiB. [default: 256]")
 @click.option("--replication", type=int, help="Copies of each partition. [default: 3, or as many as brokers]")
 @click.option("--min-insync", type=int, help="Copies that must have a record. [default: one less than the copies]")
-def up(*, detach: bool, druid: bool, connect: bool, registry: bool, **flags: int | None) -> None:
+def up(
+    *, detach: bool, druid: bool, connect: bool, connect_plugin: tuple[str, ...], registry: bool, **flags: int | None
+) -> None:
     """Start the project's Kafka, and keep it running; with --druid a Druid as well, with --connect Kafka Connect, with
     --registry a schema registry.
 
@@ -68,7 +77,7 @@ def up(*, detach: bool, druid: bool, connect: bool, registry: bool, **flags: int
             if detach:
                 _run_detached(settings, {**flags, **beside})
             else:
-                _run_here(settings, beside)
+                _run_here(settings, beside, connect_plugin)
             return
         except AlreadyRunningError:
             # Another `up` was quicker: take what it started.
@@ -106,8 +115,11 @@ def wants_registry(settings: "Loaded", *, asked: bool = False) -> bool:
     return asked and not settings.registry_attached
 
 
-def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> "RunState":
-    """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`."""
+def start_in_background(
+    settings: "Loaded", flags: "Mapping[str, int | bool | None]", plugins: "Sequence[str]" = ()
+) -> "RunState":
+    """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`, `plugins` of
+    Connect are fetched only where they are named; none: all."""
     from riverrun.cluster.control import start_detached, start_seconds
 
     with_druid = wants_druid(settings, asked=bool(flags.get("druid")))
@@ -117,7 +129,7 @@ def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | No
         _prepare_druid(settings)
     with_connect = wants_connect(settings, asked=bool(flags.get("connect")))
     if with_connect:
-        _prepare_connect(settings)
+        _prepare_connect(settings, plugins)
     with_registry = wants_registry(settings, asked=bool(flags.get("registry")))
     if with_registry:
         _prepare_registry(settings)
@@ -127,6 +139,7 @@ def start_in_background(settings: "Loaded", flags: "Mapping[str, int | bool | No
     arguments.append("up")
     beside = {"druid": with_druid, "connect": with_connect, "registry": with_registry}
     arguments += [f"--{name}" for name, wanted in beside.items() if wanted]
+    arguments += [f"--connect-plugin={name}" for name in plugins]
     for name, value in flags.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name not in beside else []
     return start_detached(settings.project, arguments, start_seconds(settings.settings, **beside))
@@ -148,13 +161,13 @@ def _runs(state: "RunState") -> str:
     return f"{', '.join(['Kafka', *beside[:-1]])} and {beside[-1]} run" if beside else "Kafka runs"
 
 
-def _run_here(settings: "Loaded", beside: "Mapping[str, bool]") -> None:
+def _run_here(settings: "Loaded", beside: "Mapping[str, bool]", plugins: "Sequence[str]" = ()) -> None:
     from riverrun.cli.board import make_board
     from riverrun.cluster.supervisor import Supervisor
 
     runtime = _prepare(settings)
     druid = _prepare_druid(settings) if beside["druid"] else None
-    connect = _prepare_connect(settings) if beside["connect"] else None
+    connect = _prepare_connect(settings, plugins) if beside["connect"] else None
     registry = _prepare_registry(settings) if beside["registry"] else None
     board = make_board()
     printed = False
@@ -198,11 +211,11 @@ def _prepare_druid(settings: "Loaded") -> "DruidRuntime":
     return DruidRuntime.prepare(settings.settings, progress=shown_progress())
 
 
-def _prepare_connect(settings: "Loaded") -> "ConnectRuntime":
+def _prepare_connect(settings: "Loaded", plugins: "Sequence[str]" = ()) -> "ConnectRuntime":
     from riverrun.cli.fetch import shown_progress
-    from riverrun.cluster.connect import ConnectRuntime
+    from riverrun.cluster.connect import PLUGIN_SETS, ConnectRuntime
 
-    return ConnectRuntime.prepare(settings.settings, progress=shown_progress())
+    return ConnectRuntime.prepare(settings.settings, progress=shown_progress(), plugins=plugins or PLUGIN_SETS)
 
 
 def _prepare_registry(settings: "Loaded") -> "RegistryRuntime":
@@ -266,7 +279,7 @@ def _address(state: "RunState") -> None:
 
 
 def _notice(text: str) -> None:
-    say(text[:1].upper() + text[1:] + ".")
+    say(notice_text(text))
 
 
 @click.command(
@@ -285,11 +298,13 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="With --delete-data: say what would be deleted; do nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) -> None:
-    """Stop the project's servers. Their data stays, unless --delete-data says otherwise.
+    """Stop the project's servers, and before them the pipeline or demo that uses them. Their data stays, unless
+    --delete-data says otherwise.
 
     They are asked to stop and given time; what does not stop is killed. When nothing runs, nothing happens.
     """
     from riverrun.cluster import control
+    from riverrun.config.processes import pipelines
 
     # A running cluster can be stopped however broken riverrun.toml is by now.
     project = current_project()
@@ -307,8 +322,16 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
         except ConfigError as error:
             say(f"Ignoring {error}")
             timeout = control.stop_seconds(project, Settings())
-    stopped = control.stop_runner(project, timeout, _notice)
-    if stopped.pid or stopped.leftovers:
+    with StepProgress() as progress:
+        users = pipelines(project)
+        for each in users:
+            # A demo has ended its pipeline by then.
+            if each.alive:
+                progress.step(f"stopping {each}, which uses this Kafka")
+                control.stop_pipeline(each, PIPELINE_SECONDS, progress.notice)
+        progress.step("stopping the servers" if users else "")
+        stopped = control.stop_runner(project, timeout, progress.notice)
+    if stopped.pid or stopped.leftovers or users:
         say("Killed." if stopped.killed else "Stopped.")
     else:
         say(f"Nothing runs in {project.root}.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from riverrun.config.project import CONFIG_FILE, STATE_FOLDER
-from riverrun.config.sample import sample_file
+from riverrun.config.sample import short_file
 from riverrun.errors import UsageError
 from riverrun.model.near import nearest
 
@@ -37,9 +37,9 @@ class UseCase:
 
     @property
     def settings(self) -> str:
-        """The riverrun.toml of a copy: its own where it needs some setting, else one with all of them explained."""
+        """The riverrun.toml of a copy: its own where it needs some setting, else a short one."""
         own = self.folder / CONFIG_FILE
-        return own.read_text(encoding="utf-8") if own.is_file() else sample_file(APP)
+        return own.read_text(encoding="utf-8") if own.is_file() else short_file(APP)
 
     def files(self) -> list[Path]:
         """The files of a copy, from the folder."""

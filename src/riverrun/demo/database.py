@@ -8,9 +8,9 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.home import write_private
 from riverrun.cluster.postgres import LocalPostgres, folder_for, why_not
 from riverrun.config import Project
+from riverrun.config.private import write_private
 from riverrun.connectors.postgres.following import followed_by
 
 if TYPE_CHECKING:

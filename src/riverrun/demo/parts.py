@@ -7,24 +7,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from riverrun.config.project import STATE_FOLDER
+from riverrun.cluster.control import delete_data, stop_runner
+from riverrun.cluster.diagnosis import read_from
+from riverrun.config.project import STATE_FOLDER, Project
 
+CLEAR_SECONDS = 40.0
+TAIL_LINES = 15
 # Begins a program that the kernel ends when the demo dies, however it dies (PR_SET_PDEATHSIG is 1).
 TIED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
-def riverrun(folder: Path, *arguments: str) -> None:
-    """A command of riverrun's in a project's folder, heard only when it fails. Ctrl-C does not reach it."""
-    command = [sys.executable, "-m", "riverrun", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, start_new_session=True)
-    if done.returncode:
-        raise SystemExit(f"riverrun {arguments[0]} failed:\n{done.stderr.strip()}")
+def clear(project: Project) -> None:
+    """Delete what the last demo left. Nothing of the project runs but what a killed demo left behind, which is ending."""
+    stop_runner(project, CLEAR_SECONDS)
+    delete_data(project)
+
+
+def check_parts(parts: Iterable["Part"], after: Exception | None = None) -> None:
+    """Nothing, as long as all live. Else an end with what those said that are dead: `after` is what somebody noticed of it
+    first, and comes last. A Kafka that does not answer, say, after what ended it."""
+    deaths = [death for part in parts if (death := part.death)]
+    if deaths:
+        noticed = [f"Seen here as: {getattr(after, 'code', type(after).__name__)}  {after}"] if after else []
+        raise SystemExit("\n".join([*deaths, *noticed])) from after
 
 
 class Part:
@@ -47,11 +58,14 @@ class Part:
     def pid(self) -> int:
         return self._process.pid
 
-    def check(self) -> None:
-        """Nothing, as long as it lives."""
-        if self._process.poll() is not None:
-            said = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-            raise SystemExit(f"{self.name} ended by itself with exit code {self._process.returncode}:\n{said}")
+    @property
+    def death(self) -> str:
+        """How it ended by itself, and what it said last; empty as long as it lives, or when it was asked to end."""
+        if self._asked or self._process.poll() is None:
+            return ""
+        # The log may have been removed.
+        said = "\n".join(read_from(self._log, 0).splitlines()[-TAIL_LINES:])
+        return f"{self.name} ended by itself with exit code {self._process.returncode}:\n{said}"
 
     def ask_to_stop(self) -> None:
         """Without waiting for it: several end at once. Asked once only: a second signal means «at once, without order», and
@@ -75,29 +89,6 @@ class Part:
             if last.startswith("{"):
                 self._counts = json.loads(last)
         return self._counts
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C, SIGTERM and a closed terminal set, so that the end is in order.
-
-    Asked again, the demo does without its last counts; what stops its parts is never interrupted.
-    """
-    stop, hurry = threading.Event(), threading.Event()
-
-    def asked(*_: object) -> None:
-        if stop.is_set() and not hurry.is_set():
-            hurry.set()
-            raise KeyboardInterrupt
-        stop.set()
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, asked) for number in numbers}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Steps:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import signal
 import sys
 import threading
 import time
@@ -10,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from riverrun.cluster.signals import stop_on_signals
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
 
@@ -66,11 +66,8 @@ def play(
     """Send what `events(seed)` gives to a topic, at the pace of their own times or at `--rate`, until SIGTERM, Ctrl-C or
     `--events`. Bytes among them are broken records, and are sent as they are. Ends with an account in one line of JSON."""
     options = source_options(about, speed_up, what).parse_args()
-    stop = threading.Event()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, lambda *_: stop.set())
     sent, pace = 0, _Pace(topic, options)
-    with sender(topic, stop) as out:
+    with stop_on_signals() as stop, sender(topic, stop) as out:
         for event in events(options.seed):
             if stop.wait(pace.pause(event)):
                 break

@@ -22,8 +22,10 @@ from rich.live import Live
 from riverrun.alerts.gateway.book import Book, Taken
 from riverrun.alerts.kafka_log import read_ledger
 from riverrun.alerts.unfinished import unfinished
+from riverrun.cluster.signals import ShieldedStack, stop_on_signals
 from riverrun.config import Project, load
 from riverrun.config.phone_state import find_phones, folder_of
+from riverrun.config.processes import DemoState
 from riverrun.config.run_state import running_state
 from riverrun.config.serve_state import find_serving
 from riverrun.config.stream_state import last
@@ -31,11 +33,11 @@ from riverrun.connectors.postgres.following import followed_by
 from riverrun.demo.account import Alerts, Final
 from riverrun.demo.cases import APP, FIGURES, SOURCE
 from riverrun.demo.database import FOLLOW, SourceDatabase, no_database
-from riverrun.demo.parts import Part, Steps, riverrun, stopping
+from riverrun.demo.parts import Part, Steps, check_parts, clear
 from riverrun.demo.results import Results
+from riverrun.errors import RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection, require_cluster
-from riverrun.model.connectors.http import http
 from riverrun.model.progress import PipelineProgress, StreamProgress
 from riverrun.model.shape import shape_from
 
@@ -51,6 +53,8 @@ PATIENCE_SECONDS = 1.5
 READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
 # Kafka writes it within milliseconds.
 MARK_SECONDS = 30.0
+# A part that failed takes a moment to end.
+CAUSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class Demo:
     def start(self, steps: Steps) -> None:
         options, druid = self.options, self.options.store == "druid"
         # Each demo starts from nothing, so that its counts are its own.
-        riverrun(options.folder, "down", "--delete-data", "--yes")
+        clear(self._project)
         shutil.rmtree(folder_of(self._project), ignore_errors=True)
         self._start_database(steps)
         connect = self._database is not None
@@ -153,7 +157,7 @@ class Demo:
         else:
             self._start_cluster(steps, connect=connect, druid=druid)
         self.app.apply(self._connection())
-        if marked := self._topics if connect else self._posted():
+        if marked := self._topics if connect else self._connected():
             self._arrived = self._stack.enter_context(Results(marked))
         fresh = [word for name in self.app.streams for word in ("--fresh", name)]
         self._pipeline = self._part("pipeline", "-m", "riverrun", "run", APP, "--store", options.store, *fresh)
@@ -202,9 +206,9 @@ class Demo:
             with steps.step("Starting Postgres", "Postgres is ready"):
                 self._database = SourceDatabase(self.app, self._project, self._stack)
 
-    def _posted(self) -> list[str]:
-        """The topics that are filled by HTTP."""
-        return [each.topic for each in self.app.sources.values() if isinstance(each.source, http)]
+    def _connected(self) -> list[str]:
+        """The topics that connectors of ours fill, in transactions: their offsets are not all records."""
+        return [each.topic for each in self.app.sources.values() if each.source.runs_as != "connect"]
 
     def _followed(self) -> bool:
         self._check()
@@ -238,11 +242,17 @@ class Demo:
         self._progress()
         return self.first_rows(self._results.rows())
 
+    def find_cause(self, error: RiverrunError) -> None:
+        """Something does not answer: a part that died, or is dying, is why. Ends with its words; returns when all live."""
+        deadline = time.monotonic() + CAUSE_SECONDS
+        while time.monotonic() < deadline:
+            check_parts(self._parts, error)
+            time.sleep(0.2)
+
     # --- where all stands ---------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        for part in self._parts:
-            part.check()
+        check_parts(self._parts)
 
     def _progress(self) -> PipelineProgress | None:
         """What the pipeline last wrote; None before it has."""
@@ -278,12 +288,13 @@ class Demo:
         return found
 
     def _behind(self, needed: dict[str, int]) -> int:
-        """How many records the stream that is last has still to read."""
+        """How much the stream that is last has still to read: records, or offsets where it reads what streams write."""
         left = [needed[each.name] - each.account.read if each.name in needed else each.lag for each in self._moving()]
         return max([0, *left])
 
     def _count(self, topic: str) -> int:
-        """How many records a topic holds: nothing is deleted in the time of a demo."""
+        """How many records a topic holds: nothing is deleted in the time of a demo. What is written in transactions is
+        counted as it comes; of the rest each offset is a record."""
         if self._arrived is not None and topic in (read := self._arrived.rows()):
             return read[topic]
         found = self._admin.topics([topic], config=False).get(topic)
@@ -371,7 +382,7 @@ class Demo:
                 self._check()
                 time.sleep(0.1)
         if behind := self._behind(needed):
-            _say(f"The streams are {behind:,} records behind: not counted. With --seconds the demo waits for them.")
+            _say(f"The streams are {behind:,} offsets behind: not counted. With --seconds the demo waits for them.")
             self._pipeline.ask_to_stop()
             return 0 if asked else 1
         left = ""
@@ -443,8 +454,10 @@ def show_in_browser(address: str) -> threading.Thread | None:
 
 def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -> int:
     """Run a demo from its start to its counts. Gives the exit code; KeyboardInterrupt when it was stopped before it ran."""
-    with stopping() as stop, contextlib.ExitStack() as stack:
+    with stop_on_signals() as stop, ShieldedStack() as stack:
         demo = make(stack)
+        # Before anything is touched, and until all is over.
+        stack.enter_context(DemoState(Project(demo.options.folder), demo.app.name))
         try:
             demo.start(Steps(console, stop))
         except KeyboardInterrupt:
@@ -454,11 +467,15 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
             # Told before its parts are stopped: one that does not stop in time has more to say.
             print(error, file=sys.stderr)  # noqa: T201
             raise SystemExit(1) from error
-        demo.show(stop)
-        asked = stop.is_set()
-        # From here on the next Ctrl-C is the second one, and does without the counts.
-        stop.set()
-        return demo.account(Steps(console, threading.Event()), asked=asked)
+        try:
+            demo.show(stop)
+            asked = stop.is_set()
+            # From here on the next Ctrl-C is the second one, and does without the counts.
+            stop.set()
+            return demo.account(Steps(console, threading.Event()), asked=asked)
+        except RiverrunError as error:
+            demo.find_cause(error)
+            raise
 
 
 def enter(folder: Path, cluster: str = "") -> None:

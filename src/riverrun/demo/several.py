@@ -14,10 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from riverrun.cluster.signals import stop_on_signals
 from riverrun.config import Project, load
+from riverrun.config.processes import DemoState
 from riverrun.config.run_state import running_state
-from riverrun.demo.parts import TIED, Part, Steps, riverrun, stopping
-from riverrun.errors import AlreadyRunningError
+from riverrun.demo.parts import TIED, Part, Steps, check_parts, clear
 from riverrun.kafka.connection import require_cluster
 from riverrun.streams.session import default_memory_mb
 
@@ -74,18 +75,17 @@ def run_several(console: "Console", folder: Path, names: Sequence[str], argument
     of their exit codes."""
     own = folder / KAFKA
     project = Project(own)
-    if running_state(project) is not None:
-        raise AlreadyRunningError(f"Several use cases run already, in {folder}", hint="Stop them first")
     own.mkdir(parents=True, exist_ok=True)
-    with stopping() as stop, ExitStack() as stack:
+    with stop_on_signals() as stop, ExitStack() as stack:
+        stack.enter_context(DemoState(project, ", ".join(names)))
         steps = Steps(console, stop)
         with steps.step("Starting one Kafka for all", "Kafka is ready"):
-            riverrun(own, "--project", str(own), "down", "--delete-data", "--yes")
+            clear(project)
             kafka = Part(own, "kafka", "-m", "riverrun", "--project", str(own), "up", "--brokers", str(brokers))
             stack.callback(kafka.stop)
 
             def ready() -> bool:
-                kafka.check()
+                check_parts([kafka])
                 state = running_state(project)
                 return state is not None and state.state == "ready"
 
@@ -96,7 +96,7 @@ def run_several(console: "Console", folder: Path, names: Sequence[str], argument
         cases = [Case(name, [*words, "--folder", str(folder / name)], share, width) for name in names]
         stack.callback(_stop, cases)
         while not stop.is_set() and not all(each.over for each in cases):
-            kafka.check()
+            check_parts([kafka])
             stop.wait(0.3)
         codes = _stop(cases) if stop.is_set() else {each.name: each.end(STOP_SECONDS) for each in cases}
     wrong = [name for name, code in codes.items() if code]

@@ -116,3 +116,16 @@ def test_a_bar_for_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert "x-1.0.jar: [not markup]" in err
     assert "made: 2 files" in err
     assert "10/10 bytes" in err
+
+
+def test_the_next_set_begins_at_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """One progress watches all sets of a server."""
+    progress = LineProgress()
+    for name, size in (("connect", 40_000_000), ("debezium", 8_000_000)):
+        progress.start(name, 1, size)
+        progress.advance(size // 2)
+        progress.advance(size // 2)
+        progress.done()
+    assert [line for line in capsys.readouterr().err.splitlines() if "%" in line] == [
+        "connect: 50 %, 20.0 MB", "connect: 100 %, 40.0 MB", "debezium: 50 %, 4.0 MB", "debezium: 100 %, 8.0 MB",
+    ]  # fmt: skip

@@ -46,6 +46,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("alerts test", "Missing argument 'ALERT'"),
         ("alerts dry-run --since 1h --until 2h", "--until is not after --since"),
         ("alerts dry-run --until whenever", "--until cannot be understood"),
+        ("run app.py --every parsecs", "--every cannot be understood. Expected a duration such as"),
+        ("plan app.py --every forever", "--every cannot be for ever"),
         ("connect offsets log --reset --set x", "--reset and --set cannot be had at once"),
         ("connect create", "Missing argument 'NAME'"),
         ("topics apply", "There is no app to apply"),

@@ -1,14 +1,17 @@
 """The command line itself: its table of commands, its exit codes, what it imports."""
 
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from riverrun.cli import main
 from riverrun.cli.main import COMMANDS, cli, run
-from riverrun.errors import DeliveryError, UsageError
+from riverrun.cluster.signals import EndRequest
+from riverrun.errors import DeliveryError, SparkUnavailableError, UsageError
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -82,3 +85,19 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_what_had_failed_is_told_though_somebody_stopped_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C while a run that lost its Spark stops Kafka: the cause is not to be lost."""
+
+    def failing(*_: object, **__: object) -> None:
+        try:
+            raise SparkUnavailableError("Spark's process has ended")
+        finally:
+            raise EndRequest(signal.SIGTERM)
+
+    monkeypatch.setattr(main, "cli", SimpleNamespace(main=failing))
+    assert main.run(["run"]) == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "SPARK_UNAVAILABLE  Spark's process has ended.\nStopped.\n"

@@ -204,23 +204,38 @@ def test_a_terminal_is_drawn_four_times_a_second_at_most() -> None:
     assert re.search(r"house_load .* 99\s*$", screen.text.rstrip())
 
 
+def test_a_pipe_is_not_silent_while_a_stream_starts_or_does_nothing() -> None:
+    screen = Screen(terminal=False)
+    starting, idle = stream("streets", phase="starting"), stream()
+    screen.board.show(pipeline(idle, starting))
+    assert len(screen.lines()) == 2
+    told = []
+    for _ in range(210):
+        screen.clock.now += 1
+        screen.board.show(pipeline(idle, starting))
+        told += screen.lines()
+    # Three and a half minutes: the one that starts is told every ten seconds, the one that is idle every minute.
+    assert sum(each.startswith("streets is starting") for each in told) == 21
+    assert sum(each.startswith("house_load is running") for each in told) == 3
+
+
 def test_a_pipe_gets_a_line_per_stream_when_something_happened() -> None:
     screen = Screen(terminal=False)
-    screen.board.show(pipeline(stream(phase="starting"), stream("streets", phase="starting")))
+    screen.board.show(pipeline(stream(phase="starting"), stream("streets", phase="finished")))
     assert len(screen.lines()) == 2
-    screen.board.show(pipeline(stream(), stream("streets", phase="starting")))
+    screen.board.show(pipeline(stream(), stream("streets", phase="finished")))
     first = screen.lines()
     assert len(first) == 1
     assert first[0].startswith("house_load is running: 12.3k/s in, 0.4/s out, lag 17, age ")
     screen.clock.now += 9.9
-    screen.board.show(pipeline(stream(account=Account(read=200)), stream("streets", phase="starting")))
+    screen.board.show(pipeline(stream(account=Account(read=200)), stream("streets", phase="finished")))
     assert screen.lines() == []
     screen.clock.now += 0.2
-    screen.board.show(pipeline(stream(account=Account(read=200)), stream("streets", phase="starting")))
+    screen.board.show(pipeline(stream(account=Account(read=200)), stream("streets", phase="finished")))
     assert len(screen.lines()) == 1
-    screen.clock.now += 1000
+    screen.clock.now += 40
     screen.board.show(
-        pipeline(stream(account=Account(read=200), rows_in_per_second=99.0), stream("streets", phase="starting"))
+        pipeline(stream(account=Account(read=200), rows_in_per_second=99.0), stream("streets", phase="finished"))
     )
     assert screen.lines() == []
 
@@ -291,3 +306,26 @@ def test_a_dumb_terminal_gets_lines() -> None:
     with LiveBoard(console=dumb) as shown:
         shown.show(pipeline(stream()))
         assert "house_load is running" in out.getvalue()
+
+
+ADDRESSES = [("Dashboard", "http://127.0.0.1:8480/"), ("Pipeline", "http://127.0.0.1:8480/pipeline")]
+
+
+def test_addresses_are_in_a_box_on_a_terminal_the_dashboard_first() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    LiveBoard(console=console).addresses("meters runs", ADDRESSES)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[0].startswith("╭─ meters runs ─")
+    assert lines[1].startswith("│ Dashboard  http://127.0.0.1:8480/ ")
+    assert lines[2].startswith("│ Pipeline   http://127.0.0.1:8480/pipeline ")
+    assert lines[3].startswith("╰─")
+
+
+def test_addresses_are_plain_lines_elsewhere() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=20)
+    LiveBoard(console=console).addresses("meters runs", ADDRESSES)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line[10:] for line in lines] == [
+        "Dashboard: http://127.0.0.1:8480/",
+        "Pipeline: http://127.0.0.1:8480/pipeline",
+    ]

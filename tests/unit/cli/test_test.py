@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,12 @@ def test_without_pytest_it_says_how_to_get_it(tmp_path: Path) -> None:
     done = riverrun(tmp_path, "test", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert f"Install it: {sys.executable} -m pip install pytest" in done.stderr
+
+
+def test_what_brings_all_brings_pytest() -> None:
+    extras = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "riverrun[test]" in extras["optional-dependencies"]["all"]
+    assert any(each.startswith("pytest") for each in extras["optional-dependencies"]["test"])
 
 
 def test_ctrl_c_is_for_pytest_and_it_ends_in_its_own_way(tmp_path: Path) -> None:

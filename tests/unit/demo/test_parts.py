@@ -1,0 +1,50 @@
+"""A demo's child processes: what is said of one that died, and in which order."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from riverrun.demo.parts import Part, check_parts
+from riverrun.errors import BrokerUnreachableError
+
+DIES = "import sys; sys.exit('SPARK_UNAVAILABLE  Spark has ended')"
+LIVES = "import time; time.sleep(600)"
+
+
+def dead(part: Part) -> None:
+    deadline = time.monotonic() + 60
+    while not part.death:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_cause_comes_before_what_was_seen_of_it(tmp_path: Path) -> None:
+    kafka, pipeline = Part(tmp_path, "kafka", "-c", LIVES), Part(tmp_path, "pipeline", "-c", DIES)
+    try:
+        dead(pipeline)
+        error = BrokerUnreachableError("No broker answers on 127.0.0.1:9092")
+        with pytest.raises(SystemExit) as caught:
+            check_parts([kafka, pipeline], error)
+        lines = str(caught.value).splitlines()
+        assert lines[:2] == ["pipeline ended by itself with exit code 1:", "SPARK_UNAVAILABLE  Spark has ended"]
+        assert lines[2].startswith(f"Seen here as: {error.code}  No broker answers")
+    finally:
+        kafka.stop()
+        pipeline.stop()
+
+
+def test_a_log_that_was_removed_keeps_nobody_from_saying_what_ended(tmp_path: Path) -> None:
+    part = Part(tmp_path, "pipeline", "-c", DIES)
+    (tmp_path / ".riverrun/logs/demo-pipeline.log").unlink()
+    dead(part)
+    with pytest.raises(SystemExit, match="pipeline ended by itself with exit code 1"):
+        check_parts([part])
+    part.stop()
+
+
+def test_all_live_or_were_asked_to_end(tmp_path: Path) -> None:
+    part = Part(tmp_path, "source", "-c", LIVES)
+    check_parts([part])
+    part.stop()
+    check_parts([part], BrokerUnreachableError("none"))
