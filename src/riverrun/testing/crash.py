@@ -34,6 +34,8 @@ Victim = Literal["spark", "pipeline", "worker", "broker", "tree", "alerts"]
 VICTIMS: tuple[Victim, ...] = tuple(each for each in get_args(Victim) if each != "alerts")
 # How long a part that comes with the first rows, or comes again by itself, may be waited for, to be killed.
 WORKER_SECONDS = 90.0
+# How long a pipeline whose Spark was killed, or that was asked to end, may take for it.
+END_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,13 @@ class CrashRun:
         _end(found)
         if found:
             self.killed.append(victim)
+            self._await_end(victim)
+
+    def _await_end(self, victim: Victim) -> None:
+        """Until the pipeline has noticed: it ends when Spark does, and what is dying must not be struck by the next crash."""
+        if self._process is not None and victim in ("spark", "pipeline", "tree"):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
 
     def await_work(self) -> None:
         """Until every stream runs; a pipeline that has ended is started again, as a service manager would."""
@@ -158,7 +167,7 @@ class CrashRun:
             return
         self._process.send_signal(signal.SIGINT)
         try:
-            self._process.wait(60)
+            self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.cut_off += 1
             _end(self._find("tree", 0.0))

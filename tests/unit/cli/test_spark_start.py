@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from riverrun.cli import pipeline
 from riverrun.cli.pipeline import _Starting
@@ -80,6 +81,8 @@ def test_a_start_that_was_killed_is_not_tried_again(monkeypatch: pytest.MonkeyPa
 
 
 def _without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests before these, in the same process, may have left their session open for those after them.
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     monkeypatch.setattr(session, "find_java", lambda _: SimpleNamespace())
     monkeypatch.setattr(session, "spark_java_home", lambda *_: Path("/java"))
     monkeypatch.setattr(session, "archive_options", lambda *_: [])
