@@ -102,8 +102,8 @@ class Page(threading.Thread):
     def _take(self, tile: dict[str, Any]) -> None:
         name = tile["tile"]
         if columns := tile.get("columns"):
-            times = [number for number, (_, kind) in enumerate(columns) if kind == "time"]
-            self._columns[name] = (columns[times[0]][0], times[0]) if times else ("", -1)
+            times = [number for number, column in enumerate(columns) if column["type"] == "time"]
+            self._columns[name] = (columns[times[0]]["name"], times[0]) if times else ("", -1)
         column, number = self._columns.get(name, ("", -1))
         # Tables of overloads show when one began or ended, which is not when their newest reading was made.
         if column not in {"at", "minute"}:

@@ -61,7 +61,9 @@ def test_a_broker_that_dies_on_the_way_is_told_with_what_is_done(alone: LocalKaf
     told = err.decode()
     assert child.returncode == 1, told
     # What is slow is said meanwhile, on a line of its own before the error.
-    match = re.search(r"^DELIVERY_FAILED  dying acknowledged (\d+) of the 4000 records that were read\.", told, re.MULTILINE)
+    match = re.search(
+        r"^DELIVERY_FAILED  dying acknowledged (\d+) of the 4000 records that were read\.", told, re.MULTILINE
+    )
     assert match, told
     # The answer to the second thousand may have died with the broker; what it told is there.
     assert 1000 <= int(match[1]) <= 2000

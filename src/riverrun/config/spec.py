@@ -163,10 +163,10 @@ class SparkSettings:
         example="/opt/riverrun/bin/python",
     )  # fmt: skip
     driver_memory_mb: int = setting(
-        0,
-        "The most that Spark's heap grows to. 0: a quarter of the machine's memory, 1 to 8 GiB.",
-        minimum=0,
-        unless_zero=512,
+        1024,
+        "The most that the heap of Spark's process on this machine grows to. Batch runs over much history, and streams that "
+        "join large tables, are faster with more.",
+        minimum=512,
     )
     shuffle_partitions: int = setting(
         0,

@@ -1,7 +1,6 @@
 """Several use cases at once: one Kafka for all of them; each with its own source, streams, tables and dashboard.
 
-Each has a Spark of its own, a process that no other can take down. They share the processors as all processes do, and the
-memory that one of them would have alone.
+Each has a Spark of its own, a process that no other can take down. They share the processors as all processes do.
 """
 
 import os
@@ -20,7 +19,6 @@ from riverrun.config.processes import DemoState
 from riverrun.config.run_state import running_state
 from riverrun.demo.parts import TIED, Part, Steps, check_parts, clear
 from riverrun.kafka.connection import require_cluster
-from riverrun.streams.session import default_memory_mb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 KAFKA = ".kafka"
 START_SECONDS = 120.0
 STOP_SECONDS = 90.0
-# Less than this is too little for Spark.
-LEAST_MEMORY_MB = 768
+# The heap of each Spark: less than one has alone, and enough for a use case.
+MEMORY_MB = 768
 
 
 class Case:
@@ -91,7 +89,7 @@ def run_several(console: "Console", folder: Path, names: Sequence[str], argument
 
             steps.until(ready, START_SECONDS, "Kafka did not start")
         servers = require_cluster(load(project).settings.kafka, project).bootstrap_servers
-        share = {"RIVERRUN_SPARK_DRIVER_MEMORY_MB": str(max(LEAST_MEMORY_MB, default_memory_mb() // len(names)))}
+        share = {"RIVERRUN_SPARK_DRIVER_MEMORY_MB": str(MEMORY_MB)}
         words, width = [*arguments, "--bootstrap-servers", servers], max(map(len, names))
         cases = [Case(name, [*words, "--folder", str(folder / name)], share, width) for name in names]
         stack.callback(_stop, cases)

@@ -70,7 +70,18 @@ def explain(stream: Stream, error: BaseException, files: Files) -> RiverrunError
     if isinstance(error, RiverrunError):
         return error
     text = _whole_text(error)
-    for make in (_disk, _own, _real_time, _worker, _event_times, _python_code, _expression, _broker, _checkpoint):
+    for make in (
+        _disk,
+        _memory,
+        _own,
+        _real_time,
+        _worker,
+        _event_times,
+        _python_code,
+        _expression,
+        _broker,
+        _checkpoint,
+    ):
         found = make(stream, text, files)
         if found is not None:
             return found
@@ -90,6 +101,17 @@ def _disk(stream: Stream, text: str, files: Files) -> RiverrunError | None:
         stream=stream.name,
         path=files.checkpoint,
         log=files.log,
+    )
+
+
+def _memory(stream: Stream, text: str, files: Files) -> RiverrunError | None:
+    if "OutOfMemoryError" not in text:
+        return None
+    return StreamFailedError(
+        f"The stream {stream.name} failed: Spark has too little memory for it ({_first_cause(text)})",
+        hint="Give it more: on this machine by the setting spark.driver_memory_mb, on a cluster by spark.executor.memory in "
+        f"[spark.config]; Spark's log is {files.log}",
+        stream=stream.name,
     )
 
 

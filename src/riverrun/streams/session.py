@@ -58,9 +58,11 @@ _FEW_CORES = 4
 # compilers; all threads of Spark's get it (`_compile_first`). Without being root a thread can go down only, never up.
 _COMPILERS_FIRST = "-XX:ThreadPriorityPolicy=1 -XX:JavaPriority4_To_OSPriority=5 -XX:CompilerThreadPriority=0"
 _BELOW_COMPILERS = 4
-# With few cores this collector costs less than one with threads of its own. It was to keep the heap small as well, which it
-# does not yet: 4.8 GB for 1,000 readings a second (docs/decisions/0007-streams.md).
-_HEAP_BY_NEED = "-XX:+UseSerialGC -Xms256m -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40"
+# With few cores this collector costs less than one with threads of its own.
+_ONE_COLLECTOR = "-XX:+UseSerialGC"
+# A JVM whose heap is full is slow first, and unreliable then. It ends with this exit code, and `check_alive` says why.
+_END_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"
+_HEAP_FULL = 3
 STATE_MEMORY_MB = "256"
 IDLE_POLL = "100ms"
 # JVMs that have not told their port yet.
@@ -290,6 +292,13 @@ def check_alive(folder: Path) -> None:
     code = process.poll() if process is not None else None
     if code is None:
         return
+    if code == _HEAP_FULL:
+        raise SparkUnavailableError(
+            "Spark's process has ended: its heap was full",
+            hint="Give it more by the setting spark.driver_memory_mb, and start it again: the streams go on from where they "
+            f"were. Its log is {folder / 'spark.log'}",
+            folder=str(folder),
+        )
     killed = "by the system for want of memory, or by somebody" if code == -signal.SIGKILL else ""
     raise SparkUnavailableError(
         "Spark's process has ended",
@@ -377,7 +386,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     found = {
         "spark.app.name": f"riverrun {name}",
         "spark.master": master_of(settings) or f"local[{slots}]",
-        "spark.driver.memory": f"{settings.spark.driver_memory_mb or default_memory_mb()}m",
+        "spark.driver.memory": f"{settings.spark.driver_memory_mb}m",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging} "
         f"-Dderby.system.home={folder / 'tmp'} {_UTC}",
         "spark.executor.extraJavaOptions": _UTC,
@@ -419,9 +428,10 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         if sys.platform == "linux":
             found["spark.driver.extraJavaOptions"] += f" {_COMPILERS_FIRST}"
         own = settings.spark.config.get("spark.driver.extraJavaOptions", "")
-        # Java refuses two collectors; and these ratios are for ours.
+        found["spark.driver.extraJavaOptions"] += f" {_END_WHEN_FULL}"
+        # Java refuses two collectors.
         if cores() <= _FEW_CORES and not re.search(r"-XX:\+Use\w+GC\b", own):
-            found["spark.driver.extraJavaOptions"] += f" {_HEAP_BY_NEED}"
+            found["spark.driver.extraJavaOptions"] += f" {_ONE_COLLECTOR}"
         # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
         found["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         if local_folder(settings.streams.checkpoints) is not None:
@@ -430,15 +440,6 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
     else:
         found["spark.jars"] = ",".join(map(str, jars))
     return found
-
-
-def default_memory_mb() -> int:
-    """The most that Spark's heap grows to where nobody says: a quarter of the machine's memory, within reason."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1024 * 1024)
-    except (ValueError, OSError):
-        total = 8192
-    return min(8192, max(1024, total // 4))
 
 
 def _format(properties: Mapping[str, str]) -> str:

@@ -119,7 +119,7 @@ class CrashRun:
             self._await_end(victim)
 
     def _await_end(self, victim: Victim) -> None:
-        """Until the pipeline has noticed: it ends when Spark does, and what is dying must not be struck by the next crash."""
+        """Until the pipeline has noticed: it ends when Spark does, and the next crash is not for what is dying."""
         if self._process is not None and victim in ("spark", "pipeline", "tree"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)

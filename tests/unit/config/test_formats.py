@@ -37,7 +37,7 @@ URL = "must be an address such as "
         ("store.max_size", '"-1 GB"', "must be a size"),
         ("store.memory_mb", "999999999999", "must be at most 1048576, not 999999999999"),
         ("store.memory_mb", "1", "must be 0 or at least 64, not 1"),
-        ("spark.driver_memory_mb", "100", "must be 0 or at least 512, not 100"),
+        ("spark.driver_memory_mb", "100", "must be at least 512, not 100"),
         ("alerts.sms_budget_zone", '"Mars/Olympus"', "must be a time zone such as 'UTC' or 'Europe/Dublin'"),
         ("alerts.sms_budget_zone", '"Europe/Dubln"', "did you mean Europe/Dublin?"),
         ("alerts.sms_budget_zone", '"../../etc/passwd"', "must be a time zone"),

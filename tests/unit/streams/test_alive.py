@@ -14,7 +14,11 @@ from riverrun.streams.session import check_alive
 
 @pytest.mark.parametrize(
     ("code", "said"),
-    [("import os; os.kill(os.getpid(), 9)", "signal 9: killed by the system"), ("raise SystemExit(3)", "exit code 3")],
+    [
+        ("import os; os.kill(os.getpid(), 9)", "signal 9: killed by the system"),
+        ("raise SystemExit(1)", "exit code 1"),
+        ("raise SystemExit(3)", "its heap was full"),
+    ],
 )
 def test_a_spark_that_is_gone_is_said(code: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.Popen([sys.executable, "-c", code])

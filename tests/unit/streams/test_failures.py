@@ -101,7 +101,11 @@ REAL_TIME = (
         (NO_TABLE, SparkUnavailableError, "on one of Spark's workers: ///home/ann/houses.csv"),
         (TWO_TIMES, StreamCodeError, "meters.py:20: the stream load keeps state over rows with two event times"),
         ("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred", CheckpointError, "--fresh load"),
-        ("Caused by: java.lang.OutOfMemoryError: Java heap space", StreamFailedError, "Java heap space"),
+        (
+            "Caused by: org.apache.spark.memory.SparkOutOfMemoryError: [UNABLE_TO_ACQUIRE_MEMORY] Unable to acquire 4 bytes",
+            StreamFailedError,
+            "Give it more: on this machine by the setting spark.driver_memory_mb",
+        ),
     ],
 )
 def test_the_cause_is_on_top(text: str, kind: type[RiverrunError], said: str) -> None:
