@@ -163,7 +163,7 @@ class SparkSettings:
         example="/opt/riverrun/bin/python",
     )  # fmt: skip
     driver_memory_mb: int = setting(
-        1024,
+        768,
         "The most that the heap of Spark's process on this machine grows to. Batch runs over much history, and streams that "
         "join large tables, are faster with more.",
         minimum=512,
