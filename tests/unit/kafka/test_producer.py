@@ -566,3 +566,21 @@ def test_what_needs_a_transaction_and_what_needs_an_id() -> None:
             producer.transaction().send(ORDERS, EVENT)
         with pytest.raises(BrokerUnreachableError), producer.transaction():
             pass
+
+
+def test_its_thread_rests_while_another_one_is_in_a_long_call() -> None:
+    """A commit of a transaction takes a while and serves reports itself: looking again and again took a core meanwhile."""
+    producer = lonely()
+    client = producer._core.client
+    producer.send_soon(ORDERS, EVENT)
+    used: list[float] = []
+
+    def long_call(_: object) -> None:
+        began = time.process_time()
+        time.sleep(0.5)
+        used.append(time.process_time() - began)
+
+    client.hold(long_call)
+    with suppress(DeliveryError):
+        producer.close(timeout_seconds=0)
+    assert used[0] < 0.25

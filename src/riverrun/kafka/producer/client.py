@@ -163,14 +163,16 @@ class Client:
         self._poll(_TURN_SECONDS, _flush_a_moment if flush else _poll_a_moment)
         self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
-    def _poll(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> None:
+    def _poll(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> bool:
+        """False when another thread is at it."""
         try:
-            self._serve(lock_seconds, action)
+            return self._serve(lock_seconds, action)
         except KafkaException as error:
             # How the library says, once, to whoever polls, that this client is at its end. The records tell it, too.
             self._last_error = self.failures.fatal = error.args[0]
             if self._raw is not None:
                 self._raw.purge(blocking=False)
+            return True
 
     def hold(self, action: Callable[[RawProducer], Any]) -> None:
         """A call of the client library that serves reports by itself."""
@@ -384,8 +386,9 @@ class Client:
                 self._poll(0.0, _poll_now)
             elif time.monotonic() < self._quiet_until and not self.urgent:
                 self._wake.wait(_QUIET_SECONDS)
-            else:
-                self._poll(0.0, _flush_a_moment if self.urgent else _poll_briefly)
+            elif not self._poll(0.0, _flush_a_moment if self.urgent else _poll_briefly):
+                # Another thread is inside a call that serves reports, such as the commit of a transaction: no need to look.
+                self._wake.wait(_QUIET_SECONDS)
 
 
 def _poll_now(raw: RawProducer) -> None:
