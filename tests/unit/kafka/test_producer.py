@@ -574,9 +574,12 @@ def test_its_thread_rests_while_another_one_is_in_a_long_call(monkeypatch: pytes
     client = producer._core.client
     looks: list[str] = []
     poll = client._poll
-    monkeypatch.setattr(
-        client, "_poll", lambda *words: (looks.append(threading.current_thread().name), poll(*words))[1]
-    )
+
+    def counted(*words: Any) -> bool:
+        looks.append(threading.current_thread().name)
+        return poll(*words)
+
+    monkeypatch.setattr(client, "_poll", counted)
     producer.send_soon(ORDERS, EVENT)
     client.hold(lambda _: time.sleep(0.5))
     seen = looks.count(client._thread.name)
