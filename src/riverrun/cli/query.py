@@ -1,5 +1,6 @@
 """`riverrun query`: ask the project's store."""
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -61,6 +62,15 @@ def query(
             _watch(client, question, limits, kind, watch)
         else:
             _write(_ask(client, question, limits), kind, output)
+            _tell_failing(client, question)
+
+
+def _tell_failing(client: "StoreClient | Store", question: str) -> None:
+    """A table that takes no more rows answers all the same, with old ones."""
+    words = set(re.findall(r"\w+", question.lower()))
+    for each in client.standing():
+        if each.state == "failing" and each.table.lower() in words:
+            say(f"The table {each.table} takes no more rows, and this is old: {each.detail}")
 
 
 def _ask(client: "StoreClient | Store", question: str, limits: "Limits") -> "Answer":

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,8 @@ STOP_SECONDS = 30.0
 # How long the tables may take to have all that a finished pipeline wrote.
 CATCH_UP_SECONDS = 120.0
 LOOK_SECONDS = 0.25
+# How often the tables are looked at for those that fail.
+TABLES_SECONDS = 5.0
 
 
 # A title and its rows of what there is and where: `LiveBoard.addresses`.
@@ -45,6 +47,7 @@ class StoreBeside:
         self._notice = notice
         self._addresses = addresses
         self._told = False
+        self._failing = FailingTables(notice)
         # The tables it is to have.
         self.expected: Collection[str] = ()
 
@@ -55,6 +58,8 @@ class StoreBeside:
         if not self._told and (serving := self.serving) is not None:
             self._told = True
             self._addresses(f"{self._app.name} runs", pages_of(self._app, serving))
+        if self._told:
+            self._failing.look(self.serving)
 
     @property
     def serving(self) -> Serving | None:
@@ -92,6 +97,42 @@ class StoreBeside:
                 break
         if behind:
             self._notice(f"the tables are behind ({', '.join(behind)}); the next `riverrun serve` goes on from there")
+
+
+class FailingTables:
+    """Tells of tables that take no more rows: streams go on without them, and what they answer is old.
+
+    The store is asked by a thread, so that one that does not answer holds up nobody.
+    """
+
+    def __init__(self, notice: Callable[[str], None]) -> None:
+        self._notice = notice
+        self._asked = 0.0
+        self._asking: threading.Thread | None = None
+        self._known: dict[str, str] = {}
+        self._found: dict[str, str] = {}
+
+    def look(self, serving: Serving | None) -> None:
+        """Called again and again: say what has changed, and ask anew from time to time."""
+        found, known = self._found, self._known
+        for table in sorted(found.keys() - known.keys()):
+            self._notice(f"the table {table} takes no more rows, and what it answers is old: {found[table]}")
+        for table in sorted(known.keys() - found.keys()):
+            self._notice(f"the table {table} follows its topic again")
+        self._known = found
+        busy = self._asking is not None and self._asking.is_alive()
+        if serving is None or busy or time.monotonic() - self._asked < TABLES_SECONDS:
+            return
+        self._asked = time.monotonic()
+        self._asking = threading.Thread(target=self._ask, args=(serving,), name="failing-tables", daemon=True)
+        self._asking.start()
+
+    def _ask(self, serving: Serving) -> None:
+        from riverrun.store.client import StoreClient
+
+        # A store that does not answer is told by those who look after its process.
+        with suppress(RiverrunError), StoreClient.of(serving) as client:
+            self._found = {each.table: each.detail for each in client.standing() if each.state == "failing"}
 
 
 def pages_of(app: "App", serving: Serving) -> list[tuple[str, str]]:

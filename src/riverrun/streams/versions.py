@@ -202,7 +202,8 @@ class Versions:
             return (
                 f"{name} is refused, because readers of {topic} have rows of another kind: {change.because}. "
                 f'Give it a topic of its own, `topic="{topic}_2"`, and `{run} --fresh {name}`; or, when nobody needs the '
-                f"rows so far, `riverrun topics delete {topic}` and `{run} {self._fresh_with_readers(name)}`"
+                f"rows so far, with Kafka running (`riverrun up --detach`) `riverrun topics delete {topic}`, "
+                f"`{run} {self._fresh_with_readers(name)}`, and `riverrun tables remove {topic}` for the rows in its table"
             )
         text = f"{name} needs fresh state: {change.because}. {self._again(name)} "
         text += (

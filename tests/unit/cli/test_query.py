@@ -17,7 +17,7 @@ from riverrun.config.project import Project
 from riverrun.config.serve_state import ServeState
 from riverrun.config.spec import StoreSettings
 from riverrun.kafka.connection import Connection
-from riverrun.store.contract import Store
+from riverrun.store.contract import Standing, Store
 from riverrun.store.embedded.store import EmbeddedStore
 from riverrun.store.opening import store_folder
 from riverrun.store.server import StoreServer
@@ -54,6 +54,16 @@ def test_a_table(store: DuckStore, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = told(capsys, "query", HOUSES)
     assert out.splitlines() == ["HOUSE ID  STREET", "h0        Main", "h1        Main", "h2        Oak"]
     assert err == ""
+
+
+def test_rows_of_a_table_that_takes_no_more_are_said_to_be_old(
+    store: DuckStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(store, "standing", lambda: [Standing("houses", 3, "failing", "its disk is full")])
+    out, err = told(capsys, "query", HOUSES)
+    assert "Oak" in out
+    assert err == "The table houses takes no more rows, and this is old: its disk is full\n"
+    assert told(capsys, "query", "select 1")[1] == ""
 
 
 def test_more_rows_than_were_asked_for(store: DuckStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,15 @@
 """What `riverrun run` says of its store."""
 
+import pytest
+
 import riverrun as rr
-from riverrun.cli.storing import pages_of
+from riverrun.cli import storing
+from riverrun.cli.storing import FailingTables, pages_of
 from riverrun.config.serve_state import Serving
+from riverrun.store.contract import Standing, State
+from riverrun.store.server import StoreServer
+from support.cluster import wait_for
+from support.duck_store import DuckStore
 
 
 def test_the_dashboard_comes_first_where_there_is_one() -> None:
@@ -13,3 +20,33 @@ def test_the_dashboard_comes_first_where_there_is_one() -> None:
     assert pages_of(app, serving)[0] == ("Dashboard", "http://127.0.0.1:8480/")
     others = Serving(1, "http://127.0.0.1:8480", "meters", "embedded", "https://box:8443")
     assert pages_of(app, others)[-1] == ("For others", "https://box:8443/")
+
+
+class BrokenStore(DuckStore):
+    """A store of one table that stands as it is told to."""
+
+    state: State = "failing"
+
+    def standing(self) -> list[Standing]:
+        return [Standing("houses", 3, self.state, "The column phone cannot change its type")]
+
+
+def test_a_table_that_takes_no_more_rows_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "TABLES_SECONDS", 0.01)
+    notices: list[str] = []
+    failing = FailingTables(notices.append)
+    with BrokenStore() as store, StoreServer(store) as server:
+        serving = Serving(1, server.start(), "meters", "embedded")
+
+        def told(count: int) -> bool:
+            failing.look(serving)
+            return len(notices) == count
+
+        wait_for(lambda: told(1), 20, "nothing was said")
+        assert notices[0].startswith("the table houses takes no more rows")
+        assert "phone cannot change its type" in notices[0]
+        failing.look(serving)
+        store.state = "following"
+        wait_for(lambda: told(2), 20, "nothing was said")
+        assert notices[1] == "the table houses follows its topic again"
+    failing.look(None)
