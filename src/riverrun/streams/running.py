@@ -27,6 +27,7 @@ from riverrun.streams.cut import is_cut_off, is_written, planned
 from riverrun.streams.failures import Files, explain
 from riverrun.streams.generations import checkpoint_of
 from riverrun.streams.identity import identified
+from riverrun.streams.late import all_too_late
 from riverrun.streams.planner import StreamPlan
 from riverrun.streams.remote_files import HadoopFolder, checkpoint_folder
 from riverrun.streams.session import is_alive, is_local
@@ -86,6 +87,7 @@ class RunningStream:
         self._compiled = around.done.streams[plan.name]
         self.lane = lane or Lane(plan.name, self._compiled.stream.target, checkpoint_of(around.checkpoints, folder))
         self._books = books
+        self._all_late = False
         self._bite_file = folder / "bite.json"
         self._bite = _read_bite(self._bite_file)
         self._run_file = folder / "batch-run.json"
@@ -304,6 +306,14 @@ class RunningStream:
             self._failures = 0
         self._adapt(ends)
 
+    def _tell_late(self, report: Mapping[str, Any]) -> None:
+        """Once for as long as it lasts; batches without records say nothing of it."""
+        said = all_too_late(report)
+        if said and not self._all_late:
+            self._around.notice(f"{self.name} takes nothing: {said}")
+        if report.get("numInputRows"):
+            self._all_late = bool(said)
+
     def _book(self) -> None:
         """Book all reports that came since the last look."""
         query: Any = self._query
@@ -318,6 +328,7 @@ class RunningStream:
             new.append(json.loads(each.json()))
         for report in reversed(new):
             self._books.batch(report, self.progress)
+            self._tell_late(report)
             self._seen = (int(report["batchId"]), str(report["timestamp"]))
 
     def _adapt(self, ends: Mapping[Place, int]) -> None:

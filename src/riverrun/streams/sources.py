@@ -18,7 +18,7 @@ from riverrun.streams.unpacking import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
-    from pyspark.sql.types import StructField
+    from pyspark.sql.types import StructField, StructType
 
     from riverrun.streams.values import Shape
 
@@ -166,13 +166,32 @@ def _file_frame(spark: "SparkSession", source: FileSource, folder: Path) -> "Dat
     options = dict(source.options)
     if source.format == "csv":
         options = {"header": "true", "mode": "FAILFAST"} | options
-        if not source.columns:
-            options = {"inferSchema": "true"} | options
     elif source.format == "json":
         options = {"mode": "FAILFAST"} | options
     if source.columns:
         reader = reader.schema(source.columns)
+    elif source.format == "csv" and options.setdefault("inferSchema", "true") == "true":
+        reader = reader.schema(_guessed(spark, options, path))
     return reader.options(**options).load(path)
+
+
+def _guessed(spark: "SparkSession", options: Mapping[str, str], path: str) -> "StructType":
+    """The types of a CSV file's columns by their values, as Spark guesses them; but what has a plus or a zero in front is no
+    number: a phone number or an article's would come out as another."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import NumericType, StringType, StructField, StructType
+
+    fields = spark.read.format("csv").options(**options).load(path).schema.fields
+    numbers = [each.name for each in fields if isinstance(each.dataType, NumericType)]
+    if not numbers:
+        return StructType(fields)
+    texts = spark.read.format("csv").options(**{**options, "inferSchema": "false"}).load(path)
+    written = [F.max(F.col(f"`{name}`").rlike(r"^\s*(\+|0[0-9])")) for name in numbers]
+    row = texts.agg(*written).first()
+    marked = {name for name, found in zip(numbers, row or (), strict=False) if found}
+    return StructType([
+        StructField(each.name, StringType() if each.name in marked else each.dataType) for each in fields
+    ])  # fmt: skip
 
 
 def _latest_rows(topic: Topic, records: Records) -> "DataFrame":  # type: ignore[type-arg]
