@@ -1,9 +1,10 @@
 """Java's class-data archive for a server: halves the time to ready from the second start on.
 
 The first start of a class path writes down which classes it loads; when it is ready, a process of low priority makes
-an archive of them in the user's cache, shared by all projects. Measured: docs/decisions/0003-cluster-runner.md. The archive
-is a help and never a need: Java ignores one that does not fit its class path or version, `drop` removes one that is
-suspected, and whatever goes wrong here only means a slower start.
+an archive of them in the user's cache, shared by all projects. That process may outlive the run that began it by a few
+minutes: beside a busy pipeline on two cores it is not done before a short run ends, and each run would begin anew.
+Measured: docs/decisions/0003-cluster-runner.md. The archive is a help and never a need: Java ignores one that does not fit
+its class path or version, `drop` removes one that is suspected, and whatever goes wrong here only means a slower start.
 """
 
 import contextlib
@@ -23,6 +24,13 @@ _QUIET = "-Xlog:cds=off"
 _LINE_NUMBER = re.compile(rb" id: \d+")
 # A tenth of what others get where there is not enough for all; with less it would not be done while they are busy.
 _NICENESS = 10
+# How long a maker may go on after the run that began it; with the machine to itself it needs less than one.
+_FINISH_SECONDS = 300.0
+# Puts the archive in its place when it is whole, and clears up, also when nobody waits for it any more.
+_MAKE = """\
+classes=$1 unfinished=$2 archive=$3; shift 3
+"$@" && mv "$unfinished" "$archive"; code=$?
+rm -f "$classes" "$unfinished"; exit $code"""
 # Leftovers of a runner that was killed, and archives of jars or a Java that nobody has used for long.
 _LEFTOVER_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
@@ -42,7 +50,6 @@ class ClassArchive:
     recordings: int = 1
     _recorded: list[Path] = field(default_factory=list, init=False)
     _maker: GuardedProcess | None = field(default=None, init=False)
-    _unfinished: Path | None = field(default=None, init=False)
 
     @property
     def path(self) -> Path:
@@ -86,12 +93,19 @@ class ClassArchive:
             first = self._recorded[0]
             classes = first.with_suffix(".ready")
             classes.write_bytes(b"".join(self._lines()))
-            self._unfinished = first.with_suffix(".jsa")
+            unfinished = first.with_suffix(".jsa")
             options = [*self.flags, "-Xshare:dump", _QUIET]
-            files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={self._unfinished}"]
-            command = [str(self.runtime.java.executable), *options, *files, "-cp"]
-            command.append(class_path or self.runtime.class_path_text)
-            self._maker = GuardedProcess(command, cwd=self.log.parent, output=self.log, niceness=_NICENESS)
+            files = [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={unfinished}"]
+            java = [str(self.runtime.java.executable), *options, *files]
+            java += ["-cp", class_path or self.runtime.class_path_text]
+            command = ["/bin/sh", "-c", _MAKE, "sh", str(classes), str(unfinished), str(self.path), *java]
+            self._maker = GuardedProcess(
+                command,
+                cwd=self.path.parent,
+                output=self.log,
+                niceness=_NICENESS,
+                orphan_delay_seconds=_FINISH_SECONDS,
+            )
             self._maker.start()
 
     def _lines(self) -> list[bytes]:
@@ -117,25 +131,11 @@ class ClassArchive:
         """Whether classes are recorded, and nothing is made of them yet."""
         return bool(self._recorded) and self._maker is None
 
-    @property
-    def making(self) -> bool:
-        return self._maker is not None and self._maker.alive
-
     def wait(self, seconds: float) -> bool:
         """Wait until the archive is made, for measurements; whether it is there then."""
         if self._maker is not None:
             self._maker.wait(seconds)
-        self.settle()
         return self.path.is_file()
-
-    def settle(self) -> None:
-        """Put a finished archive in its place. Called now and then; cheap."""
-        if self._maker is None or self._maker.alive or self._unfinished is None:
-            return
-        with contextlib.suppress(OSError):
-            if self._maker.exit_code == 0:
-                self._unfinished.replace(self.path)
-        self._clean()
 
     def drop(self) -> None:
         """Forget an archive that may have kept a server from starting."""
@@ -143,11 +143,10 @@ class ClassArchive:
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Keep what is finished, end what is not."""
-        if self.making and self._maker is not None:
-            self._maker.kill()
-        self.settle()
-        self._clean()
+        """Forget what was recorded; an archive that is being made is finished by its maker."""
+        for recording in self._recorded:
+            with contextlib.suppress(OSError):
+                recording.unlink(missing_ok=True)
 
     def _prune(self) -> None:
         for path in self.path.parent.iterdir():
@@ -155,10 +154,3 @@ class ClassArchive:
             whole = path.suffix == ".jsa" and path.stem.count(".") == self.path.stem.count(".")
             if age > (_UNUSED_SECONDS if whole else _LEFTOVER_SECONDS):
                 path.unlink()
-
-    def _clean(self) -> None:
-        made = (self._recorded[0].with_suffix(".ready"),) if self._recorded else ()
-        for path in (*self._recorded, *made, *((self._unfinished,) if self._unfinished is not None else ())):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-        self._unfinished = None

@@ -58,11 +58,6 @@ class LocalServers(Server, Generic[N]):
             node.kill()
         self._close()
 
-    def settle(self) -> None:
-        """Housekeeping for a runner that lives long: put a finished class archive in its place."""
-        if self._archive is not None:
-            self._archive.settle()
-
     def _gather(self, deadline: Deadline) -> None:
         """Return when all nodes answer and work together."""
         raise NotImplementedError

@@ -244,10 +244,6 @@ class Supervisor:
             self._update(state="degraded" if down else "ready")
             with contextlib.suppress(OSError):
                 self._looked(self._state)
-            for server in self._servers:
-                # A class archive that cannot be put in its place costs the next start a second, and nothing else.
-                with contextlib.suppress(OSError):
-                    server.settle()
             stop_signals.wait(LOOK_SECONDS)
 
     def _look(self, watched: Watched) -> None:

@@ -35,14 +35,11 @@ def archive_options(java: Java, jars: list[Path], cache: Path, folder: Path) -> 
 
 
 def make_archive(spark: "SparkSession") -> None:
-    """Begin to make what is not there yet, now that the classes are loaded; then put it in its place when it is done."""
-    if _current is None:
-        return
-    if _current.wanted:
+    """Begin to make what is not there yet, now that the classes are loaded."""
+    if _current is not None and _current.wanted:
         # As the JVM says it: its launcher fills in `*` in an order of its own.
         jvm: Any = spark._jvm  # noqa: SLF001
         _current.make(str(jvm.java.lang.System.getProperty("java.class.path")))
-    _current.settle()
 
 
 def drop_archive() -> bool:

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +20,7 @@ from riverrun.cluster.usage import duration, resident_mb, server_row, shown_row
 from riverrun.config import Project
 from riverrun.config.run_state import ServerState
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError, UsageError
+from support.cluster import wait_for
 
 
 class Recorded(Server):
@@ -213,6 +216,41 @@ def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -
     assert not archive.path.exists()
     archive.close()
     assert list(archive.path.parent.iterdir()) == []
+
+
+def test_an_archive_is_finished_after_the_run_that_began_it(tmp_path: Path) -> None:
+    """Its maker gets little of the processor beside a busy pipeline: every short run cut it off."""
+    found = runtime(tmp_path)
+    java = tmp_path / "slow-java"
+    java.write_text(
+        '#!/bin/sh\nread go < "$GO"\n'
+        'for flag; do case $flag in -XX:SharedArchiveFile=*) echo made > "${flag#*=}";; esac; done\n'
+    )
+    java.chmod(0o755)
+    script = """
+import sys
+from pathlib import Path
+from riverrun.artifacts.java import Java
+from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.jvm import Runtime
+cache, jar, java = map(Path, sys.argv[1:])
+archive = ClassArchive(Runtime(Java(java.parent, java, 17, "17.0.1", "test"), (jar,), cache), cache / "out", "spark")
+(option,) = archive.options()
+Path(option.partition("=")[2]).write_bytes(b"java/lang/Object id: 0\\n")
+archive.make()
+archive.close()
+print(archive.path)
+"""
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    found.cache.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", script, str(found.cache), str(found.class_path[0]), str(java)]
+    done = subprocess.run(command, env=os.environ | {"GO": str(go)}, capture_output=True, text=True, check=True)
+    path = Path(done.stdout.strip())
+    assert not path.exists()
+    go.write_text("now\n")
+    wait_for(lambda: list(path.parent.iterdir()) == [path], 10, "the archive is not in its place")
+    assert path.read_text() == "made\n"
 
 
 def test_one_archive_of_several_servers_has_the_classes_of_all(tmp_path: Path) -> None:
