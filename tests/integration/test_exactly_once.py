@@ -14,7 +14,8 @@ import riverrun as rr
 from riverrun.errors import BatchChangedError, CheckpointError, StreamCodeError, StreamFailedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import Target, last_mark, parts_in, release
+from riverrun.kafka.marks import Target, last_mark, parts_in
+from riverrun.kafka.parts import release
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.pipeline import Speed
 from riverrun.streams.books import Books

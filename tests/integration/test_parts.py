@@ -1,9 +1,12 @@
 """Parts of a batch into a topic: once, whoever dies and whoever comes back."""
 
+import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -11,20 +14,8 @@ from confluent_kafka import Consumer, TopicPartition
 from riverrun.errors import BatchChangedError, CheckpointError, RiverrunError, StreamFailedError, StreamTakenOverError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import (
-    BATCH,
-    Batch,
-    Mark,
-    PartWriter,
-    Row,
-    Target,
-    check_left,
-    claim,
-    last_mark,
-    marks_partitions,
-    release,
-    write_part,
-)
+from riverrun.kafka.marks import Batch, Claim, Mark, MarksReader, Target, claim, last_mark, marks_partitions
+from riverrun.kafka.parts import BATCH, PartWriter, Row, check_left, release, write_part
 from riverrun.testing import KafkaUnderTest
 
 pytestmark = pytest.mark.kafka
@@ -301,3 +292,52 @@ def test_readers_do_not_wait_for_a_writer_that_failed(
     assert write_part(goal, Batch(0, 2), 1, rows("c")) == (1, True)
     # Part 0 is not opened again before the readers look.
     assert Counter(value for value, _ in read(kafka.connection, goal, fence=[1])) == Counter("c")
+
+
+def test_a_worker_keeps_no_writer_of_a_part_that_went_to_another(target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers of Spark's that get the parts in turns: each would have a producer for every part, for ever."""
+    first: dict[tuple[str, int], PartWriter] = {}
+    second: dict[tuple[str, int], PartWriter] = {}
+    goal = target("one")
+    closed = []
+    close = PartWriter.close
+
+    def counted(writer: PartWriter) -> None:
+        closed.append(writer.part)
+        close(writer)
+
+    monkeypatch.setattr(PartWriter, "close", counted)
+    for number, (worker, parts) in enumerate([(first, (0, 1, 2)), (second, (0, 1, 2)), (first, (0,)), (first, (0,))]):
+        monkeypatch.setattr("riverrun.kafka.parts._writers", worker)
+        for part in parts:
+            assert write_part(goal, Batch(number, 3), part, rows("a")) == (1, True)
+    assert [part for _, part in first] == [0]
+    assert closed == [0, 1, 2], "and the one that is used goes on"
+
+
+def test_a_writer_asks_by_one_consumer(target: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it may write, twice, and whether its part is written, alone or with all others."""
+    mine = replace(target("one"), claim=claim(target("one")))
+    made = []
+
+    def counted(*arguments: Any, **options: Any) -> Consumer:
+        made.append(Consumer(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr("riverrun.kafka.marks.Consumer", counted)
+    assert write_part(mine, Batch(0, 3), 1, rows("a")) == (1, True)
+    assert len(made) == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        made[0].poll(0)
+
+
+def test_a_claim_says_whose_it_is_and_whether_it_is_over(target: Make) -> None:
+    mine = target("batch-1")
+    with MarksReader(mine) as reader:
+        assert reader.last_claim() is None
+    claim(mine)
+    with MarksReader(mine) as reader:
+        assert reader.last_claim() == Claim("batch-1", socket.gethostname(), os.getpid(), ended=False)
+    claim(mine, ended=True)
+    with MarksReader(mine) as reader:
+        assert reader.last_claim() == Claim("batch-1", socket.gethostname(), os.getpid(), ended=True)

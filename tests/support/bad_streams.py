@@ -19,7 +19,8 @@ from unittest import mock
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import Target, claim, release
+from riverrun.kafka.marks import Target, claim
+from riverrun.kafka.parts import release
 from riverrun.kafka.producer.producer import Producer
 from riverrun.streams.compiler import compile_app
 from riverrun.streams.pipeline import Pipeline, checked_graph

@@ -2,119 +2,42 @@
 
 A batch has parts, numbered from 0, and is computed again after a crash, part by part the same. Each part has a transactional
 id of its own. Who opens an id ends what an earlier holder has begun and keeps it from committing anything more: so the last
-mark that is read after that is the truth, and a part whose mark is there is not written again. The marks of a part are in a
-partition of their own of the marks topic, where no other part's open transaction can hide them.
+mark (kafka/marks.py) that is read after that is the truth, and a part whose mark is there is not written again.
 
 A mark says of which records the batch was made and how it was split. A batch of the same number that is made of others, or
 split otherwise, is refused: skipping a part for such a mark would lose rows.
 
-Partition 0 of the marks topic is for claims: every run of a stream writes one there before it fences the ids of all parts.
-A writer that opens an id looks whether the newest claim is still its own, so a run that was replaced writes nothing more.
+A writer that opens an id looks whether the newest claim is still its run's own, so a run that was replaced writes nothing
+more.
 
 Rows are kept back until the part is whole or large: a transaction that is open keeps readers waiting.
 """
 
 import contextlib
-import json
 import math
-import os
-import socket
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Producer
 
-from riverrun.errors import BatchChangedError, CheckpointError, FencedError, StreamFailedError, StreamTakenOverError
+from riverrun.errors import BatchChangedError, CheckpointError, FencedError, StreamFailedError
 from riverrun.kafka.border import client_log, translate
+from riverrun.kafka.marks import OTHERS, STEP_SECONDS, WHOLE, Batch, Mark, MarksReader, Target, check_claim, last_mark
 
 Row = tuple[bytes | None, bytes | None]
-
-# The number of parts of a batch that is written as one: then its mark, that of part 0, is for all of it.
-_WHOLE = 1
 
 # The header that says which batch of which generation of a stream wrote a record.
 BATCH = "riverrun-batch"
 # Above this a part is sent while the rest of it is still computed.
 SPOOL_BYTES = 32 << 20
-# How far back a mark is looked for first. One is there after a few aborted ones at most.
-_BACK = 64
-_NOT_THERE = (ClientError._UNKNOWN_PARTITION, ClientError._UNKNOWN_TOPIC, ClientError.UNKNOWN_TOPIC_OR_PART)
-# Where claims are, and how many partitions of the marks topic come before those of the parts.
-_CLAIMS, _OTHERS = 0, 1
 # How long a writer that failed may take to abort what it has sent.
 ABORT_SECONDS = 5.0
 # How many parts are released at a time.
 _AT_ONCE = 8
-# One call to the client library; what takes longer is asked again until the deadline.
-_STEP_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where the parts of a stream go. `name` begins their transactional ids; `generation` is one life of the stream's
-    checkpoint: the marks of another say nothing. `claim` is the offset of the run's own claim; -1 asks for none. `turn` is
-    how often the run itself has fenced its writers: one from before that is not used again."""
-
-    properties: dict[str, Any]
-    topic: str
-    marks: str
-    name: str
-    generation: str
-    timeout_seconds: float = 60.0
-    transaction_seconds: float = 300.0
-    claim: int = -1
-    turn: int = 0
-
-    def transactional_id(self, part: int) -> str:
-        return f"{self.name}.{part}"
-
-
-def marks_partitions(parts: int) -> int:
-    """How many partitions a marks topic needs for so many parts."""
-    return parts + _OTHERS
-
-
-def parts_in(partitions: int) -> int:
-    """For how many parts a marks topic of so many partitions has room."""
-    return max(0, partitions - _OTHERS)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch of a stream. `input` is a digest of the offsets it begins and ends at, `layout` one of what each of its
-    `parts` reads: a batch that is computed again has the same."""
-
-    number: int
-    parts: int = _WHOLE
-    input: str = ""
-    layout: str = ""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A part of a batch that was written."""
-
-    generation: str
-    batch: Batch
-
-    def encode(self) -> bytes:
-        batch = self.batch
-        return json.dumps({
-            "generation": self.generation, "batch": batch.number, "parts": batch.parts,
-            "input": batch.input, "layout": batch.layout,
-        }).encode()  # fmt: skip
-
-    @classmethod
-    def decode(cls, value: bytes) -> "Mark":
-        content = json.loads(value)
-        batch = Batch(
-            int(content["batch"]), int(content["parts"]), str(content.get("input")), str(content.get("layout"))
-        )
-        return cls(str(content["generation"]), batch)
 
 
 class PartWriter:
@@ -126,6 +49,8 @@ class PartWriter:
         # The batch that may follow without a look at the marks: nobody else can have written it.
         self.next = -1
         self._deadline = 0.0
+        # From `open` to the first look at the marks.
+        self._reader: MarksReader | None = None
         self._producer = Producer(
             target.properties
             | {
@@ -146,22 +71,29 @@ class PartWriter:
         """Take the part's id over: whatever another holder has begun is aborted, and it can commit nothing more."""
         # Before, or a run that was replaced would fence the one that replaced it; after, or it would not see one that came
         # in between.
-        check_claim(self.target)
+        if self.target.claim >= 0:
+            self._reader = MarksReader(self.target)
+            self._reader.check_claim()
         self._deadline = time.monotonic() + self.target.timeout_seconds
         try:
             self._do("opening a transactional producer", self._producer.init_transactions)
         except FencedError as error:
             raise self._fenced() from error
-        check_claim(self.target)
+        if self._reader is not None:
+            self._reader.check_claim()
 
     def write(self, batch: Batch, rows: Iterator[Row]) -> tuple[int, bool]:
         """Write a part's rows unless they are there; how many they are, and whether they were written now.
 
         All rows are taken in any case: what computes them keeps state of its own that must move on.
         """
-        if self.next != batch.number and self._is_written(batch):
-            self.next = batch.number + 1
-            return sum(1 for _ in rows), False
+        if self.next != batch.number:
+            with self._reader or MarksReader(self.target) as reader:
+                self._reader = None
+                written = self._is_written(batch, reader)
+            if written:
+                self.next = batch.number + 1
+                return sum(1 for _ in rows), False
         count, begun, done = 0, 0.0, False
         try:
             for chunk in _chunks(rows):
@@ -170,7 +102,7 @@ class PartWriter:
                     self._producer.begin_transaction()
                 count += self._send(chunk, batch.number)
             if count:
-                mark, place = Mark(self.target.generation, batch).encode(), self.part + _OTHERS
+                mark, place = Mark(self.target.generation, batch).encode(), self.part + OTHERS
                 self._producer.produce(self.target.marks, mark, key=str(self.part), partition=place)
                 self._deadline = time.monotonic() + self.target.timeout_seconds
                 self._do(
@@ -216,6 +148,9 @@ class PartWriter:
 
     def close(self) -> None:
         """Drop what is not sent: its transaction is aborted by whoever opens the id next."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         with contextlib.suppress(KafkaException):
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
@@ -234,19 +169,19 @@ class PartWriter:
         self._producer.poll(0)
         return len(chunk)
 
-    def _is_written(self, batch: Batch) -> bool:
-        mark = last_mark(self.target, self.part)
+    def _is_written(self, batch: Batch, reader: MarksReader) -> bool:
+        mark = reader.last_mark(self.part)
         if mark is not None and mark.generation == self.target.generation and mark.batch.number >= batch.number:
             _check_same(self.target, mark, self.part, batch)
             return True
         if self.part == 0:
             return False
         # The whole batch may have been written as one, by a run that does not use Spark's workers for it.
-        whole = last_mark(self.target, 0)
+        whole = reader.last_mark(0)
         if whole is None or (whole.generation, whole.batch.number, whole.batch.parts) != (
             self.target.generation,
             batch.number,
-            _WHOLE,
+            WHOLE,
         ):
             return False
         _check_same(self.target, whole, 0, batch)
@@ -256,7 +191,7 @@ class PartWriter:
         """A step of a transaction, again as long as it may be tried again and there is time."""
         while True:
             try:
-                step(_STEP_SECONDS)
+                step(STEP_SECONDS)
                 return
             except KafkaException as error:
                 cause = error.args[0]
@@ -269,69 +204,6 @@ class PartWriter:
             raise StreamFailedError(
                 f"Kafka took no rows for {self.target.timeout_seconds:g} s while {doing}", topic=self.target.topic
             )
-
-
-def last_mark(target: Target, part: int) -> Mark | None:
-    """The newest mark of a part that is committed."""
-    consumer = Consumer(
-        target.properties
-        | {
-            "group.id": f"{target.name}.marks",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
-        },
-        logger=client_log,
-    )
-    place = TopicPartition(target.marks, part + _OTHERS)
-    deadline = time.monotonic() + target.timeout_seconds
-    try:
-        low, high = _ends(consumer, place, deadline)
-        back = _BACK
-        while True:
-            begin = max(low, high - back)
-            found = _last_of(consumer, TopicPartition(target.marks, place.partition, begin), deadline)
-            if found is not None or begin <= low:
-                return found
-            back *= 16
-    except KafkaException as error:
-        raise translate(error, f"reading the marks in {target.marks}", topic=target.marks) from error
-    finally:
-        consumer.close()
-
-
-def _ends(consumer: Consumer, place: TopicPartition, deadline: float) -> tuple[int, int]:
-    """The first and the last offset, asked again while a leader is being chosen."""
-    while True:
-        try:
-            low, high = consumer.get_watermark_offsets(place, _STEP_SECONDS)
-        except KafkaException as error:
-            if time.monotonic() > deadline or error.args[0].code() in _NOT_THERE:
-                raise
-            consumer.poll(0.05)
-        else:
-            return low, high
-
-
-def _last_of(consumer: Consumer, place: TopicPartition, deadline: float) -> Mark | None:
-    consumer.assign([place])
-    last: bytes | None = None
-    while True:
-        message = consumer.poll(0.5)
-        if message is None:
-            if time.monotonic() > deadline:
-                raise StreamFailedError(
-                    f"No broker answered while the marks in {place.topic} were read", topic=place.topic
-                )
-            continue
-        error = message.error()
-        if error is None:
-            last = message.value()
-        elif error.code() == ClientError._PARTITION_EOF:
-            return Mark.decode(last) if last is not None else None
-        elif error.fatal():
-            raise translate(error, f"reading the marks in {place.topic}", topic=place.topic)
 
 
 def release(target: Target, parts: Iterable[int]) -> None:
@@ -366,7 +238,7 @@ def _check_same(target: Target, mark: Mark, part: int, batch: Batch) -> None:
         raise _elsewhere(target, mark, part, batch)
     if there.input != batch.input:
         raise _changed(target, "it would be made of other records than those rows were", batch)
-    if there.parts == _WHOLE:
+    if there.parts == WHOLE:
         return
     if there.parts != batch.parts:
         raise _elsewhere(target, mark, part, batch)
@@ -399,51 +271,6 @@ def _elsewhere(target: Target, mark: Mark, part: int, batch: Batch) -> Checkpoin
     )
 
 
-# --- which run may write --------------------------------------------------------------------------------------------------
-
-
-def claim(target: Target) -> int:
-    """Say that a new run begins to write; the offset of that. All ids are to be fenced after this (`release`)."""
-    told: list[Any] = []
-    producer = Producer(target.properties | {"enable.idempotence": True}, logger=client_log)
-    who = {"generation": target.generation, "host": socket.gethostname(), "pid": os.getpid()}
-    producer.produce(
-        target.marks,
-        json.dumps(who).encode(),
-        key="run",
-        partition=_CLAIMS,
-        on_delivery=lambda error, message: told.append((error, message)),
-    )
-    producer.flush(target.timeout_seconds)
-    if not told:
-        raise StreamFailedError(f"No broker took the claim of {target.name} to {target.marks}", topic=target.marks)
-    error, message = told[0]
-    if error is not None:
-        raise translate(error, f"claiming {target.name}", topic=target.marks)
-    return int(message.offset())
-
-
-def check_claim(target: Target) -> None:
-    """StreamTakenOverError when another run has claimed the stream since this one did."""
-    if target.claim < 0:
-        return
-    asking = {"group.id": f"{target.name}.marks", "isolation.level": "read_uncommitted"}
-    consumer = Consumer(target.properties | asking, logger=client_log)
-    try:
-        _, end = _ends(consumer, TopicPartition(target.marks, _CLAIMS), time.monotonic() + target.timeout_seconds)
-    except KafkaException as error:
-        raise translate(error, f"reading the claims in {target.marks}", topic=target.marks) from error
-    finally:
-        consumer.close()
-    if end != target.claim + 1:
-        raise StreamTakenOverError(
-            f"Another run of {target.name} has begun to write to {target.topic}, and this one writes nothing more",
-            hint="Let one of the two run; a checkpoint is for one run at a time",
-            stream=target.name,
-            topic=target.topic,
-        )
-
-
 # --- in Spark's workers, or the process that runs the pipeline ------------------------------------------------------------
 
 # By stream and part. A worker is used again, for any part.
@@ -453,8 +280,9 @@ _writers: dict[tuple[str, int], PartWriter] = {}
 def write_part(target: Target, batch: Batch, part: int, rows: Iterator[Row]) -> tuple[int, bool]:
     """`PartWriter.write` with a writer that this process may have from the batch before."""
     place = (target.name, part)
+    _close_stale(target, batch)
     writer = _writers.pop(place, None)
-    if writer is not None and (writer.target != target or writer.next != batch.number):
+    if writer is not None and writer.next != batch.number:
         writer.close()
         writer = None
     done = False
@@ -471,6 +299,15 @@ def write_part(target: Target, batch: Batch, part: int, rows: Iterator[Row]) -> 
         else:
             writer.close()
     return result
+
+
+def _close_stale(target: Target, batch: Batch) -> None:
+    """Close the writers of parts that have gone to other workers: those that did not write the batch before, and those of
+    another run. Each has a producer, with threads and connections of its own, for as long as the worker lives."""
+    for place, writer in list(_writers.items()):
+        if place[0] == target.name and (writer.next < batch.number or writer.target != target):
+            _writers.pop(place, None)
+            writer.close()
 
 
 def drop_writers(name: str) -> None:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from riverrun.errors import TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.parts import Target, last_mark, parts_in, release
+from riverrun.kafka.marks import Target, last_mark, parts_in
+from riverrun.kafka.parts import release
 from riverrun.streams.checkpoint import Offsets, newest_entry, offsets_of
 from riverrun.streams.remote_files import Folder
 

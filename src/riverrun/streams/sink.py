@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, Any
 from riverrun.errors import RiverrunError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.parts import (
-    Batch,
-    Target,
-    check_left,
-    claim,
-    drop_writers,
-    marks_partitions,
-    parts_in,
-    release,
-    write_part,
-)
+from riverrun.kafka.marks import Batch, Target, claim, marks_partitions, parts_in
+from riverrun.kafka.parts import check_left, drop_writers, release, write_part
 from riverrun.streams.layout import Layout, batch_input, layout_of
 
 if TYPE_CHECKING:
