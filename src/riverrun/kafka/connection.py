@@ -1,6 +1,7 @@
 """Where the cluster is and how to log in, as properties of the client library."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from riverrun.config import KafkaSettings, Project, RegistrySettings, load
-from riverrun.errors import NotRunningError
+from riverrun.errors import ConfigError, NotRunningError
 
 _PLAIN = {
     "ssl.ca.location": "ssl_ca_file",
     "ssl.certificate.location": "ssl_certificate_file",
     "ssl.key.location": "ssl_key_file",
 }
+# librdkafka's property that takes the content of the file which another one names.
+_BY_CONTENT = {name: name.replace(".location", ".pem") for name in _PLAIN}
+# A bundle of certificates may have names between them, in any encoding.
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,28 @@ class Connection:
                 "sasl.password": kafka.sasl_password.reveal(),
             }
         return found | dict(kafka.client) | dict(extra or {})
+
+
+def with_pem_contents(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka's properties for a process on another machine: certificates and key themselves, not the paths of their
+    files. A folder of certificates stays a path."""
+    found = dict(properties)
+    for name, by_content in _BY_CONTENT.items():
+        path = found.get(name)
+        if path and not Path(path).is_dir():
+            del found[name]
+            found[by_content] = read_pem(path, f"kafka.{_PLAIN[name]}")
+    return found
+
+
+def read_pem(path: str, setting: str) -> str:
+    """The certificates or keys in a file, without what stands between them."""
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error
+    blocks = [block[0] for block in _PEM_BLOCK.finditer(text)]
+    return "\n".join([*blocks, ""]) if blocks else text
 
 
 def client_id() -> str:

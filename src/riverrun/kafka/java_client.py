@@ -1,9 +1,6 @@
 """The same cluster and login in the words of Kafka's Java client, for what runs on the JVM."""
 
-from pathlib import Path
-
-from riverrun.errors import ConfigError
-from riverrun.kafka.connection import Connection
+from riverrun.kafka.connection import Connection, read_pem
 
 _SECURITY = "org.apache.kafka.common.security"
 # Of [kafka.client], what the Java client calls the same. The rest is librdkafka's own and means nothing to it.
@@ -26,12 +23,14 @@ def java_properties(connection: Connection) -> dict[str, str]:
     if kafka.security_protocol != "PLAINTEXT":
         found["security.protocol"] = kafka.security_protocol
     if kafka.ssl_ca_file:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": kafka.ssl_ca_file}
+        # By content, as the key: a path would have to be there on every machine of a cluster.
+        certificates = read_pem(kafka.ssl_ca_file, "kafka.ssl_ca_file")
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
     if kafka.ssl_certificate_file and kafka.ssl_key_file:
         found |= {
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.certificate.chain": _pem(kafka.ssl_certificate_file, "kafka.ssl_certificate_file"),
-            "ssl.keystore.key": _pem(kafka.ssl_key_file, "kafka.ssl_key_file"),
+            "ssl.keystore.certificate.chain": read_pem(kafka.ssl_certificate_file, "kafka.ssl_certificate_file"),
+            "ssl.keystore.key": read_pem(kafka.ssl_key_file, "kafka.ssl_key_file"),
         }
         if kafka.ssl_key_password:
             found["ssl.key.password"] = kafka.ssl_key_password.reveal()
@@ -63,10 +62,3 @@ def _jaas(module: str, **options: str) -> str:
 
 def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _pem(path: str, setting: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{setting}: {path} cannot be read: {error}"]) from error

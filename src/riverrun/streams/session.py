@@ -417,7 +417,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         # The rows of a batch may come to this process (sink.py); how many they are is bound by the size of a bite.
         "spark.driver.maxResultSize": "0",
-        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|key[.]pem|private key",
         "spark.pyspark.python": settings.spark.python or os.environ.get("PYSPARK_PYTHON", sys.executable),
         # A worker waits that long for a word from Spark: a crowded machine has more to do than that.
         "spark.python.authenticate.socketTimeout": "120s",

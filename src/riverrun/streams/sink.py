@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import RiverrunError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.connection import Connection
+from riverrun.kafka.connection import Connection, with_pem_contents
 from riverrun.kafka.marks import Batch, Target, claim, marks_partitions, parts_in
 from riverrun.kafka.parts import check_left, drop_writers, release, write_part
 from riverrun.streams.layout import Layout, batch_input, layout_of
+from riverrun.streams.session import is_local
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,8 +68,9 @@ class ExactSink:
     ) -> "ExactSink":
         # The user's own name for it comes first: quotas go by it.
         own = {} if "client.id" in connection.settings.client else {"client.id": f"riverrun-{name}"}
+        properties = connection.properties(own)
         target = Target(
-            connection.properties(own),
+            properties if is_local(spark) else with_pem_contents(properties),
             topic,
             f"{name}.marks",
             name,

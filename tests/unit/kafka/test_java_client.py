@@ -19,18 +19,19 @@ def test_nothing_but_the_address_without_a_login() -> None:
     assert properties() == {"bootstrap.servers": "a:1"}
 
 
-def test_sasl_with_a_password_that_needs_quoting() -> None:
+def test_sasl_with_a_password_that_needs_quoting(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("CA")
     found = properties(
         security_protocol="SASL_SSL",
         sasl_mechanism="SCRAM-SHA-512",
         sasl_username="ann",
         sasl_password=Secret('a"b\\c'),
-        ssl_ca_file="/ca.pem",
+        ssl_ca_file=str(tmp_path / "ca.pem"),
     )
     assert found["sasl.jaas.config"] == (
         'org.apache.kafka.common.security.scram.ScramLoginModule required username="ann" password="a\\"b\\\\c";'
     )
-    assert (found["ssl.truststore.type"], found["ssl.truststore.location"]) == ("PEM", "/ca.pem")
+    assert (found["ssl.truststore.type"], found["ssl.truststore.certificates"]) == ("PEM", "CA")
 
 
 def test_oauth() -> None:
