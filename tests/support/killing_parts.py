@@ -94,7 +94,9 @@ def drive(options: dict[str, Any]) -> None:
     # One try a task, so that a part which fails is the batch's failure; small, because two executors share two cores.
     config = {"spark.task.maxFailures": "1", "spark.executor.memory": "512m", **options["config"]}
     settings = Settings(
-        spark=SparkSettings(master=options["master"], driver_memory_mb=768, shuffle_partitions=2, config=config),
+        spark=SparkSettings(
+            master=options["master"], python=sys.executable, driver_memory_mb=768, shuffle_partitions=2, config=config
+        ),
         streams=StreamSettings(checkpoints=f"file://{root / 'checkpoints'}"),
     )
     connection = Connection(KafkaSettings(bootstrap_servers=options["bootstrap"]))

@@ -49,7 +49,7 @@ def lookup_of(table: Table, folder: Path) -> Lookup:
         raise DeclarationError(f"{here} has no key to look it up by", hint='Declare it with key="…"')
     if odd := sorted(set(source.options) - _OPTIONS):
         raise DeclarationError(f"{here} has the option {odd[0]}, which alerts do not know", expected="sep, encoding")
-    path = folder / source.path
+    path = folder / source.path.removeprefix("file://")
     try:
         with path.open(encoding=source.options.get("encoding", "utf-8-sig"), newline="") as lines:
             found = list(_csv(lines, source)) if source.format == "csv" else list(_json(lines))

@@ -122,7 +122,7 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
 
     Starts Spark, and needs no broker.
     """
-    from riverrun.streams.pipeline import slots_of, streams_folder
+    from riverrun.streams.pipeline import slots_for_streams, streams_folder
     from riverrun.streams.planner import plan_streams
     from riverrun.streams.versions import changes_of
 
@@ -130,7 +130,8 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
     app = _app(settings, file)
 
     def planned(done: "Compilation") -> "tuple[Plan, dict[str, Change]]":
-        plans = plan_streams(done.require(), settings.settings, slots=slots_of(done.spark), speed=speed, every=every)
+        slots = slots_for_streams(done.spark, settings.settings)
+        plans = plan_streams(done.require(), settings.settings, slots=slots, speed=speed, every=every)
         return plans, changes_of(done, streams_folder(settings.project, app))
 
     found, changes = _compiled(settings, app, speed, planned)

@@ -173,7 +173,7 @@ def _check_folder(text: str) -> None:
         address("", parts[0], login="user:password").check(text)
 
 
-FOLDER = Format("a folder, or an address such as hdfs://namenode:8020/riverrun or s3a://bucket/riverrun", _check_folder)
+FOLDER = Format("a folder, or an address such as hdfs://namenode:8020/riverrun", _check_folder)
 
 
 def _check_zone(text: str) -> None:

@@ -168,14 +168,21 @@ class SparkSettings:
         "join large tables, are faster with more.",
         minimum=512,
     )
+    executor_memory_mb: int = setting(
+        1024,
+        "The heap of each of Spark's executors on a cluster; no more than a worker has to give. On this machine the streams "
+        "compute in the process that driver_memory_mb is for.",
+        minimum=512,
+    )
     shuffle_partitions: int = setting(
         0,
-        "Into how many parts a stream's rows are split by key. 0: one per core, 2 to 8. A stream keeps what it began with.",
+        "Into how many parts a stream's rows are split by key. 0: on this machine one per core, 2 to 8; on a cluster half "
+        "as many as its executors have task slots, 2 to 64. A stream keeps what it began with.",
         minimum=0,
         maximum=10_000,
     )
     config: Mapping[str, str] = setting(
-        {}, "Any setting of Spark's, above ours.", example='{ "spark.executor.memory" = "4g" }', advanced=True
+        {}, "Any setting of Spark's, above ours.", example='{ "spark.executor.cores" = "2" }', advanced=True
     )
 
 

@@ -109,8 +109,8 @@ def _memory(stream: Stream, text: str, files: Files) -> RiverrunError | None:
         return None
     return StreamFailedError(
         f"The stream {stream.name} failed: Spark has too little memory for it ({_first_cause(text)})",
-        hint="Give it more: on this machine by the setting spark.driver_memory_mb, on a cluster by spark.executor.memory in "
-        f"[spark.config]; Spark's log is {files.log}",
+        hint="Give it more: on this machine by the setting spark.driver_memory_mb, on a cluster by "
+        f"spark.executor_memory_mb; Spark's log is {files.log}",
         stream=stream.name,
     )
 
@@ -182,7 +182,7 @@ def _worker(stream: Stream, text: str, files: Files) -> RiverrunError | None:
     if missing := _NO_TABLE.search(text):
         return SparkUnavailableError(
             f"The stream {stream.name} cannot read a file of a table on one of Spark's workers: {missing[1]}",
-            hint="Every worker reads it by that path: put it where all of them see it (a mounted folder, hdfs://…, s3a://…)",
+            hint="Every worker reads it by that path: put it where all of them see it: a mounted folder, or hdfs://…",
             stream=stream.name,
         )
     return None

@@ -35,8 +35,15 @@ from riverrun.streams.planner import Plan, plan_streams, slots_for
 from riverrun.streams.quick_start import make_archive
 from riverrun.streams.remote_files import checkpoint_folder
 from riverrun.streams.running import RunningStream, Surroundings, needs_stream
-from riverrun.streams.session import check_alive, is_alive, is_local_master, master_of, start_session
+from riverrun.streams.session import check_alive, is_alive, shuffle_partitions, start_session
 from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.spark_cluster import (
+    check_table_files,
+    has_other_machines,
+    is_local_master,
+    master_of,
+    python_notice,
+)
 from riverrun.streams.sweeping import Sweeper
 from riverrun.streams.tables import tables_of, watched_by
 from riverrun.streams.topic_watch import TopicWatch, topic_lost
@@ -64,11 +71,11 @@ def checkpoints_of(settings: Settings, project: Project, app: App) -> str:
     """Where the checkpoints of an app's streams are, each in a folder of its name. UsageError where each machine of a
     cluster would write its part of the state to a disk of its own."""
     place, master = settings.streams.checkpoints, master_of(settings)
-    if not place and not is_local_master(master) and not master.startswith("local-cluster"):
+    if not place and has_other_machines(settings):
         raise UsageError(
             f"Spark runs on a cluster ({master}), and its checkpoints would be on each machine's own disk",
             expected="a place that this machine and all workers see",
-            hint="Name one in streams.checkpoints: hdfs://…, s3a://…, or a folder that is mounted everywhere",
+            hint="Name one in streams.checkpoints: hdfs://…, or a folder that is mounted everywhere",
         )
     return f"{place.rstrip('/')}/{app.name}" if place else str(streams_folder(project, app) / "checkpoints")
 
@@ -122,6 +129,7 @@ def open_session(
     wanted: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
     """Spark for the streams of a graph; with `only_look` nothing is run on it. `wanted` as for `start_session`."""
+    check_table_files(graph.app, settings)
     slots, folder = slots_for(graph, settings, speed), project.home / "spark"
     return start_session(settings, folder, name=graph.app.name, slots=slots, brief=only_look, wanted=wanted)
 
@@ -129,8 +137,7 @@ def open_session(
 def slots_of(spark: "SparkSession") -> int:
     """How many tasks Spark runs at once. On a cluster that is known when its executors are there: until then it says 2."""
     context = spark.sparkContext
-    dynamic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if dynamic or is_local_master(context.master or ""):
+    if _is_dynamic(spark) or is_local_master(context.master or ""):
         # Where executors come with the work, there may be none before it.
         return int(context.defaultParallelism)
     deadline = time.monotonic() + EXECUTORS_SECONDS
@@ -150,6 +157,20 @@ def slots_of(spark: "SparkSession") -> int:
                 hint="Are its workers up, and do they have cores and memory that nobody else holds? Its own page says",
             )
         time.sleep(LOOK_SECONDS)
+    return slots
+
+
+def _is_dynamic(spark: "SparkSession") -> bool:
+    return spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+
+
+def slots_for_streams(spark: "SparkSession", settings: Settings) -> int:
+    """`slots_of`. On a cluster streams are split by them, where no setting says into how many partitions."""
+    slots = slots_of(spark)
+    local = is_local_master(spark.sparkContext.master or "")
+    if not local and "spark.sql.shuffle.partitions" not in settings.spark.config:
+        partitions = shuffle_partitions(settings, 0 if _is_dynamic(spark) else slots)
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     return slots
 
 
@@ -211,7 +232,7 @@ class Pipeline:
         self.plan: Plan = plan_streams(
             self.done,
             settings,
-            slots=slots_of(spark),
+            slots=slots_for_streams(spark, settings),
             speed=speed,
             every=every,
             partitions={name: len(state.partitions) for name, state in there.items()},
@@ -250,6 +271,8 @@ class Pipeline:
 
     def prepare(self) -> None:
         """See that every stream can go on from where it was, and make the topics. ChangedError when one cannot."""
+        if said := python_notice(self._settings):
+            self._notice(said)
         replays = {name: ReplayFolder(self._folder / name) for name in self._names}
         for name, replay in replays.items():
             # A swap that was cut off brings another checkpoint, and the code it was made by.

@@ -92,7 +92,7 @@ def plan_streams(
         compiled = done.streams[name]
         asked = asked_speed(compiled.stream.speed, settings, speed)
         wait = every_ms(every or compiled.stream.every or settings.streams.every, f"every of {name}")
-        slots_wanted = _slots(done, compiled, settings, partitions or {})
+        slots_wanted = _slots(done, compiled, shuffle_partitions(settings, slots), partitions or {})
         plan = _plan(compiled, asked, wait, slots_wanted, slots - held - kept, moving=moving_tables(done, name))
         held += plan.slots
         plans.append(plan)
@@ -136,7 +136,7 @@ def _plan(
     return StreamPlan(stream.name, asked, asked, "", "update", REAL_TIME_BATCH_MS, slots, compiled.notes)
 
 
-def _slots(done: Compilation, compiled: Compiled, settings: Settings, partitions: Mapping[str, int]) -> int:
+def _slots(done: Compilation, compiled: Compiled, shuffled: int, partitions: Mapping[str, int]) -> int:
     reads = 0
     for topic in done.sources(compiled.stream.name):
         declared = done.graph.app.topics.get(topic)
@@ -145,4 +145,4 @@ def _slots(done: Compilation, compiled: Compiled, settings: Settings, partitions
             declared = done.output_topic(writer)
         reads += partitions.get(topic, declared.partitions)
     # Rows are split by key before each operator with state, and every part of each holds a slot.
-    return reads + shuffle_partitions(settings) * len(compiled.query.stateful)
+    return reads + shuffled * len(compiled.query.stateful)

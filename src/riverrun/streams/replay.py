@@ -58,7 +58,7 @@ from riverrun.streams.ending import Ending
 from riverrun.streams.generations import Generation, checkpoint_name, current, write_json
 from riverrun.streams.graph import Graph
 from riverrun.streams.handover import Answer, settled
-from riverrun.streams.pipeline import group_of, replay_group, slots_of, surroundings
+from riverrun.streams.pipeline import group_of, replay_group, slots_for_streams, surroundings
 from riverrun.streams.planner import plan_streams
 from riverrun.streams.running import FIRST_BITE, LARGEST_BITE, SMALLEST_BITE, Lane, RunningStream
 from riverrun.streams.session import check_alive
@@ -123,7 +123,7 @@ class Replay:
         self._done = compile_app(graph, spark, KafkaRecords(spark, connection, topics=wish.app.topics)).require()
         self._compiled = self._done.streams[wish.stream]
         self._around = surroundings(self._done, settings, project, connection, notice)
-        slots = slots_of(spark)
+        slots = slots_for_streams(spark, settings)
         self._plan = plan_streams(self._done, settings, slots=slots, speed="near-real-time").of(wish.stream)
         self._speed: str = plan_streams(self._done, settings, slots=slots).of(wish.stream).speed
         self._told = 0.0

@@ -22,10 +22,11 @@ from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
 from riverrun.artifacts.spark_java import spark_java_home
 from riverrun.config import Settings
-from riverrun.errors import SparkUnavailableError, UsageError, not_installed
+from riverrun.errors import SparkUnavailableError, not_installed
 from riverrun.streams.quick_start import archive_options, close_archive, drop_archive
 from riverrun.streams.remote_files import local_folder
-from riverrun.streams.worker_start import worker_python
+from riverrun.streams.spark_cluster import check_spark_settings, is_local_master, master_of, worker_python
+from riverrun.streams.worker_start import worker_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,6 +65,8 @@ _ONE_COLLECTOR = "-XX:+UseSerialGC"
 _END_WHEN_FULL = "-XX:+ExitOnOutOfMemoryError"
 _HEAP_FULL = 3
 STATE_MEMORY_MB = "256"
+# More shuffle partitions are not made by themselves: each operator with state has a RocksDB for each of them.
+MOST_PARTITIONS = 64
 IDLE_POLL = "100ms"
 # JVMs that have not told their port yet.
 _launching: list["subprocess.Popen[bytes]"] = []
@@ -96,26 +99,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def shuffle_partitions(settings: Settings) -> int:
-    """Into how many parts rows are split by key, where nobody says: measured in docs/decisions/0007-streams.md."""
-    return settings.spark.shuffle_partitions or min(8, max(2, cores()))
-
-
-def master_of(settings: Settings) -> str:
-    """Where Spark runs, whichever setting says so; empty: on this machine. UsageError when two settings say two places."""
-    own, through = settings.spark.master, settings.spark.config.get("spark.master", "")
-    if own and through and own != through:
-        raise UsageError(
-            "Two settings say where Spark runs",
-            found=f"spark.master is {own}, and spark.master in [spark.config] is {through}",
-            hint="Leave it to the setting spark.master, and remove the other",
-        )
-    return own or through
-
-
-def is_local_master(master: str) -> bool:
-    """Whether such a Spark computes in one JVM of this machine. `local-cluster[…]` does not: it has workers of their own."""
-    return master in ("", "local") or master.startswith("local[")
+def shuffle_partitions(settings: Settings, slots: int = 0) -> int:
+    """Into how many partitions rows are split by key. Where no setting says: on this machine as measured in
+    docs/decisions/0007-streams.md; on a cluster half of the executors' `slots`, so that readers and other streams have
+    some as well, or 8 while these are not known."""
+    if settings.spark.shuffle_partitions:
+        return settings.spark.shuffle_partitions
+    if not is_local_master(master_of(settings)):
+        return min(MOST_PARTITIONS, max(2, slots // 2)) if slots else 8
+    return min(8, max(2, cores()))
 
 
 def start_session(
@@ -141,6 +133,7 @@ def start_session(
     except ImportError as error:
         raise not_installed(error) from error
     _quiet()
+    check_spark_settings(settings)
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         # One session a process: reading the pipeline file may have needed it already.
         return SparkSession.builder.getOrCreate()
@@ -176,15 +169,13 @@ def _start(
         file.touch(mode=0o600)
         file.write_text(_format(properties), encoding="utf-8")
         # PySpark asks the environment, not the setting, which Python its workers are.
-        python = properties["spark.pyspark.python"]
+        environment = {"PYSPARK_PYTHON": properties["spark.pyspark.python"]}
         if is_local_master(properties["spark.master"]):
-            python = str(worker_python(folder / "python", python))
+            environment["PYSPARK_PYTHON"] = str(worker_script(folder / "python", environment["PYSPARK_PYTHON"]))
         arguments = f"--properties-file {file} pyspark-shell"
         # By default glibc keeps memory for each of many threads, which RocksDB and Java's compilers fill and give back.
         arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
-        with _environment(
-            JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, PYSPARK_PYTHON=python, MALLOC_ARENA_MAX=arenas
-        ):
+        with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, MALLOC_ARENA_MAX=arenas, **environment):
             _launch(context, folder / "spark.out")
             _compile_first(context)
             return session.builder.getOrCreate()
@@ -418,7 +409,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         # The rows of a batch may come to this process (sink.py); how many they are is bound by the size of a bite.
         "spark.driver.maxResultSize": "0",
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|key[.]pem|private key",
-        "spark.pyspark.python": settings.spark.python or os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "spark.pyspark.python": worker_python(settings),
         # A worker waits that long for a word from Spark: a crowded machine has more to do than that.
         "spark.python.authenticate.socketTimeout": "120s",
     }
@@ -439,6 +430,7 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
             found |= LOCAL_FILES
     else:
         found["spark.jars"] = ",".join(map(str, jars))
+        found["spark.executor.memory"] = f"{settings.spark.executor_memory_mb}m"
     return found
 
 

@@ -69,7 +69,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 '''
 
 
-def worker_python(folder: Path, python: str) -> Path:
+def worker_script(folder: Path, python: str) -> Path:
     """The script by which `python` starts Spark's workers; written into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     start, script = folder / "start_worker.py", folder / "python"

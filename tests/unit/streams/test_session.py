@@ -14,10 +14,10 @@ from pyspark import java_gateway
 from riverrun.app import App
 from riverrun.config import Project, Settings, SparkSettings, StreamSettings
 from riverrun.errors import SparkUnavailableError, UsageError
-from riverrun.streams import pipeline, session
+from riverrun.streams import pipeline, session, spark_cluster
 from riverrun.streams.generations import Generation, add_generation, newer_generation
 from riverrun.streams.pipeline import checkpoints_of
-from riverrun.streams.worker_start import worker_python
+from riverrun.streams.worker_start import worker_script
 
 
 @pytest.mark.parametrize(("cores", "master", "less"), [(2, "local[6]", True), (4, "local", True), (8, "local[9]", False),
@@ -31,18 +31,18 @@ def test_one_compiler_where_cores_are_few(monkeypatch: pytest.MonkeyPatch, cores
                                                         ("yarn", "yarn", "yarn")])  # fmt: skip
 def test_the_master_counts_whichever_setting_names_it(own: str, through: str, master: str) -> None:
     config = {"spark.master": through} if through else {}
-    assert session.master_of(Settings(spark=SparkSettings(master=own, config=config))) == master
+    assert spark_cluster.master_of(Settings(spark=SparkSettings(master=own, config=config))) == master
 
 
 def test_two_masters_are_refused() -> None:
     with pytest.raises(UsageError, match=r"spark.master is yarn, and spark.master in \[spark.config\] is local"):
-        session.master_of(Settings(spark=SparkSettings(master="yarn", config={"spark.master": "local"})))
+        spark_cluster.master_of(Settings(spark=SparkSettings(master="yarn", config={"spark.master": "local"})))
 
 
 @pytest.mark.parametrize(("master", "local"), [("", True), ("local", True), ("local[3]", True),
                                                ("local-cluster[2,1,1024]", False), ("spark://a:7077", False)])  # fmt: skip
 def test_a_cluster_of_processes_on_this_machine_is_a_cluster(master: str, local: bool) -> None:
-    assert session.is_local_master(master) is local
+    assert spark_cluster.is_local_master(master) is local
 
 
 def test_the_master_of_the_config_gets_what_a_cluster_needs(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_user_s_own_collector_is_the_only_one(
 
 
 def test_a_worker_starts_by_the_installed_pyspark_with_its_arguments(tmp_path: Path) -> None:
-    python = worker_python(tmp_path / "with space", sys.executable)
+    python = worker_script(tmp_path / "with space", sys.executable)
     (tmp_path / "shown.py").write_text("import sys, pyspark\nprint(sys.argv[1:], pyspark.__file__, sys.path[0])\n")
     package = Path(pyspark.__file__).parent
     archive = package / "python" / "lib" / "pyspark.zip"
