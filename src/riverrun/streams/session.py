@@ -26,7 +26,7 @@ from riverrun.errors import SparkUnavailableError, not_installed
 from riverrun.streams.quick_start import archive_options, close_archive, drop_archive
 from riverrun.streams.remote_files import local_folder
 from riverrun.streams.spark_cluster import check_spark_settings, is_local_master, master_of, worker_python
-from riverrun.streams.worker_start import worker_script
+from riverrun.streams.worker_start import driver_path, worker_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,6 +172,8 @@ def _start(
         environment = {"PYSPARK_PYTHON": properties["spark.pyspark.python"]}
         if is_local_master(properties["spark.master"]):
             environment["PYSPARK_PYTHON"] = str(worker_script(folder / "python", environment["PYSPARK_PYTHON"]))
+        else:
+            environment["PYTHONPATH"] = driver_path(folder / "driver-python")
         arguments = f"--properties-file {file} pyspark-shell"
         # By default glibc keeps memory for each of many threads, which RocksDB and Java's compilers fill and give back.
         arenas = os.environ.get("MALLOC_ARENA_MAX", "2")

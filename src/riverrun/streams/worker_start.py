@@ -5,6 +5,9 @@ compiles PySpark anew, which is four fifths of its start. And the worker in whic
 class for its state has ten seconds to connect, by no setting of Spark's (`PythonWorkerFactory.createSimpleWorker`): on a
 slow or crowded machine it imported PySpark for longer than that, at every restart. Here it connects first and imports then;
 for what follows Spark waits five minutes.
+
+On a cluster the workers' Python is a path of their machines, which no script of ours stands before. There the worker of the
+driver finds a `sitecustomize` on the driver's own PYTHONPATH (`driver_path`) that connects as early.
 """
 
 import os
@@ -12,7 +15,7 @@ import shlex
 from pathlib import Path
 
 # Runs before anything is imported that is not needed: no more than this is between the start and the connection.
-_START = '''\
+_CONNECT = '''\
 """Made by riverrun (streams/worker_start.py): starts one of Spark's Python workers."""
 
 import os
@@ -51,7 +54,9 @@ def installed(path):
         return archive and there and home in folders
 
     return [each for each in path if not doubled(each)]
+'''
 
+_START = """
 
 module = sys.argv[2]
 made = connect() if module == DRIVER_WORKER and "PYTHON_WORKER_FACTORY_PORT" in os.environ else None
@@ -66,14 +71,42 @@ import runpy
 
 sys.argv[1:] = sys.argv[3:]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
-'''
+"""
+
+# Python imports it before it looks for the module that it was asked to run.
+_SITE = """
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
+if DRIVER_WORKER in sys.orig_argv and "PYTHON_WORKER_FACTORY_PORT" in os.environ:
+    made = connect()
+    sys.path[:] = installed(sys.path)
+    import pyspark.worker_util
+
+    pyspark.worker_util.local_connect_and_auth = lambda *_: made
+
+# The one that this Python has of its own.
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+own = PathFinder.find_spec("sitecustomize", sys.path)
+if own is not None and own.loader is not None:
+    own.loader.exec_module(module_from_spec(own))
+"""
+
+
+def driver_path(folder: Path) -> str:
+    """PYTHONPATH for a Spark whose workers are elsewhere; what it names is written into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / "sitecustomize.py", _CONNECT + _SITE, 0o644)
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
 
 
 def worker_script(folder: Path, python: str) -> Path:
     """The script by which `python` starts Spark's workers; written into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     start, script = folder / "start_worker.py", folder / "python"
-    _replace(start, _START, 0o644)
+    _replace(start, _CONNECT + _START, 0o644)
     # Spark asks it for its version and packages as well.
     _replace(
         script,

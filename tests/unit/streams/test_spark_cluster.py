@@ -1,7 +1,11 @@
 """What is refused, and what is said, before Spark is started on other machines."""
 
+import os
 import re
+import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +21,7 @@ from riverrun.model.pipeline import csv, json, parquet
 from riverrun.streams import pipeline, session, spark_cluster
 from riverrun.streams.sink import ExactSink
 from riverrun.streams.spark_cluster import check_spark_settings, check_table_files, python_notice
+from riverrun.streams.worker_start import driver_path
 
 CLUSTER = SparkSettings(master="spark://a:7077", python="/opt/python")
 JARS = "org.apache.hadoop:hadoop-aws:3.5.0,org.apache.spark:spark-hadoop-cloud_2.13:4.3.0"
@@ -161,3 +166,53 @@ def test_spark_shows_no_secret_of_the_login(tmp_path: Path) -> None:
         if "PRIVATE KEY" in value:
             assert re.search(hidden, name)
             assert re.search(hidden, value)
+
+
+SLOW = "import time\ntime.sleep(600)\n"
+
+
+def test_the_worker_of_the_driver_connects_before_it_imports_pyspark(tmp_path: Path) -> None:
+    """On a cluster too: Spark waits 10 s for it, by no setting of its own."""
+    slow = tmp_path / "slow"
+    (slow / "pyspark").mkdir(parents=True)
+    (slow / "pyspark" / "__init__.py").write_text(SLOW)
+    path = driver_path(tmp_path / "made")
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heard.append(connection.recv(4 + len("secret")))
+                connection.sendall(b"\0\0\0\2ok")
+
+        listening = threading.Thread(target=answer, daemon=True)
+        listening.start()
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "pyspark.sql.streaming.transform_with_state_driver_worker"],
+            env={
+                "PYTHONPATH": os.pathsep.join([path.split(os.pathsep)[0], str(slow)]),
+                "PYTHON_WORKER_FACTORY_PORT": str(server.getsockname()[1]),
+                "PYTHON_WORKER_FACTORY_SECRET": "secret",
+            },
+        )
+        try:
+            listening.join(20)
+        finally:
+            worker.kill()
+            worker.wait()
+    assert heard == [b"\0\0\0\6secret"]
+
+
+def test_another_python_of_the_driver_is_as_it_was(tmp_path: Path) -> None:
+    """It has its own sitecustomize, and nothing of ours on its path."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = 'mine'\n")
+    made = driver_path(tmp_path / "made").split(os.pathsep)[0]
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(mine, sys.path)"],
+        env={"PYTHONPATH": os.pathsep.join([made, str(own)])}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("mine ")
+    assert made not in done.stdout
