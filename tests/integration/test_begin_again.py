@@ -174,6 +174,28 @@ def test_a_batch_that_was_cut_off_goes_on_over_the_same_records(pipe: Pipe) -> N
     assert pipe.numbers() == [2, 4, 2, 4, 2]
 
 
+def test_a_batch_that_another_host_was_cut_off_in_is_not_begun_again(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def power_cut(*_: object) -> None:
+        raise CheckpointError("the power is off")
+
+    pipe.send(1, 2, 3, 4)
+    pipe.run(speed="batch")
+    with monkeypatch.context() as patched:
+        patched.setattr(Books, "whole", power_cut)
+        with pytest.raises(CheckpointError, match="the power is off"):
+            pipe.run(speed="batch")
+    # As on a host that does not have the stream's folder.
+    (pipe.folder / "batch-run.json").unlink()
+    with pytest.raises(CheckpointError, match=f"over which records it was is not known here.*--fresh {pipe.stream}"):
+        pipe.run(speed="batch")
+    assert pipe.numbers() == [2, 4, 2, 4]
+    pipe.run(speed="batch", fresh=[pipe.stream])
+    pipe.run(speed="batch")
+    assert pipe.numbers() == [2, 4] * 4
+
+
 def test_a_batch_that_was_cut_off_is_not_finished_on_a_topic_that_was_made_again(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:

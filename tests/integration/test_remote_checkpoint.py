@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from riverrun.app import load_app
 from riverrun.config import Project, Settings, SparkSettings, StreamSettings
-from riverrun.errors import CheckpointError
+from riverrun.errors import ChangedError, CheckpointError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.table import TableGeneration
@@ -60,9 +60,9 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
     app.apply(kafka.connection)
     settings = Settings(spark=SparkSettings(shuffle_partitions=2), streams=StreamSettings(checkpoints=place))
 
-    def made(**options: Any) -> Pipeline:
+    def made(root: Path = tmp_path, **options: Any) -> Pipeline:
         pipeline = Pipeline(
-            checked_graph(app), spark, settings, Project(tmp_path), kafka.connection, speed="near-real-time", **options
+            checked_graph(app), spark, settings, Project(root), kafka.connection, speed="near-real-time", **options
         )
         pipeline.prepare()
         return pipeline
@@ -78,6 +78,9 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
         assert read_stand(remote, "copy") == read_stand(local, "copy")
         assert read_position(remote).end == {f"houses{mark}": {0: 2}}
         made()
+        # A driver on another host sees the checkpoint, and has no file that says of which code and topics it is.
+        with pytest.raises(ChangedError, match=r"blueprint\.json is not there.*Copy the folder"):
+            made(tmp_path / "other-host")
         shutil.rmtree(local)
         # As a copy of the project does not know it.
         replayed = TableGeneration(2, f"copy{mark}.2", {0: 2})

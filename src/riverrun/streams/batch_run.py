@@ -2,15 +2,21 @@
 off goes on over the same ones, and what it wrote is known (sink.py)."""
 
 import json
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from riverrun.errors import CheckpointError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.marks import Claim
 from riverrun.model.state import Place
 from riverrun.streams.checkpoint import Offsets, offsets_of
 from riverrun.streams.layout import digest
+
+# How the ids of runs begin.
+_ID = "batch-"
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class BatchRun:
 
     @classmethod
     def begin_over(cls, file: Path, code: str, topics: Mapping[str, str], begin: Offsets, end: Offsets) -> "BatchRun":
-        run = cls(f"batch-{uuid4()}", code, dict(topics), begin, end, file)
+        run = cls(f"{_ID}{uuid4()}", code, dict(topics), begin, end, file)
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
         content = {"id": run.id, "code": code, "topics": run.topics, "begin": begin, "end": end}
@@ -72,7 +78,41 @@ class BatchRun:
         self.file.unlink(missing_ok=True)
 
 
-def all_records(admin: Admin, topics: list[str]) -> tuple[dict[str, str], Offsets, Offsets]:
+Records = tuple[dict[str, str], Offsets, Offsets]
+
+
+def go_on_or_begin(
+    file: Path, code: str, records: Records, last: Claim | None, notice: Callable[[str], None]
+) -> BatchRun:
+    """The run that a crash cut off, or a new one over all `records`. `file` is in the stream's own folder, `last` the
+    stream's newest claim. CheckpointError where another host's run was cut off: what it was over is known there only."""
+    name, (ids, begin, end) = file.parent.name, records
+    cut_off = BatchRun.read(file)
+    if last is not None and last.ended is False and _is_of_another(last, cut_off):
+        raise CheckpointError(
+            f"A batch of {name} was cut off, and over which records it was is not known here",
+            found=f"the run {last.generation} of {last.host}, process {last.pid}; no such run in {file}",
+            hint=f"Copy the folder {file.parent} from the project on {last.host} and run it again; or `--fresh {name}` "
+            "begins a new one, which sends all its rows again",
+            stream=name,
+        )
+    if cut_off is not None and (why := cut_off.outdated(code, ids, begin, end)):
+        notice(f"{name} was cut off in a batch, and {why}: it begins a new one over all records")
+    elif cut_off is not None:
+        notice(f"{name} goes on with a batch that was cut off; what it wrote is not written again")
+        return cut_off
+    return BatchRun.begin_over(file, code, ids, begin, end)
+
+
+def _is_of_another(last: Claim, cut_off: BatchRun | None) -> bool:
+    """Whether the newest claim is of a batch run of which this project knows nothing. One that it knew and gave up may be
+    followed by one that has not claimed the stream yet."""
+    if not last.generation.startswith(_ID):
+        return False
+    return cut_off is None or (last.generation != cut_off.id and last.host != socket.gethostname())
+
+
+def all_records(admin: Admin, topics: list[str]) -> Records:
     """The ids of topics, and from where and to where their committed records are now."""
     there = admin.topics(topics, config=False)
     places = [Place(name, part) for name, state in there.items() for part in range(len(state.partitions))]

@@ -36,6 +36,7 @@ from riverrun.streams.quick_start import make_archive
 from riverrun.streams.remote_files import checkpoint_folder
 from riverrun.streams.running import RunningStream, Surroundings, needs_stream
 from riverrun.streams.session import check_alive, is_alive, shuffle_partitions, start_session
+from riverrun.streams.sink import forget_runs
 from riverrun.streams.sources import KafkaRecords
 from riverrun.streams.spark_cluster import (
     check_table_files,
@@ -345,6 +346,7 @@ class Pipeline:
         remove_checkpoint(self.done.spark, checkpoint_of(around.checkpoints, self._folder / name))
         for each in ("account.json", "bite.json", "batch-run.json"):
             (self._folder / name / each).unlink(missing_ok=True)
+        forget_runs(self._connection, self._admin, group)
         if group in self._admin.group_names():
             self._admin.delete_group(group)
 

@@ -18,7 +18,7 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.model.progress import StreamProgress
 from riverrun.model.state import Place
-from riverrun.streams.batch_run import BatchRun, all_records
+from riverrun.streams.batch_run import BatchRun, all_records, go_on_or_begin
 from riverrun.streams.blueprint import blueprint_of
 from riverrun.streams.books import Books
 from riverrun.streams.checkpoint import query_id
@@ -231,6 +231,7 @@ class RunningStream:
             done.spark.conf.set("spark.sql.adaptive.enabled", "false")
             self._sink.write(encoded(rows, self._compiled, counters), 0, run.id, run.digest)
             self._books.whole(run.begin, run.end, counters.results())
+            self._sink.finished(run.id)
             run.over()
             self.progress.batch = 0
             self.progress.batch_ms = round((time.monotonic() - started) * 1000)
@@ -243,17 +244,9 @@ class RunningStream:
 
     def _batch_run(self) -> BatchRun:
         """The run that a crash cut off, or a new one over all there is."""
-        code = blueprint_of(self._around.done, self.name).fingerprint
-        ids, begin, end = all_records(self._around.admin, self._around.done.sources(self.name))
-        cut_off = BatchRun.read(self._run_file)
-        if cut_off is not None and (why := cut_off.outdated(code, ids, begin, end)):
-            self._around.notice(f"{self.name} was cut off in a batch, and {why}: it begins a new one over all records")
-        elif cut_off is not None:
-            self._around.notice(
-                f"{self.name} goes on with a batch that was cut off; what it wrote is not written again"
-            )
-            return cut_off
-        return BatchRun.begin_over(self._run_file, code, ids, begin, end)
+        around, code = self._around, blueprint_of(self._around.done, self.name).fingerprint
+        records = all_records(around.admin, around.done.sources(self.name))
+        return go_on_or_begin(self._run_file, code, records, self._sink.last_claim(), around.notice)
 
     # --- watching -----------------------------------------------------------------------------------------------------
 

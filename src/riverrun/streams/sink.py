@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from riverrun.errors import RiverrunError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection, with_pem_contents
-from riverrun.kafka.marks import Batch, Target, claim, marks_partitions, parts_in
+from riverrun.kafka.marks import Batch, Claim, MarksReader, Target, claim, marks_partitions, parts_in
 from riverrun.kafka.parts import check_left, drop_writers, release, write_part
 from riverrun.streams.layout import Layout, batch_input, layout_of
 from riverrun.streams.session import is_local
@@ -53,6 +53,8 @@ class ExactSink:
     _room: int = field(default=0, init=False)
     _open: bool = field(default=False, init=False)
     _abandoned: bool = field(default=False, init=False)
+    # The generation that the claim was made for.
+    _claimed: str = field(default="", init=False)
 
     @classmethod
     def of(
@@ -130,9 +132,10 @@ class ExactSink:
         return replace(target, claim=self.target.claim, turn=self.target.turn)
 
     def _take_over(self, target: Target, parts: int) -> Target:
-        """Be the run that writes: once, so that two that share a checkpoint do not take it from each other for ever."""
-        if self.target.claim < 0:
-            self.target = replace(self.target, claim=claim(target))
+        """Be the run that writes: once a generation, so that two that share a checkpoint do not take it from each other for
+        ever."""
+        if self.target.claim < 0 or self._claimed != target.generation:
+            self.target, self._claimed = replace(self.target, claim=claim(target)), target.generation
         # What this fences can be writers of this very run, here or in a worker, which wait for the next batch.
         self.target = replace(self.target, turn=self.target.turn + 1)
         drop_writers(self.target.name)
@@ -140,6 +143,17 @@ class ExactSink:
         # No part may be looked for before its writer is fenced.
         release(target, range(parts))
         return target
+
+    def last_claim(self) -> Claim | None:
+        """Which run has written last; None when none has."""
+        if not self.admin.topics([self.target.marks], config=False):
+            return None
+        with MarksReader(self.target) as reader:
+            return reader.last_claim()
+
+    def finished(self, generation: str) -> None:
+        """Say that a run which is whole is over: another host can tell it from one that was cut off."""
+        claim(replace(self.target, generation=generation), ended=True)
 
     def failed(self) -> None:
         """After a failure, of a batch or between two: look again whether all is there before the next, with new writers."""
@@ -160,6 +174,13 @@ class ExactSink:
                 release(replace(self.target, timeout_seconds=RELEASE_SECONDS), range(self._parts))
             self.failed()
         drop_writers(self.target.name)
+
+
+def forget_runs(connection: Connection, admin: Admin, name: str) -> None:
+    """A stream begins anew: a run of it that was cut off is gone on with nowhere."""
+    marks = f"{name}.marks"
+    if admin.topics([marks], config=False):
+        claim(Target(connection.properties(), "", marks, name, "fresh"), ended=True)
 
 
 def _rdd(frame: "DataFrame") -> Any:

@@ -64,9 +64,9 @@ class Versions:
                 found[name] = self._begin_anew(name, history, blueprint, write=name not in once)
             elif self._is_unread(name):
                 found[name] = self._unread(name, history, blueprint)
-            elif lost := self._made_anew(name) or self._cut_short(name):
+            elif lost := self._lost(name, history, insists=name in keep):
                 found[name] = Change("fresh", (lost,))
-                problems.append(f"{name} cannot go on: {lost}. `riverrun run {self._file} --fresh {name}` does.")
+                problems.append(lost)
                 continue
             else:
                 found[name] = self._go_on(name, history, blueprint, insists=name in keep)
@@ -118,9 +118,9 @@ class Versions:
     def _go_on(self, name: str, history: History, blueprint: Blueprint, *, insists: bool) -> Change:
         position = self._position(name)
         if not history.versions:
+            # It is here because the user insists (`_unknown`).
             self._next[name] = self._more(history, blueprint, position)
-            # Made by a driver on another machine, or by a riverrun that wrote no blueprints.
-            return Change("unchanged", ("nothing is written down of the code that it ran as before",))
+            return Change("kept", ("which code it ran as before is not known here", "you say that it is this one"))
         history = history.that_ran(position.ended, position.begun)
         change = judge_history(history, blueprint)
         if change.kind == "fresh" and insists and change.may_keep:
@@ -153,6 +153,27 @@ class Versions:
                     "one; it has to begin at the first record of the new one"
                 )
         return ""
+
+    def _lost(self, name: str, history: History, *, insists: bool) -> str:
+        """Why a stream cannot go on from its checkpoint, whatever its code is now."""
+        if not insists and (unknown := self._unknown(name, history)):
+            return f"{name} is not started: {unknown}"
+        lost = self._made_anew(name) or self._cut_short(name)
+        return f"{name} cannot go on: {lost}. `riverrun run {self._file} --fresh {name}` does." if lost else ""
+
+    def _unknown(self, name: str, history: History) -> str:
+        """Why it cannot be told whether a checkpoint goes with this code and these topics: what is written down of both is
+        in the project that ran it, and this one may be another, beside a checkpoint that both see."""
+        own = self.folder / name
+        if history.versions and (own / TOPICS).exists():
+            return ""
+        missing = own / TOPICS if history.versions else own / FILE
+        return (
+            f"it has a checkpoint, {self._checkpoint(name)}, and {missing} is not there. Which code and which topics the "
+            f"checkpoint was made by is not known here, and rows could be lost or wrong. Copy the folder {own} from the "
+            f"project that ran it last, perhaps on another host. `riverrun run {self._file} --fresh {name}` reads "
+            f"everything again; `--keep-state {name}` goes on, if you know that its code and topics are the same."
+        )
 
     def _cut_short(self, name: str) -> str:
         """Where a log ends before what was read of it, or a checkpoint before what was counted: Spark would go on from

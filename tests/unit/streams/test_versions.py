@@ -188,10 +188,31 @@ def test_a_file_that_is_damaged_is_not_guessed(world: World) -> None:
     assert len(world.history().versions) == 1
 
 
-def test_a_checkpoint_without_a_blueprint_goes_on_and_says_so(world: World) -> None:
+@pytest.mark.parametrize("lost", [("blueprint.json", "topics.json"), ("topics.json",)])
+def test_a_checkpoint_of_which_this_project_knows_nothing_is_refused(world: World, lost: tuple[str, ...]) -> None:
+    """A driver on another host, with the checkpoint that both see: its code may be another, and the topics made again."""
+    world.started(SUMS, batch=7)
+    own = world.root / "streams/sums"
+    for file in lost:
+        (own / file).unlink()
+    with pytest.raises(ChangedError) as caught:
+        world.judge(AVERAGES if len(lost) == 2 else SUMS)
+    (said,) = caught.value.problems
+    assert said.startswith(
+        f"sums is not started: it has a checkpoint, {world.root}/checkpoints/sums, and {own}/{lost[0]}"
+    )
+    assert f"Copy the folder {own} from the project that ran it last" in said
+    assert not (own / lost[0]).exists(), "nothing is written down of what was refused"
+    world.judge(SUMS, fresh=["sums"])
+
+
+def test_a_checkpoint_without_a_blueprint_goes_on_if_the_user_says_so(world: World) -> None:
     world.ran("sums", 7)
-    world.judge(SUMS).begin("sums")
-    assert world.said == ["sums goes on from where it was: nothing is written down of the code that it ran as before"]
+    world.judge(SUMS, keep=["sums"]).begin("sums")
+    assert world.said == [
+        "sums has changed: which code it ran as before is not known here; you say that it is this one. Its state is kept, "
+        "and it goes on from where it was"
+    ]
     last = world.history().last
     assert last is not None
     assert (last.since_batch, last.fresh) == (8, False)
