@@ -3,6 +3,7 @@
 import secrets
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def app_of(mark: str) -> tuple[App, dict[str, int]]:
     return app, {f"plain_{mark}": EQUAL, f"many_{mark}": 2 * EQUAL, f"merged_{mark}": 2 * EQUAL}
 
 
+def app_of_generators(mark: str) -> tuple[App, dict[str, int]]:
+    """The same of operators that make several rows of one record, two of which are equal."""
+    app = rr.App(f"generators_{mark}")
+    first = app.topic(f"first_{mark}", Reading, partitions=1)
+    made = {
+        "inlined": ("inline(array(struct(7, 'a'), struct(7, 'a'), struct(8, 'a'))) AS (tag, name)", 3),
+        "stacked": ("stack(3, 7L, 'a', 7L, 'a', offset, null) AS (tag, name)", 3),
+        "short": ("stack(2, 7, 'a', 7) AS (tag, name)", 2),
+        "tupled": ("json_tuple('{\"a\": 1}', 'a') AS (tag)", 1),
+    }
+    for name, (columns, _) in made.items():
+        app.sql(name, f"SELECT house_id, {columns} FROM {first.name}", topic=f"{name}_{mark}")  # noqa: S608
+    return app, {f"{name}_{mark}": count * EQUAL for name, (_, count) in made.items()}
+
+
 def run_until(spark: SparkSession, app: App, connection: Connection, root: Path, rows: dict[str, int]) -> None:
     """Run in real time until so many rows are in the topics, and stop in the middle of the batch."""
     stop, late = threading.Event(), threading.Event()
@@ -65,10 +81,11 @@ def run_until(spark: SparkSession, app: App, connection: Connection, root: Path,
     assert not late.is_set(), f"not all rows came: {admin.offsets(list(places.values()), 'latest')} {notices}"
 
 
+@pytest.mark.parametrize("make", [app_of, app_of_generators])
 def test_equal_rows_of_two_records_are_two_and_a_row_that_is_sent_again_is_one(
-    spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path
+    spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, make: Callable[[str], tuple[App, dict[str, int]]]
 ) -> None:
-    app, rows = app_of(secrets.token_hex(4))
+    app, rows = make(secrets.token_hex(4))
     app.apply(kafka.connection)
     with Producer(kafka.connection) as producer:
         for topic in app.topics.values():

@@ -3,8 +3,8 @@
 Where every row is made of one record of the input, its identity is that record's topic, partition and offset, and what the
 row says. So two rows that are equal and were made of two records are two. A user's code does not hand these three columns
 on: they are put into the plan that it has made, from the reader up, through every operator that makes rows of one record
-each; where one makes several by explode(), with the place of each in its list. Where rows are made of many (an aggregate's),
-there is no such record, and equal rows have the same identity.
+each; where one makes several by explode(), inline() or stack(), with the place of each in its list (json_tuple() makes one).
+Where rows are made of many (an aggregate's), there is no such record, and equal rows have the same identity.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ class _Carrier:
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
+        self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
 
     def carried(self, plan: Any) -> "tuple[Any, list[Any]] | None":
         """The plan with these columns in its output, and which they are; None where an operator does not let them pass."""
@@ -83,23 +84,70 @@ class _Carrier:
             return self._generate(plan, below, origin)
         return plan.withNewChildren(self._seq([below if child.isStreaming() else child for child in children])), origin
 
-    def _generate(self, plan: Any, below: Any, origin: list[Any]) -> tuple[Any, list[Any]]:
-        """Several rows of one: explode() is made to tell the place of each in its list, as posexplode() does."""
+    def _generate(self, plan: Any, below: Any, origin: list[Any]) -> "tuple[Any, list[Any]] | None":
+        """Several rows of one: explode() is made to tell the place of each in its list, as posexplode() does, and so is what
+        does the same with several columns. None for a generator that we do not know."""
         generator, outputs = plan.generator(), list(_each(plan.generatorOutput()))
         kind = generator.getClass().getSimpleName()
-        if kind == "PosExplode":
-            origin = [*origin, outputs[0]]
-        elif kind == "Explode":
-            generator = self._jvm.org.apache.spark.sql.catalyst.expressions.PosExplode(generator.child())
-            columns = self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
-                generator.elementSchema()
-            )
-            place = next(_each(columns))
-            origin, outputs = [*origin, place], [place, *outputs]
-        made = plan.copy(
+        if kind in ("PosExplode", "JsonTuple"):
+            # That has the place already; this makes one row of each.
+            place = outputs[:1] if kind == "PosExplode" else []
+            return self._generated(plan, generator, outputs, below), [*origin, *place]
+        if kind == "Explode":
+            generator, place, _ = self._with_place(generator.child())
+            return self._generated(plan, generator, [place, *outputs], below), [*origin, place]
+        if kind in ("Inline", "Stack"):
+            structs = generator.child() if kind == "Inline" else self._stacked(generator, outputs)
+            generator, place, (struct,) = self._with_place(structs)
+            rows = self._generated(plan, generator, [place, struct], below)
+            kept = [each for each in _each(rows.output()) if not _ids([each]) & _ids([place, struct])]
+            fields = [self._field(struct, number, column) for number, column in enumerate(outputs)]
+            return self._project([*kept, *fields, place], rows), [*origin, place]
+        return None
+
+    def _generated(self, plan: Any, generator: Any, outputs: list[Any], below: Any) -> Any:
+        return plan.copy(
             generator, plan.unrequiredChildIndex(), plan.outer(), plan.qualifier(), self._seq(outputs), below
         )
-        return made, origin
+
+    def _with_place(self, child: Any) -> tuple[Any, Any, list[Any]]:
+        """posexplode() of an array, its column with the place, and the others."""
+        generator = self._expressions.PosExplode(child)
+        columns = self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(generator.elementSchema())
+        place, *others = _each(columns)
+        return generator, place, others
+
+    def _stacked(self, stack: Any, outputs: list[Any]) -> Any:
+        """The rows of stack(n, …) as an array of structs; what is missing in the last one is null."""
+        count, *values = _each(stack.children())
+        structs = []
+        for row in range(int(count.eval(None))):
+            members: list[Any] = []
+            for number, column in enumerate(outputs):
+                index = row * len(outputs) + number
+                known = self._cast(values[index], column) if index < len(values) else self._null(column)
+                members += [self._text(f"f{number}"), known]
+            structs.append(self._expressions.CreateNamedStruct(self._seq(members)))
+        return self._expressions.CreateArray(self._seq(structs), False)
+
+    def _text(self, text: str) -> Any:
+        value = self._jvm.org.apache.spark.unsafe.types.UTF8String.fromString(text)
+        return self._expressions.Literal(value, self._jvm.org.apache.spark.sql.types.DataTypes.StringType)
+
+    def _null(self, column: Any) -> Any:
+        return self._expressions.Literal(None, column.dataType())
+
+    def _cast(self, value: Any, column: Any) -> Any:
+        """Of the column's type: a null of stack() may have none."""
+        return self._null(column) if value.dataType().typeName() == "void" else value
+
+    def _field(self, struct: Any, number: int, column: Any) -> Any:
+        """One member of a struct, as the column that it was before."""
+        member = self._expressions.GetStructField(struct, number, self._jvm.scala.Option.empty())
+        nothing = self._jvm.scala.Option.empty()
+        return self._expressions.Alias(
+            member, column.name(), column.exprId(), column.qualifier(), nothing, self._seq([])
+        )
 
     def _union(self, plan: Any, children: list[Any]) -> "tuple[Any, list[Any]] | None":
         """Columns go by their place in a union: these have to be the last of each side, as many, and of no side before."""
