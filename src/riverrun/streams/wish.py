@@ -62,6 +62,7 @@ def wish_of(app: App, settings: Settings, project: Project, stream: str, asked: 
         raise UsageError(
             "A replay needs checkpoints in a folder of this machine",
             found=f"streams.checkpoints = {place}",
+            hint=f"A mounted folder does; or `riverrun run FILE --fresh {stream}`, which sends all its rows again",
             stream=stream,
         )
     position = parse_position(asked, what="--from") if asked else EARLIEST

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from riverrun.app import App
 from riverrun.cli.pipeline import without_fresh
 from riverrun.cli.replay import progress_line
+from riverrun.config import Project, Settings, StreamSettings
 from riverrun.errors import AlreadyRunningError, CheckpointError, SparkUnavailableError, UsageError
 from riverrun.model.table import Column, TableGeneration, TableSpec, table_from
 from riverrun.streams import handover
@@ -38,6 +40,7 @@ from riverrun.streams.generations import (
 )
 from riverrun.streams.handover import Answer, Handover, ReplayFolder, before_start
 from riverrun.streams.replay import Replay, ReplayProgress
+from riverrun.streams.wish import wish_of
 
 # As Spark 4.3 writes them; the list of settings is shorter here.
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1794815309228,"conf":{"spark.sql.shuffle.partitions":"2"}}'
@@ -397,3 +400,16 @@ def test_a_spark_that_dies_while_a_cut_off_batch_is_ended_is_said(
     mine._files, mine._admin, mine._around, mine._plan = SimpleNamespace(stream=tmp_path), None, None, None
     with pytest.raises(SparkUnavailableError):
         mine._answer_myself("asked")
+
+
+def test_a_checkpoint_of_another_file_system_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    app = App("meters")
+    app.topic("readings", None)
+    app.sql("load", "SELECT * FROM readings")
+    far = Settings(streams=StreamSettings(checkpoints="hdfs://namenode/riverrun"))
+    with pytest.raises(
+        UsageError, match=r"of this machine.*A mounted folder does; or `riverrun run FILE --fresh load`"
+    ):
+        wish_of(app, far, Project(tmp_path), "load", "")
+    page = (Path(__file__).parents[3] / "docs" / "replay.md").read_text(encoding="utf-8")
+    assert "The checkpoint must be on this machine's file system" in page
