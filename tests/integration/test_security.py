@@ -1,6 +1,7 @@
 """Attaching to a cluster that wants TLS and a login: every way in works, every wrong way says why."""
 
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -9,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
 
 from riverrun.cli.main import run
 from riverrun.config import Project
 from riverrun.errors import AuthenticationError, AuthorizationError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.connection import connect
+from riverrun.kafka.connection import connect, with_pem_contents
 from riverrun.kafka.producer.producer import Producer
 from riverrun.kafka.tail import Tail
 from riverrun.model.state import Place
+from riverrun.streams.sources import KafkaRecords
 from support.secured import CLIENT, CLIENT_SECRET, GUEST, PASSWORD, USER, Secured, secured_kafka
 
 
@@ -79,6 +83,23 @@ def test_a_producer_says_at_once_that_its_password_is_wrong(tmp_path: Path, secu
         with pytest.raises(AuthenticationError):
             uses[first]()
         assert time.monotonic() - started < 8
+
+
+def test_a_worker_that_has_no_certificate_file_logs_in(tmp_path: Path, secured: Secured, spark: SparkSession) -> None:
+    """Python and Java, as on another machine: the certificate is in the settings, and its file is gone."""
+    file = tmp_path / "ca.pem"
+    shutil.copy(secured.ca_file, file)
+    settings = {**login(secured, "SCRAM-SHA-512"), "ssl_ca_file": str(file)}
+    connection = connect(secured.login, project=tmp_path, request_timeout_seconds=20, **settings)
+    properties, records = with_pem_contents(connection.properties()), KafkaRecords(spark, connection)
+    Admin(connection).create_topic("by_content", partitions=1, replicas=1, config={})
+    with Producer(connection) as producer:
+        producer.send("by_content", b"{}")
+    file.unlink()
+    assert "by_content" in AdminClient(properties).list_topics(timeout=20).topics
+    frame = records.still("by_content")
+    assert frame.count() == 1
+    assert "open-sesame" not in frame._jdf.queryExecution().toString()
 
 
 def test_a_certificate_nobody_we_know_signed(tmp_path: Path, secured: Secured) -> None:

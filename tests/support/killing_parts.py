@@ -44,7 +44,7 @@ class Driver:
             stdout=subprocess.PIPE,
             stderr=self._log,
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
             text=True,
         )
         out = self._process.stdout

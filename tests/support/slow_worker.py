@@ -1,5 +1,7 @@
-"""A process of its own: a transformWithState on a Spark whose Python is given. Arguments: the Python, a folder."""
+"""A process of its own: a transformWithState on a Spark whose Python is given. Arguments: the Python, a folder, and of a
+cluster its master and the settings for it (JSON)."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +27,11 @@ class Counter(StatefulProcessor):
         pass
 
 
-def main(python: str, folder: Path) -> None:
+def main(python: str, folder: Path, master: str = "", config: str = "{}") -> None:
     (folder / "in").mkdir()
     (folder / "in" / "1.json").write_text('{"house_id": "h1"}\n{"house_id": "h1"}\n{"house_id": "h2"}\n')
-    settings = Settings(spark=SparkSettings(python=python, shuffle_partitions=1))
+    spark_settings = SparkSettings(python=python, shuffle_partitions=1, master=master, config=json.loads(config))
+    settings = Settings(spark=spark_settings)
     spark = start_session(settings, folder / "spark", name="slow", slots=1, brief=True)
     try:
         counted = (
@@ -47,4 +50,4 @@ def main(python: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
