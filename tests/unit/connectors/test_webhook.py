@@ -205,6 +205,25 @@ def test_a_slow_receiver_gets_what_it_can_take_in_the_time_of_a_batch(
     assert "slow" in undone[0].reason
 
 
+def test_a_batch_that_is_sent_record_by_record_keeps_the_time_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver that refuses the whole array got all its records one after the other, however long each took."""
+    monkeypatch.setattr(sending, "WRITE_SECONDS", 0.5)
+    refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}"
+    answers = iter([refusal])
+
+    def slow(connection: socket.socket) -> None:
+        time.sleep(0.1)
+        connection.sendall(next(answers, OK))
+
+    with receiving(slow) as url, sink(url, tmp_path, send="batch") as (hook, _):
+        undone = hook.write(records(60))
+    assert 0 < len(undone) < 60
+    assert all(each.again and "slow" in each.reason for each in undone)
+    assert [each.record.offset for each in undone] == list(range(60 - len(undone), 60)), "the rest, in its order"
+
+
 def test_batches_shrink_when_they_take_too_long_and_grow_again() -> None:
     made_sink: Any = type("Sink", (), {"batch": 100, "retries": 1})()
     standing = Standing("sink", "out", "all", "t")

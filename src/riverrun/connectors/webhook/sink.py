@@ -100,13 +100,13 @@ class WebhookSink(Sink):
                     return [Undone(each, "It is to end", again=True) for each in records]
 
     async def _send(self, records: Sequence[Any]) -> list[Undone]:
+        deadline = time.monotonic() + WRITE_SECONDS
         if self._declared.send == "batch":
-            return await self._send_batch(records)
+            return await self._send_batch(records, deadline)
         # Records of a key follow each other; without a key they may go in any order.
         lanes: dict[Any, list[Record[Any]]] = {}
         for record in records:
             lanes.setdefault(record.key if record.key is not None else str(record), []).append(record)
-        deadline = time.monotonic() + WRITE_SECONDS
         turns = asyncio.Semaphore(self._declared.connections)
 
         async def send(lane: list[Record[Any]]) -> list[Undone]:
@@ -119,9 +119,7 @@ class WebhookSink(Sink):
         undone: list[Undone] = []
         for number, record in enumerate(records):
             if time.monotonic() > deadline:
-                # The group must not wait for one member. What is left is given again, in a smaller batch.
-                reason = f"The receiver is slow: {WRITE_SECONDS:g} s were not enough for a batch"
-                return undone + [Undone(each, reason, again=True) for each in records[number:]]
+                return undone + _given_again(records[number:])
             try:
                 body = _body(record)
             except RecordUnreadableError as error:
@@ -138,7 +136,7 @@ class WebhookSink(Sink):
                 break
         return undone
 
-    async def _send_batch(self, records: Sequence[Record[Any]]) -> list[Undone]:
+    async def _send_batch(self, records: Sequence[Record[Any]], deadline: float) -> list[Undone]:
         undone: list[Undone] = []
         good: list[Record[Any]] = []
         bodies: list[bytes] = []
@@ -154,8 +152,10 @@ class WebhookSink(Sink):
         problem = await self._post(b"[" + b",".join(bodies) + b"]", headers)
         if problem is not None and not problem[1] and len(good) > 1:
             # One of them may be to blame: each alone, as an array of one.
-            for record in good:
-                undone += await self._send_batch([record])
+            for number, record in enumerate(good):
+                if time.monotonic() > deadline:
+                    return undone + _given_again(good[number:])
+                undone += await self._send_batch([record], deadline)
             return undone
         return undone + [Undone(each, *problem) for each in good if problem is not None]
 
@@ -192,6 +192,12 @@ class WebhookSink(Sink):
         for each in records:
             digest.update(f"\0{each}".encode())
         return digest.hexdigest()[:32]
+
+
+def _given_again(records: Sequence[Record[Any]]) -> list[Undone]:
+    """The time of a batch is over, and the group must not wait for one member: these come again, in a smaller batch."""
+    reason = f"The receiver is slow: {WRITE_SECONDS:g} s were not enough for a batch"
+    return [Undone(record, reason, again=True) for record in records]
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
