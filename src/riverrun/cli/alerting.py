@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from riverrun.alerts.channels.missing import not_installed
 from riverrun.cli.alerts_run import channels_of, no_channel
+from riverrun.cli.context import names_of
+from riverrun.cli.output import phrase_of
 from riverrun.cluster.companion import Companion
 from riverrun.config.phone_state import find_phones
 from riverrun.errors import ConfigError, RiverrunError
@@ -54,7 +56,7 @@ class AlertsBeside:
             self._phones.look()
         self._alerts.look()
         for line in self._alerts.new_lines():
-            self._notice(f"{line[:1].lower()}{line[1:]}".rstrip("."))
+            self._notice(phrase_of(line, names_of(self._app)))
         if not self._told and (found := find_phones(self._settings.project)) is not None:
             self._told = True
             self._notice(f"no SMS provider is set: messages go to the phones at {found.address}/")

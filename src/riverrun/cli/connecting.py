@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from riverrun.cli.context import names_of as app_names
+from riverrun.cli.output import phrase_of
 from riverrun.cluster.companion import Companion
 from riverrun.errors import RiverrunError
 
@@ -38,7 +40,7 @@ class ConnectorsBeside:
         """Called again and again: start it again when it died, and say what there is to say."""
         self._companion.look()
         for line in self._companion.new_lines():
-            self._notice(f"{line[:1].lower()}{line[1:]}".rstrip("."))
+            self._notice(phrase_of(line, app_names(self._app)))
 
     def hurry(self, seconds: float) -> None:
         """Kafka is gone: do not wait longer than this for an end in order."""

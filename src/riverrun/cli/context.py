@@ -78,7 +78,9 @@ def admin_of(settings: Loaded) -> "Admin":
 
 def names_of(app: "App") -> frozenset[str]:
     """What its file gives a name to: such a word is written as it is, also where a sentence begins with it."""
-    return frozenset({app.name, *app.topics, *app.streams, *app.tables, *app.kept, *app.alerts})
+    return frozenset(
+        {app.name, *app.topics, *app.streams, *app.tables, *app.kept, *app.alerts, *app.sources, *app.sinks}
+    )
 
 
 def load_declared(settings: Loaded, app_file: str | None) -> "App | None":

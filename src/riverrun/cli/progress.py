@@ -15,7 +15,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self, TextIO
 
 from riverrun.cli.output import notice_text
@@ -36,7 +36,10 @@ class StepProgress:
         *,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        names: Collection[str] = (),
     ) -> None:
+        # Of the app: a notice that begins with one keeps it as it is written.
+        self._names = names
         self._stream = stream
         self._live = (stream or sys.stderr).isatty()
         self._line_seconds = line_seconds
@@ -85,7 +88,7 @@ class StepProgress:
         """A line that stays, above the one that changes."""
         with self._lock:
             self._clear()
-            self._write(f"{notice_text(text)}\n")
+            self._write(f"{notice_text(text, self._names)}\n")
             self._draw()
 
     def look(self) -> None:

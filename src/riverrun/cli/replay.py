@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded
+from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
 from riverrun.cli.output import plural, say
 from riverrun.cli.progress import StepProgress
 
@@ -83,7 +83,7 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
     wish.check()
     with (
         kafka_of(settings, registry=any(each.registered for each in wish.app.topics.values())) as connection,
-        StepProgress() as line,
+        StepProgress(names=names_of(wish.app)) as line,
     ):
         made = finish_swap(wish, Admin(connection))
         if made is None:

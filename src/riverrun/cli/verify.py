@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded
+from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
 from riverrun.cli.output import json_option, plural, print_json, print_rows
 from riverrun.cli.progress import StepProgress
 from riverrun.errors.base import sentence
@@ -46,7 +46,7 @@ def verify(
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
     found: list[Verdict] = []
-    with StepProgress() as progress:
+    with StepProgress(names=names_of(app)) as progress:
         for verdict in _verdicts(settings, app, streams, progress):
             found.append(verdict)
             if not as_json:

@@ -8,10 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from riverrun.alerts.channels.opening import open_channels
-from riverrun.cli.output import notice_text
 from riverrun.config import Project, load
 
 
@@ -42,16 +39,3 @@ def test_its_port_is_a_setting_and_what_it_prints_is_all_that_is_needed(tmp_path
     found = load(Project(other), environ={})
     channels, _ = open_channels(found.settings.alerts, other)
     assert "sms" in channels
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("house_load runs near-real-time", "house_load runs near-real-time."),
-        ("episodes: 3 rows are late", "episodes: 3 rows are late."),
-        ("metrics at http://127.0.0.1:9404/metrics", "Metrics at http://127.0.0.1:9404/metrics."),
-        ("it failed. Check the log.", "It failed. Check the log."),
-    ],
-)
-def test_a_name_is_written_as_it_is(text: str, said: str) -> None:
-    assert notice_text(text, {"house_load", "episodes"}) == said
