@@ -2,12 +2,13 @@
 
 import sys
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from riverrun.cli.context import loaded
-from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.output import json_option, print_json, print_rows, room_on_screen, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -128,6 +129,7 @@ class BarProgress:
     def __init__(self) -> None:
         self._bars: Bars | None = None
         self._task: Any = None
+        self._room = ExitStack()
 
     def start(self, name: str, files: int, size: int) -> None:
         from rich.console import Console
@@ -144,6 +146,7 @@ class BarProgress:
             transient=True,
         )
         self._task = self._bars.add_task(f"{name}: {files} file{'s' if files != 1 else ''}", total=size)
+        self._room.enter_context(room_on_screen())
         self._bars.start()
 
     def advance(self, size: int) -> None:
@@ -157,3 +160,4 @@ class BarProgress:
     def done(self) -> None:
         if self._bars is not None:
             self._bars.stop()
+            self._room.close()

@@ -3,8 +3,9 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, Self, TypeVar
 
 import click
 
@@ -20,9 +21,42 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(command)
 
 
+class LiveLine(Protocol):
+    """A line of the terminal that changes, and makes room for what others write."""
+
+    def hide(self) -> None: ...
+    def show(self) -> None: ...
+
+
+# Those that are drawn now; one at a time in practice.
+_live_lines: list[LiveLine] = []
+
+
+def add_live_line(line: LiveLine) -> None:
+    _live_lines.append(line)
+
+
+def remove_live_line(line: LiveLine) -> None:
+    _live_lines.remove(line)
+
+
+@contextmanager
+def room_on_screen() -> Iterator[None]:
+    """Whoever writes to the terminal does it in here: a line that changes is hidden meanwhile."""
+    hidden = list(_live_lines)
+    for line in hidden:
+        line.hide()
+    try:
+        yield
+    finally:
+        for line in hidden:
+            line.show()
+
+
 def say(message: str) -> None:
     """Progress and remarks, to stderr: a pipe never sees them."""
-    click.echo(message, err=True)
+    with room_on_screen():
+        click.echo(message, err=True)
 
 
 def notice_text(text: str, names: Collection[str] = ()) -> str:

@@ -11,6 +11,7 @@ import click
 
 from riverrun.cli.context import load_declared, loaded, loaded_to_look, names_of
 from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.progress import StepProgress
 from riverrun.model.pipeline import SPEEDS
 
 if TYPE_CHECKING:
@@ -170,13 +171,16 @@ def _compiled(
 
     found = checked_graph(app)
     nowhere = Connection(KafkaSettings(bootstrap_servers=settings.settings.kafka.bootstrap_servers or "127.0.0.1:9092"))
-    with _working("Starting Spark"):
+    with StepProgress() as progress:
+        progress.step("starting Spark")
         spark = open_session(found, settings.settings, settings.project, speed=speed, only_look=True)
-    try:
-        return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
-    finally:
-        with shielded():
-            stop_session(spark)
+        try:
+            progress.step("compiling the streams")
+            return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
+        finally:
+            progress.step("stopping Spark", announced=False)
+            with shielded():
+                stop_session(spark)
 
 
 @click.command(epilog="Example: riverrun run meters.py --speed near-real-time --every '5 seconds'")
@@ -253,7 +257,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
     found = checked_graph(app)
     with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
     # Before anything is asked or written: a second run in the same folder touches nothing.
-    with StreamState(settings.project, file or settings.settings.project.app) as state:
+    with StreamState(settings.project, file or settings.settings.project.app) as state, StepProgress() as working:
         configs = source_configs_of(settings, app)
         if with_alerts:
             check_channels(settings, app)
@@ -263,9 +267,10 @@ def run(  # noqa: PLR0915  -- what it starts, in order
         spark: Any = None
         outdated = False
         try:
-            with _working("Starting Spark and Kafka") as working, _servers_of(settings, app) as connection:
+            working.step("starting Spark and Kafka")
+            with _servers_of(settings, app) as connection, _told_at_end(working, "stopping Kafka"):
                 spark = starting.result()
-                working("Preparing the streams")
+                working.step("preparing the streams")
                 with _board(app) as board:
                     pipeline = Pipeline(
                         found,
@@ -283,7 +288,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                     _tell_plan(pipeline.plan, board.notice)
                     configs |= sink_configs_of(settings, pipeline.done, board.notice)
                     pipeline.prepare()
-                    working("")
+                    working.step("")
                     with (
                         stop_on_signals() as stop,
                         store_beside(
@@ -319,6 +324,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                         finally:
                             stop_beside(beside, lambda: pipeline.kafka_gone)
         finally:
+            working.step("stopping Spark", announced=False)
             with shielded():
                 if spark is None:
                     spark = starting.leftover()
@@ -472,15 +478,9 @@ def loaded_again(settings: "Loaded") -> "Settings":
 
 
 @contextmanager
-def _working(what: str) -> "Iterator[Callable[[str], None]]":
-    """Name what is under way, until it is called with what comes next; empty when something else speaks from then on. On
-    a terminal one line, because what is fetched and started meanwhile draws there too."""
-    if sys.stderr.isatty():
-        say(f"{what} …")
-        yield lambda _: None
-        return
-    from riverrun.cli.progress import StepProgress
-
-    with StepProgress() as progress:
-        progress.step(what)
-        yield progress.step
+def _told_at_end(progress: StepProgress, step: str) -> "Iterator[None]":
+    """Name the step that follows this block, however it ends: what was entered before takes its time to leave."""
+    try:
+        yield
+    finally:
+        progress.step(step, announced=False)

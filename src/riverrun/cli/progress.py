@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Self, TextIO
 
-from riverrun.cli.output import notice_text
+from riverrun.cli.output import add_live_line, notice_text, remove_live_line
 
 DRAW_SECONDS = 0.5
 # A log gets a line when a step has gone on for so long, and again after each such time.
@@ -32,7 +32,7 @@ class StepProgress:
 
     def __init__(
         self,
-        line_seconds: float = LINE_SECONDS,
+        line_seconds: float | None = None,
         *,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -42,7 +42,7 @@ class StepProgress:
         self._names = names
         self._stream = stream
         self._live = (stream or sys.stderr).isatty()
-        self._line_seconds = line_seconds
+        self._line_seconds = LINE_SECONDS if line_seconds is None else line_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -51,8 +51,11 @@ class StepProgress:
         self._ask: Callable[[], str] | None = None
         self._began = self._next = 0.0
         self._drawn = False
+        self._hidden = 0
 
     def __enter__(self) -> Self:
+        if self._live:
+            add_live_line(self)
         self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
         self._thread.start()
         return self
@@ -64,17 +67,31 @@ class StepProgress:
         with self._lock:
             self._step = ""
             self._clear()
+        if self._live:
+            remove_live_line(self)
 
-    def step(self, text: str, detail: Callable[[], str] | None = None) -> None:
+    def hide(self) -> None:
+        """Somebody else writes to the terminal, until `show`."""
+        with self._lock:
+            self._hidden += 1
+            self._clear()
+
+    def show(self) -> None:
+        with self._lock:
+            self._hidden -= 1
+            self._draw()
+
+    def step(self, text: str, detail: Callable[[], str] | None = None, *, announced: bool = True) -> None:
         """Begin a step: a phrase without capital and full stop. Empty: nothing is under way until the next one. `detail` is
-        asked how far it is whenever that is shown, and may take its time."""
+        asked how far it is whenever that is shown, and may take its time. A step that is mostly short is not `announced`: a
+        log has it only when it lasts."""
         with self._lock:
             if not text:
                 self._clear()
             self._step, self._detail, self._ask = text, "", detail
             self._began = self._clock()
             self._next = self._began + self._line_seconds
-            if text and not self._live:
+            if text and not self._live and announced:
                 self._write(f"{_sentence(text)}.\n")
             else:
                 self._draw()
@@ -115,7 +132,7 @@ class StepProgress:
         return f"{_sentence(self._step)}{detail} ({duration(self._clock() - self._began)})"
 
     def _draw(self) -> None:
-        if self._live and self._step:
+        if self._live and self._step and not self._hidden:
             self._write(f"\r{self._line()}\x1b[K")
             self._drawn = True
 

@@ -1,5 +1,6 @@
 """`riverrun replay`: compute a stream again from an earlier place, beside the running one, and take over in one cut."""
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -81,10 +82,11 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
 
     graph = checked_graph(wish.app)
     wish.check()
-    with (
-        kafka_of(settings, registry=any(each.registered for each in wish.app.topics.values())) as connection,
-        StepProgress(names=names_of(wish.app)) as line,
-    ):
+    with StepProgress(names=names_of(wish.app)) as line, ExitStack() as stack:
+        line.step("starting Kafka", announced=False)
+        registry = any(each.registered for each in wish.app.topics.values())
+        connection = stack.enter_context(kafka_of(settings, registry=registry))
+        stack.callback(line.step, "stopping Kafka", announced=False)
         made = finish_swap(wish, Admin(connection))
         if made is None:
             line.step("starting Spark")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from riverrun.cli.output import notice_text, plural
+from riverrun.cli.output import notice_text, plural, room_on_screen
 from riverrun.model.progress import PipelineProgress, StreamProgress
 from riverrun.model.quantity import size_text
 
@@ -135,7 +135,7 @@ class LiveBoard:
             Text.assemble((f"{what:<{width}}  ", ""), (address, "bold" if number == 0 else ""))
             for number, (what, address) in enumerate(rows)
         ]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), room_on_screen():
             self._console.print(
                 Panel(Text("\n").join(lines), title=title, title_align="left", border_style="green", expand=False)
             )
@@ -185,10 +185,8 @@ class LiveBoard:
         self._print(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
 
     def _print(self, text: str, style: str = "") -> None:
-        try:
+        with contextlib.suppress(OSError), room_on_screen():
             self._console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
-        except OSError:
-            return
 
 
 class _Lines:

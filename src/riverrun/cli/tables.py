@@ -1,6 +1,5 @@
 """`riverrun tables`: the tables of the project's store, where they stand, a copy of them, and removing one."""
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ import click
 
 from riverrun.cli.context import confirm, current_project, loaded, store_of
 from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.progress import StepProgress
 
 if TYPE_CHECKING:
     from riverrun.store.client import StoreClient
@@ -108,9 +108,10 @@ def snapshot(file: Path, force: bool) -> None:
         raise UsageError(f"{file} is there already", hint="Name another file, or say --force to write over it")
     if not file.parent.is_dir():
         raise UsageError(f"There is no folder {file.parent}", hint="Make it first")
-    with store_of(loaded()) as store:
+    with StepProgress() as progress, store_of(loaded()) as store:
+        progress.step("copying the tables", announced=False)
         if isinstance(store, StoreClient):
-            store.snapshot(file, _copied if sys.stderr.isatty() else lambda *_: None)
+            store.snapshot(file, lambda done, whole: progress.update(f"{_size(done)} of {_size(whole)}"))
         else:
             # A file that is there stays until the copy is whole.
             whole = file.with_name(f"{file.name}.new")
@@ -119,11 +120,6 @@ def snapshot(file: Path, force: bool) -> None:
             whole.replace(file)
         names = sorted(store.tables)
     say(f"{file}: {', '.join(names) or 'no tables'}; {_size(file.stat().st_size)}. Open it with: duckdb {file}")
-
-
-def _copied(done: int, whole: int) -> None:
-    """How far the copy is, on one line."""
-    click.echo(f"\r{_size(done)} of {_size(whole)}", err=True, nl=done >= whole)
 
 
 @tables.command(epilog="Example: riverrun tables remove house_load --yes")

@@ -146,7 +146,9 @@ def start_in_background(
 
 
 def _run_detached(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> None:
-    state = start_in_background(settings, flags)
+    with StepProgress() as progress:
+        progress.step("starting the servers", announced=False)
+        state = start_in_background(settings, flags)
     _address(state)
     say(f"{_runs(state)} in the background. `riverrun status` shows it, `riverrun down` stops it.")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.cli.context import names_of
 from riverrun.cli.output import say
+from riverrun.cli.progress import StepProgress
 from riverrun.model.progress import PipelineProgress
 
 if TYPE_CHECKING:
@@ -73,13 +74,17 @@ def run_without_streams(
         configs = source_configs_of(settings, app)
         if with_alerts:
             check_channels(settings, app)
+        working = stack.enter_context(StepProgress())
+        working.step("starting Kafka")
         connection = stack.enter_context(servers(settings, app))
+        stack.callback(working.step, "stopping", announced=False)
         board = stack.enter_context(LiveBoard())
         stop = stack.enter_context(stop_on_signals())
         board.names = names_of(app)
         apply_topics(Admin(connection), list(app.topics.values()))
         done = publish_tables(settings, app, connection)
         configs |= sink_configs_of(settings, done, board.notice)
+        working.step("")
         with (
             store_beside(settings, app, connection.bootstrap_servers, board.notice, board.addresses) as store,
             alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
