@@ -143,7 +143,7 @@ def test_a_snapshot(project: Path, screen: Screen, monkeypatch: pytest.MonkeyPat
         def __init__(self) -> None: ...
 
         @property
-        def tables(self) -> dict[str, Any]:  # type: ignore[override]
+        def tables(self) -> dict[str, Any]:
             return {"house_load": None}
 
         def close(self) -> None: ...
