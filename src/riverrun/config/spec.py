@@ -334,7 +334,7 @@ class IngestSettings:
     )
     timeout_seconds: int = setting(
         10,
-        "How long a request may wait once it is here, for its turn and for Kafka; then the answer is 503 (or 429).",
+        "How long a request may take: its body, its turn and Kafka; then the answer is 408, 429 or 503.",
         minimum=1,
         maximum=300,
     )

@@ -352,7 +352,7 @@ def test_packed_bodies_take_the_room_they_need() -> None:
 
 
 def test_every_answer_is_in_time_while_kafka_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    http = Posting(max_body=2**24, memory=2**26, max_records=10_000, timeout=1)
+    http = Posting(max_body=2**24, memory=2**26, max_records=10_000, timeout=4)
     http.poster.queue = 50_000
     http.post(reading(1))  # which looks the topic up
     http.poster.stopped = True

@@ -5,6 +5,7 @@ held, and given back with the answer. So a slow Kafka, or many senders, are answ
 """
 
 import asyncio
+import codecs
 import contextlib
 import zlib
 from collections.abc import Iterable
@@ -123,13 +124,14 @@ def too_large(most: int) -> Refused:
     return Refused(413, "TOO_LARGE", f"A request has at most {size_text(most)} ({most} bytes), unpacked")
 
 
-async def read(receive: Receive, said: Wanted, share: Share, most: int) -> bytes:
-    """The body, unpacked, as UTF-8. Refused: too large, too slow, no room, not gzip, not UTF-8, or its sender is gone."""
+async def read(receive: Receive, said: Wanted, share: Share, most: int, seconds: float) -> bytes:
+    """The body, unpacked, as UTF-8. `seconds`: what the request has for everything. Refused: too large, too slow, no room,
+    not gzip, not UTF-8, or its sender is gone."""
     if said.length:
         share.grow_to(said.length)
     chunks: list[bytes] = []
     size = 0
-    bounds = bounded(receive, most, BODY_SECONDS)
+    bounds = bounded(receive, most, min(BODY_SECONDS, seconds))
     try:
         while True:
             message = await bounds()
@@ -150,11 +152,22 @@ async def read(receive: Receive, said: Wanted, share: Share, most: int) -> bytes
         del chunks
         body = await _unpacked(body, share, most)
     if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError as error:
-            raise Refused(400, "NOT_UTF8", f"The request is not UTF-8 text (byte {error.start + 1})") from None
+        await _check_utf8(body)
     return body
+
+
+async def _check_utf8(body: bytes) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), _STEP):
+        if start:
+            await asyncio.sleep(0)
+        # What a character has of its bytes before the slice is read again with it.
+        held = len(decoder.getstate()[0])
+        try:
+            decoder.decode(body[start : start + _STEP], final=start + _STEP >= len(body))
+        except UnicodeDecodeError as error:
+            at = start - held + error.start + 1
+            raise Refused(400, "NOT_UTF8", f"The request is not UTF-8 text (byte {at})") from None
 
 
 async def _unpacked(body: bytes, share: Share, most: int) -> bytes:
@@ -169,13 +182,13 @@ async def _unpacked(body: bytes, share: Share, most: int) -> bytes:
     return b"".join(found)
 
 
-async def discard(receive: Receive, headers: Headers, most: int) -> None:
+async def discard(receive: Receive, headers: Headers, most: int, seconds: float) -> None:
     """Read a body that is not taken, and forget it: a sender that is still sending would not hear the answer."""
     if "100-continue" in headers.get("expect", "").lower():
         return  # it waits before it sends
     left = most
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_DISCARD_SECONDS):
+        async with asyncio.timeout(min(_DISCARD_SECONDS, seconds)):
             while left > 0:
                 message = await receive()
                 left -= len(message.get("body", b""))

@@ -99,6 +99,8 @@ class Ingest:
     # --- posting ---
 
     async def _post(self, request: Request) -> Response:
+        # From here on, the body's own time included: all that follows, waiting too, ends by then.
+        deadline = asyncio.get_running_loop().time() + self._timeout
         name = request.path_params["name"]
         who = self._keys.check(request.headers, name)
         taker = self._taker(name)
@@ -113,11 +115,9 @@ class Ingest:
                 self._room.check(guessed(said, self._max_records))
                 share.grow_to(said.length or 0)
             except Refused:
-                await discard(request.receive, request.headers, self._max_body)
+                await discard(request.receive, request.headers, self._max_body, self._timeout)
                 raise
-            body = await read(request.receive, said, share, self._max_body)
-            # From here on the time is ours: all that follows, waiting included, ends by then.
-            deadline = asyncio.get_running_loop().time() + self._timeout
+            body = await read(request.receive, said, share, self._max_body, self._timeout)
             counts.bytes += len(body)
             async with self._turns.turn(len(body), deadline):
                 alone, found = await self._checked(taker, body, said.kind, key)
@@ -126,6 +126,8 @@ class Ingest:
             if not good or (atomic and len(good) < len(found)):
                 return _none_taken(name, found, alone=alone)
             reservation.become(len(good))
+            if asyncio.get_running_loop().time() >= deadline:
+                raise busy("The time of the request was over before its records were checked; nothing of it was taken")
             await self._look_up(name, deadline)
             if atomic or repeat:
                 content = content_of(name.encode(), key or b"", said.kind.encode(), str(atomic).encode(), body)
@@ -143,13 +145,13 @@ class Ingest:
         self, taker: Taker, body: bytes, kind: Kind, key: bytes | None
     ) -> tuple[bool, list[Record | Bad]]:
         """Whether it is one record by itself, and the records, each checked."""
-        alone, values = taker.split(body, kind, key, self._max_records)
-        if len(values) <= SLICE:
-            return alone, taker.records(values, key)
+        alone, slices = taker.split(body, kind, key, self._max_records)
         pace = Pace()
         found: list[Record | Bad] = []
-        for first in range(0, len(values), SLICE):
-            found += taker.records(values[first : first + SLICE], key)
+        for values in slices:
+            for first in range(0, len(values), SLICE):
+                found += taker.records(values[first : first + SLICE], key)
+                await pace.rest()
             await pace.rest()
         return alone, found
 

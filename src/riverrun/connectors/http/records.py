@@ -1,7 +1,9 @@
 """From the body of a request to records: one JSON value, a list of them, or one a line. Each is checked by the same code as
 lines of `riverrun produce`, and goes into the topic as it stands."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +25,15 @@ MOST_KEY_BYTES = 4096
 # A list is read into memory by element before it can be counted: `[1,1,1,…]` of 16 MiB would take 600 MB.
 MOST_COMMAS = 1_000_000
 
+# How much of a body is taken apart before others have their turn; cuts that are tried in it.
+SLICE_BYTES = 64 * 1024
+_TRIES = 8
+# Between two elements of a list, most likely; else any comma.
+_BETWEEN = re.compile(rb"[}\]]\s*(,)\s*(?=[{\[])")
+_COMMA = re.compile(rb",")
+_AT_BYTE = re.compile(r"\(byte (\d+)\)")
+
+Values = Sequence[bytes | msgspec.Raw]
 _list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -54,17 +65,16 @@ class Taker:
         self.limit = limit - OVERHEAD_BYTES - sum(len(name) + len(value or b"") for name, value in self.headers)
         self._parse: Callable[[bytes], Record] = json_parser(schema, source.key)
 
-    def split(
-        self, body: bytes, kind: Kind, key: bytes | None, most: int
-    ) -> tuple[bool, Sequence[bytes | msgspec.Raw]]:
-        """Whether it is one record by itself, and the values. Refused: not JSON, nothing, too many."""
+    def split(self, body: bytes, kind: Kind, key: bytes | None, most: int) -> tuple[bool, Iterator[Values]]:
+        """Whether it is one record by itself, and the values, some at a time, so that others have their turn in between.
+        Refused, also on the way: not JSON, nothing, too many."""
         if key is not None and not self.free_key:
             raise Refused(
                 400, "KEY_DECLARED", f"The key of a record of {self.topic} is in the record: leave X-Key and ?key out"
             )
         return _split(body, kind, most)
 
-    def records(self, values: Sequence[bytes | msgspec.Raw], key: bytes | None) -> list[Record | Bad]:
+    def records(self, values: Values, key: bytes | None) -> list[Record | Bad]:
         """The records, each checked."""
         return [self._record(bytes(each), key) for each in values]
 
@@ -87,30 +97,73 @@ class Taker:
         return made
 
 
-def _split(body: bytes, kind: Kind, most: int) -> tuple[bool, Sequence[bytes | msgspec.Raw]]:
+def _split(body: bytes, kind: Kind, most: int) -> tuple[bool, Iterator[Values]]:
     body = body.removeprefix(BOM).strip()
     if not body:
         raise Refused(400, "EMPTY", "The request has no records")
     if kind == "lines":
         if body.count(b"\n") >= most:
             raise _too_many(most)
-        return False, [line for each in body.split(b"\n") if (line := each.strip())]
+        return False, _lines(body)
     if not body.startswith(b"["):
         _check(body)
-        return True, [body]
+        return True, iter([[body]])
     if body.count(b",") > MOST_COMMAS:
         raise Refused(
             413, "TOO_MANY", f"A list has at most {MOST_COMMAS} commas: send application/x-ndjson, one record a line"
         )
-    try:
-        values = _list(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise _not_json(error) from None
-    if not values:
+    return False, _elements(body, most)
+
+
+def _lines(body: bytes) -> Iterator[Values]:
+    start = 0
+    while start < len(body):
+        cut = body.find(b"\n", start + SLICE_BYTES)
+        end = cut if cut >= 0 else len(body)
+        yield [line for each in body[start:end].split(b"\n") if (line := each.strip())]
+        start = end + 1
+
+
+def _elements(body: bytes, most: int) -> Iterator[Values]:
+    """The elements of a list, in slices of about SLICE_BYTES. A cut is right where all before it is a list: whether it is
+    depends on nothing that follows. Where no cut is found, the slice grows, at last to all that is left."""
+    start, step, count = 1, SLICE_BYTES, 0
+    while start < len(body):
+        found = _head(body, start, step)
+        if found is None:
+            step *= 2
+            yield []
+            continue
+        values, start = found
+        step = SLICE_BYTES
+        count += len(values)
+        if count > most:
+            raise _too_many(most)
+        yield values
+    if not count:
         raise Refused(400, "EMPTY", "The request has no records")
-    if len(values) > most:
-        raise _too_many(most)
-    return False, values
+
+
+def _head(body: bytes, start: int, step: int) -> tuple[list[msgspec.Raw], int] | None:
+    """The elements from `start` up to a cut before `start + step`, and where the next begin; None where no cut is found."""
+    end = start + step
+    if end >= len(body):
+        try:
+            values = _list(b"[" + body[start:])
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise _not_json(error, start - 1) from None
+        if not values and start > 1:
+            raise _not_json(ValueError("it has a comma at its end"))
+        return values, len(body)
+    half = start + step // 2
+    cuts = [match.start(1) for match in _BETWEEN.finditer(body, half, end)]
+    cuts = cuts or [match.start() for match in _COMMA.finditer(body, half, end)]
+    # As many tries as cost about the same, however long the slice has become.
+    for cut in reversed(cuts[-max(1, _TRIES * SLICE_BYTES // step) :]):
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            if values := _list(b"[%b]" % body[start:cut]):
+                return values, cut + 1
+    return None
 
 
 _value = msgspec.json.Decoder(msgspec.Raw).decode
@@ -124,8 +177,10 @@ def _check(body: bytes) -> None:
         raise _not_json(error) from None
 
 
-def _not_json(error: Exception) -> Refused:
+def _not_json(error: Exception, before: int = 0) -> Refused:
+    """`before`: how many bytes of the body come before what was read."""
     reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    reason = _AT_BYTE.sub(lambda at: f"(byte {int(at[1]) + before})", reason)
     return Refused(400, "INVALID_JSON", f"The request is not JSON: {reason[:200]}")
 
 
