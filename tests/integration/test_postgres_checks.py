@@ -342,5 +342,6 @@ def test_from_the_shell(server: TestPostgres, database: str, tmp_path: Path) -> 
     # Who only looks at the file needs neither the database nor its password: the columns are remembered.
     (tmp_path / "password.txt").unlink()
     assert "houses" in shell.fine("graph").out
+    assert "nothing wrong" in shell.fine("validate").err
     (tmp_path / ".riverrun" / "postgres.json").unlink()
     assert "which cannot be read" in shell.riverrun("graph").err

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from riverrun.demo import running
 from riverrun.demo.parts import Part, check_parts
+from riverrun.demo.running import Demo
 from riverrun.errors import BrokerUnreachableError
 
 DIES = "import sys; sys.exit('SPARK_UNAVAILABLE  Spark has ended')"
@@ -41,6 +43,37 @@ def test_a_log_that_was_removed_keeps_nobody_from_saying_what_ended(tmp_path: Pa
     with pytest.raises(SystemExit, match="pipeline ended by itself with exit code 1"):
         check_parts([part])
     part.stop()
+
+
+# As a pipeline whose Spark was killed: Kafka is missed by others before it has said so itself and ended.
+DIES_SOON = f"import time; time.sleep(1.5); {DIES}"
+
+
+def test_what_does_not_answer_is_explained_by_a_part_that_is_dying(tmp_path: Path) -> None:
+    demo = Demo.__new__(Demo)
+    demo._parts = [Part(tmp_path, "kafka", "-c", LIVES), Part(tmp_path, "pipeline", "-c", DIES_SOON)]
+    error = BrokerUnreachableError("No broker answers on 127.0.0.1:9092")
+    try:
+        assert not demo._parts[1].death, "it is looked for before it has died"
+        with pytest.raises(SystemExit) as caught:
+            demo.find_cause(error)
+        lines = str(caught.value).splitlines()
+        assert lines[:2] == ["pipeline ended by itself with exit code 1:", "SPARK_UNAVAILABLE  Spark has ended"]
+        assert lines[2].startswith(f"Seen here as: {error.code}")
+        assert caught.value.__cause__ is error
+    finally:
+        for part in demo._parts:
+            part.stop()
+
+
+def test_where_all_live_what_was_seen_is_all_there_is_to_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "CAUSE_SECONDS", 0.5)
+    demo = Demo.__new__(Demo)
+    demo._parts = [Part(tmp_path, "kafka", "-c", LIVES)]
+    try:
+        demo.find_cause(BrokerUnreachableError("none"))
+    finally:
+        demo._parts[0].stop()
 
 
 def test_all_live_or_were_asked_to_end(tmp_path: Path) -> None:
