@@ -387,7 +387,7 @@ def test_a_source_writes_it(connection: Connection, tmp_path: Path) -> None:
 def test_posted_records_are_written_in_it(connection: Connection) -> None:
     topic = applied(connection, named("posted"), Reading, "json-schema")
     taker = Taker(topic, rr.http(), 1_000_000, connection.registry)
-    _, values = taker.split(b'[{"house":"h","load_kw":1,"more":2},{"house":"h"}]', "json", None, 10)
+    _, (values,) = taker.split(b'[{"house":"h","load_kw":1,"more":2},{"house":"h"}]', "json", None, 10)
     good, bad = taker.records(values, None)
     assert isinstance(bad, Bad)
     assert not isinstance(good, Bad)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from support.posting import Posting, reading
 if TYPE_CHECKING:
     from riverrun.connectors.http.records import Values
 
-LISTS = [
+LISTS: list[list[Any]] = [
     [reading(number) for number in range(50)],
     [{"a": [{"b": 1}, {"c": "},{"}], "d": "[,]"} for _ in range(20)],
     [[1, 2], [3, [4, 5]], [], [{}]] * 10,
@@ -55,13 +55,13 @@ def test_what_is_no_list_is_none_in_slices(size: int, monkeypatch: pytest.Monkey
         assert in_slices(body) == whole(body), body
     chance = random.Random(7)
     for _ in range(3000):
-        body = bytearray(json.dumps(chance.choice(LISTS)[:8], ensure_ascii=False).encode())
+        mangled = bytearray(json.dumps(chance.choice(LISTS)[:8], ensure_ascii=False).encode())
         for _ in range(chance.randint(1, 3)):
-            at = chance.randrange(1, len(body))
-            body[at : at + chance.randint(0, 1)] = chance.choice([b",", b"[", b"]", b"{", b"}", b'"', b"1", b"", b"\\"])
-        if not body.startswith(b"["):
-            continue
-        assert in_slices(bytes(body)) == whole(bytes(body)), bytes(body)
+            at = chance.randrange(1, len(mangled))
+            mangled[at : at + chance.randint(0, 1)] = chance.choice(
+                [b",", b"[", b"]", b"{", b"}", b'"', b"1", b"", b"\\"]
+            )
+        assert in_slices(bytes(mangled)) == whole(bytes(mangled)), bytes(mangled)
 
 
 def test_where_it_is_wrong_is_told_for_the_whole_body() -> None:
