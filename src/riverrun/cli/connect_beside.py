@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from riverrun.connectors.postgres.debezium import RESELECT_ERRORS, ROW_GONE, UNAVAILABLE
+from riverrun.connectors.postgres.debezium import FAILED_CHANGES, ROW_GONE, failed_lsn
 from riverrun.errors import ConnectError, ConnectUnavailableError, RiverrunError
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ PAUSES = (2.0, 5.0, 15.0, 60.0)
 STOP_SECONDS = 5.0
 # A connector that Connect does not have so many looks in a row is said to be missing.
 MISSING_LOOKS = 3
-# How long a connector passes over rows that are gone before it fails at them again.
-LENIENT_SECONDS = 60.0
+# How long a connector may take at most to pass a change that is left out, and how often it is asked.
+LEAVE_OUT_SECONDS = 60.0
+PASSED_SECONDS = 0.2
 
 
 def needs_connect(app: "App") -> bool:
@@ -97,7 +98,6 @@ class ConnectBeside:
         self._stop = threading.Event()
         self._said: list[str] = []
         self._failures: dict[str, int] = {}
-        self._lenient: dict[str, float] = {}
         # Connectors that are declared and not in Connect, by how often that was seen.
         self._missing: dict[str, int] = {}
         # Connectors that could not be removed, and when that is tried again.
@@ -205,12 +205,10 @@ class ConnectBeside:
             if state is None or state.overall == "starting":
                 continue
             if state.overall != "failed":
-                self._be_strict_again(name)
                 if self._failures.pop(name, 0):
                     self._said.append(f"the connector {name} runs again")
                 continue
-            if ROW_GONE in state.reason and name not in self._lenient:
-                self._be_lenient(name)
+            if ROW_GONE in state.reason and self._leave_out(name):
                 continue
             times = self._failures.get(name, 0)
             pause = PAUSES[min(times, len(PAUSES) - 1)]
@@ -221,21 +219,30 @@ class ConnectBeside:
                 # Until it has begun again, its state is still that of the failure.
                 self._stop.wait(LOOK_SECONDS)
 
-    def _be_lenient(self, name: str) -> None:
-        """Let a connector pass that would fail for ever: an update has left a long value (TOAST) alone, so it is not in the
-        log, and its row is not there to be asked any more. Its delete follows."""
-        self._said.append(
-            f"{name}: a row with a long value was deleted before its update was read; that update's record says "
-            f"{UNAVAILABLE} in its place, and the delete follows. REPLICA IDENTITY FULL has the value in the log"
-        )
-        self._client.put(name, {**self._client.config(name), RESELECT_ERRORS: "warn"}, checked=True)
-        self._lenient[name] = time.monotonic()
-        self._stop.wait(LOOK_SECONDS)
+    def _leave_out(self, name: str) -> bool:
+        """Let a connector go on behind a change that it can never read: an update has left a long value (TOAST) alone, so it
+        is not in the log, and its row is not there to be asked any more. Its delete follows. False: the failure does not
+        tell where that was.
 
-    def _be_strict_again(self, name: str) -> None:
-        if name in self._lenient and time.monotonic() - self._lenient[name] > LENIENT_SECONDS:
-            self._client.put(name, {**self._client.config(name), RESELECT_ERRORS: "fail"}, checked=True)
-            del self._lenient[name]
+        Changes that cannot be read are left out, never written with Debezium's placeholder, and only until the connector has
+        passed the one it failed at: a change that fails for another reason is to be tried again."""
+        failed = failed_lsn(self._client.trace(name))
+        if failed is None:
+            return False
+        self._said.append(
+            f"{name}: a row with a long value was deleted before its update was read; that update (at {failed} in the "
+            "database's log) is left out, and the delete follows. REPLICA IDENTITY FULL has the value in the log"
+        )
+        self._client.put(name, {**self._client.config(name), FAILED_CHANGES: "warn"}, checked=True)
+        until = time.monotonic() + LEAVE_OUT_SECONDS
+        try:
+            while time.monotonic() < until and not self._stop.wait(PASSED_SECONDS):
+                if any(int(each["offset"].get("lsn") or 0) > failed for each in self._client.offsets(name)):
+                    break
+        finally:
+            self._client.put(name, {**self._client.config(name), FAILED_CHANGES: "fail"}, checked=True)
+        self._stop.wait(LOOK_SECONDS)
+        return True
 
 
 @contextmanager

@@ -1,12 +1,18 @@
 """What `riverrun run` asks of Kafka Connect."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import riverrun
-from riverrun.cli.connect_beside import copies_of, left_behind, plugins_of
+from riverrun.cli import connect_beside
+from riverrun.cli.connect_beside import ConnectBeside, copies_of, left_behind, plugins_of
 from riverrun.config import Project, Secret, load
 from riverrun.connectors.kafka_connect import Vault
+from riverrun.connectors.kafka_connect.state import ConnectorState, TaskState, root_cause
+from riverrun.connectors.postgres.debezium import FAILED_CHANGES
 
 if TYPE_CHECKING:
     from riverrun.model.topic import Topic
@@ -36,3 +42,75 @@ def test_connect_is_started_once_more_for_connectors_that_were_left_behind(tmp_p
     assert left_behind(settings, app)
     Vault.of(settings).forget("shop.postgres")
     assert not left_behind(settings, app)
+
+
+RESELECT = "reselect.reselect.error.handling.mode"
+GONE = (
+    "org.apache.kafka.connect.errors.ConnectException: An exception occurred in the change event producer.\n"
+    "Caused by: org.apache.kafka.connect.errors.ConnectException: Error while processing event at offset "
+    "{transaction_id=null, lsn_proc=900, messageType=UPDATE, lsn_commit=800, lsn=1000, txId=7, ts_usec=5}\n"
+    "Caused by: io.debezium.DebeziumException: Failed to find row in table public.notes with key Struct{id=1}\n"
+)
+AWAY = GONE.replace(
+    "Failed to find row in table public.notes with key Struct{id=1}", "This connection has been closed."
+)
+
+
+class FakeConnect:
+    """A Connect with one connector that has failed; what it is told is in `done`."""
+
+    def __init__(self, trace: str) -> None:
+        self._trace = trace
+        self._lsns = iter([900, 900, 1001])
+        self.done: list[str] = []
+
+    def states(self) -> dict[str, ConnectorState]:
+        task = TaskState(0, "failed", "w", root_cause(self._trace))
+        return {"shop.postgres": ConnectorState("shop.postgres", "source", "running", "w", (task,))}
+
+    def trace(self, _: str) -> str:
+        return self._trace
+
+    def config(self, _: str) -> dict[str, str]:
+        return {RESELECT: "fail", FAILED_CHANGES: "fail"}
+
+    def put(self, _: str, config: dict[str, str], *, checked: bool) -> None:
+        assert config[RESELECT] == "fail", "else there are placeholders"
+        assert checked
+        self.done.append(config[FAILED_CHANGES])
+
+    def offsets(self, _: str) -> list[dict[str, Any]]:
+        lsn = next(self._lsns)
+        self.done.append(f"at {lsn}")
+        return [{"partition": {"server": "shop"}, "offset": {"lsn": lsn, "lsn_proc": lsn}}]
+
+    def restart(self, _: str) -> None:
+        self.done.append("restart")
+
+
+def looked_after(trace: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[str]]:
+    monkeypatch.setattr(connect_beside, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(connect_beside, "PASSED_SECONDS", 0.0)
+    monkeypatch.setattr(connect_beside, "PAUSES", (0.0,))
+    client: Any = FakeConnect(trace)
+    vault: Any = SimpleNamespace()
+    beside = ConnectBeside(client, vault, "shop", {"shop.postgres": {}}, lambda _: None)
+    beside._watch()
+    return client.done, beside._said
+
+
+def test_a_change_whose_row_is_gone_is_left_out_and_the_next_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connector wrote placeholders for a minute instead, for every value that could not be read."""
+    done, said = looked_after(GONE, monkeypatch)
+    assert done == ["warn", "at 900", "at 900", "at 1001", "fail"]
+    assert "(at 1000 in the database's log) is left out, and the delete follows" in said[0]
+
+
+@pytest.mark.parametrize(
+    "trace", [AWAY, "io.debezium.DebeziumException: Failed to find row in table public.notes with key Struct{id=1}\n"]
+)
+def test_every_other_failure_stays_one(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is restarted has the value when it is back; what names no place cannot be left out."""
+    done, said = looked_after(trace, monkeypatch)
+    assert done == ["restart"]
+    assert "failed" in said[0]

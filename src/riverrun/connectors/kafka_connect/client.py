@@ -109,6 +109,11 @@ class ConnectClient:
                 raise
             return ConnectorState(name, "", "unassigned")
 
+    def trace(self, name: str) -> str:
+        """The stack traces of its tasks that failed, as Connect has them."""
+        tasks = self._of(name, "GET", "/status").get("tasks") or ()
+        return "\n".join(str(task.get("trace") or "") for task in tasks)
+
     def config(self, name: str) -> dict[str, str]:
         return dict(self._of(name, "GET", "/config"))
 

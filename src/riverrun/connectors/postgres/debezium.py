@@ -15,10 +15,11 @@ from riverrun.connectors.postgres.following import Followed, Following
 from riverrun.model.connectors.postgres_types import PgColumn
 
 HEARTBEAT = "riverrun.heartbeat"
-# What the connector does where a long value cannot be read again: fail or warn; and what it says of a row that is gone.
-RESELECT_ERRORS = "reselect.reselect.error.handling.mode"
-UNAVAILABLE = "__debezium_unavailable_value"
+# What the connector says where a long value cannot be read again because its row is gone, and of where that was.
 ROW_GONE = "Failed to find row in table"
+_FAILED_AT = re.compile(r"Error while processing event at offset \{[^}]*\blsn=(\d+)")
+# What the connector does with a change that it cannot read: fail, or warn and leave it out.
+FAILED_CHANGES = "event.processing.failure.handling.mode"
 _UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 _KAFKA = "org.apache.kafka.connect.transforms"
 _DAY, _DAY_UTC = "yyyy-MM-dd", "yyyy-MM-dd'Z'"
@@ -74,8 +75,9 @@ def connector_config(
         "reselect.reselect.unavailable.values": "true",
         "reselect.reselect.null.values": "false",
         # Postgres ends who asks before who reads its log: to go on would put the placeholder into records at each restart of
-        # it. Where the row is gone by now, `riverrun run` lets the connector pass (cli/connect_beside.py).
-        RESELECT_ERRORS: "fail",
+        # it. Where the row is gone by now, `riverrun run` leaves its update out (cli/connect_beside.py).
+        "reselect.reselect.error.handling.mode": "fail",
+        FAILED_CHANGES: "fail",
         # The delete itself becomes the tombstone, or a record of its own.
         "tombstones.on.delete": "false",
         "skipped.operations": "t",
@@ -98,6 +100,12 @@ def connector_config(
         **_transforms(following, known),
     }
     return found
+
+
+def failed_lsn(trace: str) -> int | None:
+    """Of a task's stack trace: the place in the database's log of the change that it failed at; None where it has none."""
+    match = _FAILED_AT.search(trace)
+    return int(match[1]) if match is not None else None
 
 
 def _key_converter(*, composite: bool) -> dict[str, str]:
