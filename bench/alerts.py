@@ -4,8 +4,8 @@
     python bench/alerts.py flood [--rules 100] [--keys 100] [--per-second 200]      all fire within a minute
 
 Everything is real and on this machine: Kafka, Spark, the alert process, the gateway with its own book, which is the judge.
-The hops are taken from what each leaves behind: the event's own time, Kafka's time of the row, the case in the ledger, the
-moment before the request, and the gateway's book.
+The hops are taken from what each leaves behind: the event's own time, Kafka's time of the row, the incident in the ledger,
+the moment before the request, and the gateway's book.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from typing import Any, Self
 import psutil
 
 import riverrun as rr
-from riverrun.alerts.channels.limits import Rate
+from riverrun.alerts.backlog import describe_backlog
+from riverrun.alerts.channels.limits import MessageRate
 from riverrun.alerts.gateway.server import Gateway
-from riverrun.alerts.kafka_log import read_ledger
-from riverrun.alerts.ledger import Ledger
-from riverrun.alerts.unfinished import unfinished
+from riverrun.alerts.kafka_log import read_alert_state
+from riverrun.alerts.state_topic import AlertState
 from riverrun.testing import CrashRun
 
 APP = """
@@ -92,38 +92,38 @@ def latency(speed: str, rate: float, seconds: float, warm: float) -> None:
         town(APP + RULE, gateway, "sms_per_second = 0\n", ["--speed", speed]) as run,
     ):
         connection = rr.connect(project=run.project)
-        _wait(lambda: read_ledger(connection, "bench").life is not None, 60, "the alert process did not start")
+        _wait(lambda: read_alert_state(connection, "bench").lease is not None, 60, "the alert process did not start")
         began = time.monotonic()
         count = int(rate * (warm + seconds))
         with rr.Producer(connection, linger_ms=0) as producer:
             for number in range(count):
                 time.sleep(max(0.0, began + number / rate - time.monotonic()))
                 producer.send_soon("readings", value(f"h{number}", 3.0, f"+35385{number:07}"), key=f"h{number}")
-        _wait(lambda: not unfinished(connection, "bench"), 120, "not all were sent")
-        ledger = read_ledger(connection, "bench")
-        taken = {each.text: each.taken_at for each in gateway.book.newest(10 * count)}
+        _wait(lambda: not describe_backlog(connection, "bench"), 120, "not all were sent")
+        state = read_alert_state(connection, "bench")
+        taken = {each.text: each.accepted_at for each in gateway.store.newest(10 * count)}
     print(
         f"{speed}: {rate:g} events/s over the limit, {seconds:g} s after {warm:g} s to warm up; {len(taken)} of {count} SMS"
     )
-    hops = [each for each in _hops(ledger, taken) if int(each["house"][1:]) >= rate * warm]
+    hops = [hop for hop in _hops(state, taken) if int(hop["house"][1:]) >= rate * warm]
     for name in ("Kafka, Spark, the row in Kafka", "read and judged", "in the ledger", "at the gateway", "in all"):
-        ages = sorted(each[name] for each in hops)
+        ages = sorted(hop[name] for hop in hops)
         cuts = statistics.quantiles(ages, n=100)
         print(f"  {name:<32} p50 {cuts[49]:7.0f} ms   p99 {cuts[98]:7.0f} ms   most {ages[-1]:7.0f} ms")
 
 
-def _hops(ledger: Ledger, taken: dict[str, int]) -> list[dict[str, Any]]:
+def _hops(state: AlertState, taken: dict[str, int]) -> list[dict[str, Any]]:
     found = []
-    for case in ledger.cases.values():
-        sent = ledger.sent[case.letters[0]].delivery
-        begun = int(case.row["sent_at"])
+    for incident in state.incidents.values():
+        sent = state.deliveries[incident.notifications[0]].delivery
+        begun = int(incident.row["sent_at"])
         found.append({
-            "house": case.key,
-            "Kafka, Spark, the row in Kafka": case.recorded - begun,
-            "read and judged": case.made - case.recorded,
-            "in the ledger": sent.out - case.made,
-            "at the gateway": taken[case.key] - sent.out,
-            "in all": taken[case.key] - begun,
+            "house": incident.key,
+            "Kafka, Spark, the row in Kafka": incident.record_time - begun,
+            "read and judged": incident.created_at - incident.record_time,
+            "in the ledger": sent.requested_at - incident.created_at,
+            "at the gateway": taken[incident.key] - sent.requested_at,
+            "in all": taken[incident.key] - begun,
         })  # fmt: skip
     return found
 
@@ -131,12 +131,12 @@ def _hops(ledger: Ledger, taken: dict[str, int]) -> list[dict[str, Any]]:
 def flood(rules: int, keys: int, per_second: int, most: int) -> None:
     """`per_second` is where the gateway says 429, `most` how fast riverrun is told to send."""
     app = APP + RULES.replace("RULES", str(rules))
-    with Gateway(rate=Rate(per_second)) as gateway, town(app, gateway, f"sms_per_second = {most}\n") as run:
+    with Gateway(rate=MessageRate(per_second)) as gateway, town(app, gateway, f"sms_per_second = {most}\n") as run:
         connection = rr.connect(project=run.project)
-        _wait(lambda: read_ledger(connection, "bench").life is not None, 60, "the alert process did not start")
-        life = read_ledger(connection, "bench").life
-        assert life is not None
-        process = psutil.Process(life.pid)
+        _wait(lambda: read_alert_state(connection, "bench").lease is not None, 60, "the alert process did not start")
+        lease = read_alert_state(connection, "bench").lease
+        assert lease is not None
+        process = psutil.Process(lease.pid)
         before = process.memory_info().rss
         peak = _Peak(process)
         began = time.monotonic()
@@ -146,11 +146,11 @@ def flood(rules: int, keys: int, per_second: int, most: int) -> None:
                 producer.send_soon("readings", value(f"h{key}", rules + 1.0, f"+35385{key:07}"), key=f"h{key}")
             producer.flush()
             fired = time.monotonic() - began
-            _wait(lambda: len(gateway.book.newest(10 * rules * keys)) >= rules * keys, 1800, "not all were sent")
+            _wait(lambda: len(gateway.store.newest(10 * rules * keys)) >= rules * keys, 1800, "not all were sent")
         done = time.monotonic() - began
-        requests = gateway.book.requests()
+        requests = gateway.store.requests()
         busy = sum(outcome == "busy" for _, outcome in requests)
-        texts = [each.text for each in gateway.book.newest(10 * rules * keys)]
+        texts = [each.text for each in gateway.store.newest(10 * rules * keys)]
     print(
         f"{rules} rules x {keys} keys fired in {fired:.0f} s: {len(set(texts))} of {rules * keys} SMS, "
         f"{len(texts) - len(set(texts))} twice, in {done:.0f} s ({len(texts) / done:.0f}/s; told to send at most {most}/s)\n"

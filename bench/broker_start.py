@@ -16,15 +16,15 @@ from pathlib import Path
 import psutil
 
 from measure import alternate, report
-from riverrun.cluster import storage
-from riverrun.cluster.jvm import Runtime
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.jvm import JavaRuntime
+from riverrun.cluster.kafka import storage
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings, Settings
 
 
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    runtime = Runtime.prepare(Settings())
+    runtime = JavaRuntime.prepare(Settings())
     print(f"Java {runtime.java.full_version}, Kafka {runtime.kafka_version}")
     make_archive(runtime)
     cpu: dict[str, list[float]] = {}
@@ -54,13 +54,13 @@ def main() -> None:
     report("CPU of Java until then", cpu, "seconds", against="as riverrun up")
 
 
-def make_archive(runtime: Runtime) -> None:
+def make_archive(runtime: JavaRuntime) -> None:
     with tempfile.TemporaryDirectory() as folder, LocalKafka(Path(folder), runtime=runtime, first_port=port()) as kafka:
         if kafka._archive is not None and not kafka._archive.wait(120):  # noqa: SLF001
             print("no class archive could be made", file=sys.stderr)
 
 
-def start(runtime: Runtime, settings: KafkaSettings, *, archive: bool) -> tuple[float, float]:
+def start(runtime: JavaRuntime, settings: KafkaSettings, *, archive: bool) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         with LocalKafka(Path(folder), settings, runtime=runtime, first_port=port(), archive=archive) as kafka:

@@ -80,7 +80,7 @@ class Bench:
             left = self.count
             while left:
                 messages = [each for each in client.consume(BATCH, 1.0) if each.error() is None]
-                values = [decode(each.value()) for each in messages]  # type: ignore[arg-type]
+                values = [decode(message.value()) for message in messages]  # type: ignore[arg-type]
                 left -= len(values)
                 if values:
                     yield len(values)

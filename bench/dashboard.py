@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import riverrun as rr
 from riverrun.config import Project
-from riverrun.config.serve_state import Serving, find_serving
+from riverrun.config.serve_state import StoreEndpoint, find_store_endpoint
 from riverrun.kafka.connection import Connection
 from riverrun.store.client import StoreClient
 from riverrun.testing import CrashRun
@@ -68,7 +68,7 @@ app.dashboard(
 
 
 @contextmanager
-def running(speed: str) -> Iterator[tuple[Connection, Serving]]:
+def running(speed: str) -> Iterator[tuple[Connection, StoreEndpoint]]:
     """The app, running, with its dashboard served."""
     with tempfile.TemporaryDirectory(prefix="riverrun-bench-") as name:
         root = Path(name)
@@ -77,7 +77,7 @@ def running(speed: str) -> Iterator[tuple[Connection, Serving]]:
         with CrashRun(root, "app.py", ["--speed", speed]) as run:
             run.await_work()
             deadline = time.monotonic() + 60
-            while (serving := find_serving(Project(root))) is None:
+            while (serving := find_store_endpoint(Project(root))) is None:
                 if time.monotonic() > deadline:
                     raise SystemExit("The dashboard was not served within 60 s.")
                 time.sleep(0.1)
@@ -158,15 +158,15 @@ def latency(speed: str, rate: int, seconds: float, warm: float) -> None:
 
     with (
         running(speed) as (connection, serving),
-        StoreClient.of(serving) as store,
+        StoreClient.for_serving(serving) as store,
         chromium() as browser,
         page_of(browser) as page,
     ):
         load = Load(connection, rate)
         load.start()
         readers = [Newest(connection, TOPIC), Newest(connection, STREAM)]
-        for each in readers:
-            each.start()
+        for reader in readers:
+            reader.start()
         page.goto(serving.address)
         # Not wait_for_function: the page's policy forbids what it does.
         while not page.evaluate("document.querySelector('[data-name=sent] .value')?.textContent.length > 2"):
@@ -179,11 +179,11 @@ def latency(speed: str, rate: int, seconds: float, warm: float) -> None:
         )
         plain = Plain(serving.address)
         plain.start()
-        for each in readers:
-            each.measuring.set()
+        for reader in readers:
+            reader.measuring.set()
         asked = _asked(store, page, seconds)
         on_page: list[Seen] = page.evaluate("window.seen")
-        for done in (plain.done, load.done, *(each.done for each in readers)):
+        for done in (plain.done, load.done, *(reader.done for reader in readers)):
             done.set()
         load.join()
         print(f"{speed}, {rate} events/s for {seconds:g} s after {warm:g} s to warm up, five tiles:")
@@ -198,7 +198,7 @@ def _asked(store: StoreClient, page: Any, seconds: float) -> list[Seen]:
     found: list[Seen] = []
     last, end = 0, time.time() + seconds
     while time.time() < end:
-        newest = store.ask("select max(sent) as sent from loads").rows.column(0)[0].as_py() or 0
+        newest = store.query("select max(sent) as sent from loads").rows.column(0)[0].as_py() or 0
         if newest != last:
             found.append((time.time() * 1000, newest))
             last = newest

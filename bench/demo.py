@@ -34,7 +34,7 @@ from load import is_java, memory_mb, worked
 from measure import machine
 from riverrun.config import Project
 from riverrun.config.run_state import running_state
-from riverrun.config.stream_state import last
+from riverrun.config.stream_state import last_progress
 
 HERE = Path(__file__).parents[1]
 # What comes before is warm-up, and in the table only.
@@ -174,7 +174,7 @@ def watch(demo: "subprocess.Popen[str]", project: Project, began: float, run: Ru
     seen_at, seen = time.time(), worked(demo.pid)
     while not done.wait(STEP / 2):
         now, used = time.time(), worked(demo.pid)
-        progress = last(project)
+        progress = last_progress(project)
         batches = {stream.name: stream.batch_ms for stream in progress.streams} if progress else {}
         run.usage.append(
             Usage(now - began, (used - seen) / (now - seen_at), spark_mb(demo.pid), memory_mb(demo.pid), batches)

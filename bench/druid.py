@@ -26,13 +26,13 @@ import psutil
 
 from measure import alternate, machine, report, timed
 from riverrun.cluster.druid.local import LocalDruid
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import DruidSettings, KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.contract import Limits
+from riverrun.store.contract import QueryLimits
 from riverrun.store.druid.client import DruidClient
 from riverrun.store.druid.store import DruidStore
 
@@ -114,7 +114,7 @@ class Bench:
         self.client.reset(name)
         self.client.terminate(name)
         self.client.stop_tasks(name)
-        wait(lambda: not self.store._busy(name))  # noqa: SLF001
+        wait(lambda: not self.store._has_tasks(name))  # noqa: SLF001
 
     def count(self, name: str, what: str = "COUNT(*)") -> float:
         try:
@@ -229,7 +229,9 @@ class Bench:
             # No row at all where nothing is published yet.
             published, held = next(iter(self.client.sql(segments, seconds=60).rows), (0, 0))
             asked = [
-                statistics.median(timed(lambda sql=sql: self.store.ask(sql, Limits(seconds=120))) for _ in range(5))
+                statistics.median(
+                    timed(lambda sql=sql: self.store.query(sql, QueryLimits(seconds=120))) for _ in range(5)
+                )
                 for sql in (grouped.format(""), grouped.format(minute))
             ]
             print(
@@ -245,7 +247,7 @@ class Bench:
         if '"bench.' in sql:
             self.client.sql(sql, seconds=120)
         else:
-            self.store.ask(sql, Limits(seconds=120))
+            self.store.query(sql, QueryLimits(seconds=120))
 
 
 def send_more(address: str, topic: str, first: int, last: int) -> None:

@@ -31,8 +31,8 @@ import psutil
 
 from measure import alternate, machine, report
 from riverrun.app import App
-from riverrun.cluster.loopback import listening
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
+from riverrun.cluster.loopback import listening_socket
 from riverrun.config import KafkaSettings, Project
 from riverrun.config.spec import IngestSettings
 from riverrun.connectors.http.server import IngestServer
@@ -40,7 +40,7 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.connectors.http import http
 from riverrun.model.event import Event, event_time, field, key
-from riverrun.store.listening import Listener, Listeners
+from riverrun.web.server import HttpEndpoint, HttpServer
 
 BARE = "bare ASGI, body discarded"
 OURS = "riverrun, acks=all"
@@ -82,8 +82,8 @@ async def discard(scope: Any, receive: Any, send: Any) -> None:  # noqa: ARG001
 
 def serve(kind: str, servers: str, folder: str, settings: str) -> None:
     if kind == "bare":
-        found = listening(0)
-        Listeners([Listener(discard, found)]).start()
+        found = listening_socket(0)
+        HttpServer([HttpEndpoint(discard, found)]).start()
         port = found.getsockname()[1]
     else:
         app = App("bench")

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
-from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
 JOB = Path(__file__).parent / "stream_job"
 HOUSES = 10_000
@@ -129,8 +130,8 @@ def worked(pid: int) -> float:
     return sum(each.user + each.system for each in times)
 
 
-def places(admin: Admin, topic: str) -> list[Place]:
-    return [Place(topic, part) for part in range(len(admin.topic(topic).partitions))]
+def places(admin: Admin, topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, part) for part in range(len(admin.topic(topic).partitions))]
 
 
 def forget(admin: Admin, topic: str) -> None:
@@ -158,7 +159,7 @@ def ages_of_rows(
     of half the time. The clock starts with the first row; until then a trickle. `newest` may answer None: not a row."""
     connection = admin.connection
     reader = Consumer(connection.properties({"group.id": group, "fetch.queue.backoff.ms": 5}))
-    reader.assign([TopicPartition(output, each.partition, OFFSET_END) for each in places(admin, output)])
+    reader.assign([ClientPartition(output, place.partition, OFFSET_END) for place in places(admin, output)])
     sender, chance = producer(connection), random.Random(5)
     ages: list[float] = []
     begun = measured_from = 0.0

@@ -21,16 +21,16 @@ from pathlib import Path
 from load import JOB, READINGS, ages_of_rows, end, fill, forget, last_of
 from measure import alternate, report
 from riverrun.app import App, load_app
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings, Settings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
-from riverrun.streams.compiler import compile_app, encoded
-from riverrun.streams.pipeline import checked_graph
-from riverrun.streams.session import start_session, stop_session
-from riverrun.streams.sink import ExactSink
-from riverrun.streams.sources import Counters, KafkaRecords
+from riverrun.streams.compile.compiler import compile_app, encode_records
+from riverrun.streams.compile.sources import Counters, KafkaRecordSource
+from riverrun.streams.pipeline import build_checked_graph
+from riverrun.streams.run.session import start_session, stop_session
+from riverrun.streams.run.sink import ExactlyOnceSink
 
 SINKS = ("Spark's", "once", "once, workers")
 STREAMS = ("by_riverrun", "every_reading")
@@ -57,23 +57,23 @@ def child(stream: str, sink: str, address: str, folder: Path, *, forever: bool) 
     connection = Connection(KafkaSettings(bootstrap_servers=address))
     spark = start_session(Settings(), folder, name="bench", slots=2)
     try:
-        done = compile_app(checked_graph(pipeline()), spark, KafkaRecords(spark, connection)).require()
-        compiled, counters = done.streams[stream], Counters(moving=True)
-        source = KafkaRecords(spark, connection, options={"maxOffsetsPerTrigger": str(BITE)})
-        writer = encoded(done.rows(stream, source, counters=counters), compiled, counters).writeStream
+        done = compile_app(build_checked_graph(pipeline()), spark, KafkaRecordSource(spark, connection)).require()
+        compiled, counters = done.streams[stream], Counters(streaming=True)
+        source = KafkaRecordSource(spark, connection, options={"maxOffsetsPerTrigger": str(BITE)})
+        writer = encode_records(done.rows(stream, source, counters=counters), compiled, counters).writeStream
         topic = topic_of(stream, sink)
         if sink == SINKS[0]:
             options = {f"kafka.{name}": value for name, value in java_properties(connection).items()}
             writer = writer.format("kafka").options(**options, topic=topic)
         else:
-            once = ExactSink.of(
+            once = ExactlyOnceSink.create(
                 done.spark,
                 connection,
                 Admin(connection),
                 name=topic,
                 topic=topic,
                 transaction_seconds=300,
-                here=sink == SINKS[1],
+                in_driver=sink == SINKS[1],
             )
             writer = writer.foreachBatch(once.write)
         query = (
@@ -86,7 +86,7 @@ def child(stream: str, sink: str, address: str, folder: Path, *, forever: bool) 
             query.awaitTermination()
         query.processAllAvailable()
         batches = [json.loads(each.json) for each in query.recentProgress]
-        full = [each for each in batches if each["numInputRows"] and each["batchId"] > 0]
+        full = [batch for batch in batches if batch["numInputRows"] and batch["batchId"] > 0]
         readings = sum(each["numInputRows"] for each in full)
         print(json.dumps({"readings": readings, "ms": sum(each["durationMs"]["triggerExecution"] for each in full)}))
         query.stop()
@@ -158,7 +158,7 @@ def measure_latency(turns: Turns, sinks: Sequence[str], given: argparse.Namespac
             for sink in sinks:
                 ages[sink].append(turns.latency(stream, sink, given.rate, given.seconds))
         for quantile, name in ((0.5, "p50"), (0.99, "p99")):
-            figures = {sink: [each[int(len(each) * quantile)] for each in runs] for sink, runs in ages.items()}
+            figures = {sink: [run[int(len(run) * quantile)] for run in runs] for sink, runs in ages.items()}
             report(f"{stream}, {given.rate:,} a second: age of a row, {name}", figures, "ms", against=SINKS[0])
 
 

@@ -29,15 +29,15 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from measure import alternate, report, timed
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings
 from riverrun.config.spec import StoreSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.contract import Limits
+from riverrun.store.contract import QueryLimits
 from riverrun.store.embedded import EmbeddedStore
-from riverrun.store.embedded.ingest import MOST_ROWS
+from riverrun.store.embedded.ingest import MAX_BATCH_ROWS
 
 HOUSES = 10_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -72,10 +72,10 @@ def arrow(first: int, rows: int) -> pa.Table:
     """The same rows, typed."""
     numbers = range(first, first + rows)
     return pa.table({
-        "house_id": pa.array([f"house-{each * 7919 % HOUSES:06d}" for each in numbers]),
-        "load_kw": pa.array([each * 31 % 30000 / 10000 for each in numbers]),
-        "at": pa.array([BEGIN + timedelta(milliseconds=each) for each in numbers], pa.timestamp("us", "UTC")),
-        "meter": pa.array([f"A1-{each % 1000:012d}" for each in numbers]),
+        "house_id": pa.array([f"house-{number * 7919 % HOUSES:06d}" for number in numbers]),
+        "load_kw": pa.array([number * 31 % 30000 / 10000 for number in numbers]),
+        "at": pa.array([BEGIN + timedelta(milliseconds=number) for number in numbers], pa.timestamp("us", "UTC")),
+        "meter": pa.array([f"A1-{number % 1000:012d}" for number in numbers]),
         "number": pa.array(numbers, pa.int64()),
     })  # fmt: skip
 
@@ -137,7 +137,7 @@ class Bench:
     def ingest(self, rows: int, repeats: int) -> None:
         topic = self.topic()
         fill(self.connection, topic, rows)
-        blocks = [arrow(first, min(MOST_ROWS, rows - first)) for first in range(0, rows, MOST_ROWS)]
+        blocks = [arrow(first, min(MAX_BATCH_ROWS, rows - first)) for first in range(0, rows, MAX_BATCH_ROWS)]
 
         cost: dict[str, list[float]] = {"DuckDB from Arrow": [], "riverrun from Kafka": []}
 
@@ -145,7 +145,7 @@ class Bench:
             with self.store() as store:
                 begun, used = time.perf_counter(), time.process_time()
                 store.apply([readings(topic)])
-                until(lambda: store.standing()[0].rows == rows)
+                until(lambda: store.table_statuses()[0].rows == rows)
                 cost["riverrun from Kafka"].append((time.process_time() - used) / rows * 1e6)
                 return rows / (time.perf_counter() - begun) / 1000
 
@@ -186,7 +186,7 @@ class Bench:
             # Who has just begun looks for partitions first.
             warm = 1000
             fill(self.connection, topic, warm)
-            until(lambda: store.standing()[0].rows == warm, 60)
+            until(lambda: store.table_statuses()[0].rows == warm, 60)
             ages: list[float] = []
             began = datetime.now(UTC)
             over = threading.Event()
@@ -195,7 +195,9 @@ class Bench:
                 """The age of the newest row whenever there is a newer one."""
                 last = -1
                 while not over.is_set():
-                    found = store.ask('SELECT max(number) AS n, max("at") AS newest FROM readings').rows.to_pylist()[0]
+                    found = store.query('SELECT max(number) AS n, max("at") AS newest FROM readings').rows.to_pylist()[
+                        0
+                    ]
                     if found["n"] is not None and found["n"] != last and found["newest"] > began:
                         last = found["n"]
                         ages.append(time.time() - found["newest"].timestamp())
@@ -225,7 +227,7 @@ class Bench:
                 if number % 100 == 0:
                     sender.poll(0)
             sender.flush()
-            until(lambda: store.standing()[0].rows == len(made) + warm, 60)
+            until(lambda: store.table_statuses()[0].rows == len(made) + warm, 60)
             time.sleep(0.1)
             over.set()
             watcher.join()
@@ -256,7 +258,7 @@ class Bench:
                 sender.flush()
 
             def ask() -> float:
-                return timed(lambda: store.ask(QUESTION.format("readings"), Limits(seconds=60))) * 1000
+                return timed(lambda: store.query(QUESTION.format("readings"), QueryLimits(seconds=60))) * 1000
 
             def by_hand() -> float:
                 return timed(lambda: alone.sql(QUESTION.format("readings")).to_arrow_table()) * 1000
@@ -264,7 +266,7 @@ class Bench:
             quiet = alternate({"DuckDB alone": by_hand, "riverrun, idle": ask}, repeats)
             report(f"Group-by over {rows:,} rows, nothing else", quiet, "ms", against="DuckDB alone")
             threading.Thread(target=load, daemon=True).start()
-            until(lambda: store.standing()[0].rows > rows)
+            until(lambda: store.table_statuses()[0].rows > rows)
             # DuckDB alone is timed with the store and Kafka standing still: by the figures above.
             busy = {
                 "DuckDB alone": quiet["DuckDB alone"],
@@ -284,7 +286,7 @@ class Bench:
         )
         alone.execute(f"SET TimeZone = 'UTC'; CREATE TABLE readings ({KINDS}); INSERT INTO readings {made}; CHECKPOINT")
         with store._lock:  # noqa: SLF001  -- nobody else writes past the ingest
-            database = store._writing()  # noqa: SLF001
+            database = store._open_session()  # noqa: SLF001
             database.run(f"BEGIN; INSERT INTO _rows.readings {made}; COMMIT; CHECKPOINT")
             store._states["readings"].rows = rows  # noqa: SLF001
 
@@ -305,22 +307,22 @@ class Bench:
                 )
                 begun = time.perf_counter()
                 sender.start()
-                until(lambda size=size, store=store: store.standing()[0].rows == size)  # type: ignore[misc]
+                until(lambda size=size, store=store: store.table_statuses()[0].rows == size)  # type: ignore[misc]
                 took = time.perf_counter() - begun
                 sender.join()
             with_file = sum(each.stat().st_size for each in folder.glob("tables.duckdb*"))
             opened = time.perf_counter()
             with self.store(folder) as store:
-                store.ask("SELECT count(*) AS n FROM readings")
+                store.query("SELECT count(*) AS n FROM readings")
                 opened = time.perf_counter() - opened
                 grouped = statistics.median(
-                    timed(lambda store=store: store.ask(QUESTION.format("readings")))
+                    timed(lambda store=store: store.query(QUESTION.format("readings")))
                     for _ in range(5)  # type: ignore[misc]
                 )
                 last = QUESTION.format("readings").replace(
                     "GROUP BY", 'WHERE "at" >= (SELECT max("at") FROM readings) - INTERVAL 1 MINUTE GROUP BY'
                 )
-                recent = statistics.median(timed(lambda store=store, last=last: store.ask(last)) for _ in range(5))  # type: ignore[misc]
+                recent = statistics.median(timed(lambda store=store, last=last: store.query(last)) for _ in range(5))  # type: ignore[misc]
             print(
                 f"{size:>13,}{(size - before) / took:>10,.0f}{with_file / 1e6:>9,.0f}{with_file / size:>7.1f}{opened:>8.2f}"
                 f"{grouped * 1000:>12,.0f}{recent * 1000:>15,.0f}",

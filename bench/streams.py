@@ -44,11 +44,11 @@ from measure import alternate, machine, report
 from riverrun.app import load_app
 from riverrun.artifacts.java import find_java
 from riverrun.artifacts.sets import fetch
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import ArtifactSettings, JavaSettings, KafkaSettings, Project, stream_state
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.streams.running import FIRST_BITE
+from riverrun.streams.run.running_stream import INITIAL_BATCH_SIZE
 
 OUTPUTS = {"riverrun": "by_riverrun", "by hand": "by_hand"}
 # `drain` shows a line for each so many seconds.
@@ -65,7 +65,7 @@ class Drained:
     memory: list[tuple[float, float, float]] = field(default_factory=list)
     # (when, seconds of processor time that all of them have had): what others on the machine left to it.
     work: list[tuple[float, float]] = field(default_factory=list)
-    bites: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, FIRST_BITE)])
+    bites: list[tuple[float, int]] = field(default_factory=lambda: [(0.0, INITIAL_BATCH_SIZE)])
     heap: str = ""
 
     def read_by(self, when: float) -> float:
@@ -197,7 +197,7 @@ class Bench:
         begun = time.perf_counter()
         process = self.start("riverrun")
         folder = self.root / f"turn-{self.turn}"
-        bite = folder / ".riverrun/streams/bench/by_riverrun/bite.json"
+        bite = folder / ".riverrun/streams/bench/by_riverrun/batch_size.json"
         seen = Drained()
         while process.poll() is None:
             self._look(seen, process.pid, Project(folder), bite, begun)
@@ -216,15 +216,17 @@ class Bench:
             seen.work.append((now, worked(pid)))
             # The last one found: Spark's launcher is a small JVM of its own.
             seen.heap = heap_of(pid) or seen.heap
-        progress = stream_state.last(project)
+        progress = stream_state.last_progress(project)
         if progress is None or not progress.streams:
             return
         stream = progress.streams[0]
         if not seen.reads and stream.phase == "running":
             seen.reads.append((now, 0))
-        if seen.reads and stream.account.read > seen.reads[-1][1]:
-            seen.reads.append((now, stream.account.read))
-            shown = f"  {stream.account.read:,} read, {now:.0f} s; the last batch took {stream.batch_ms / 1000:.1f} s"
+        if seen.reads and stream.record_counts.read > seen.reads[-1][1]:
+            seen.reads.append((now, stream.record_counts.read))
+            shown = (
+                f"  {stream.record_counts.read:,} read, {now:.0f} s; the last batch took {stream.batch_ms / 1000:.1f} s"
+            )
             print(shown, file=sys.stderr)
         if bite.exists() and (rows := int(bite.read_text() or seen.bites[-1][1])) != seen.bites[-1][1]:
             seen.bites.append((now, rows))
@@ -292,7 +294,7 @@ def main() -> None:
                 report(
                     f"{given.rate:,} events/s, {given.speed}: age of a row, {name}", figures, "ms", against="by hand"
                 )
-            print({who: statistics.median(len(each) for each in runs) for who, runs in found.items()}, "rows")
+            print({who: statistics.median(len(run) for run in runs) for who, runs in found.items()}, "rows")
     shutil.rmtree(root, ignore_errors=True)
 
 

@@ -105,7 +105,7 @@ def cpu(most: int, rate: int, seconds: float, repeats: int) -> None:
 def page(repeats: int) -> None:
     from support.browsing import chromium, page_of
     from support.city import City, city_app
-    from support.dashing import DashServer
+    from support.dashboards import DashServer
 
     city = City(40)
     city.run(60)

@@ -20,7 +20,7 @@ from riverrun.artifacts.lock import read_lock_file
 from riverrun.artifacts.sets import fetch, fetch_lock
 from riverrun.config import ArtifactSettings, JavaSettings
 from riverrun.errors import RiverrunError
-from riverrun.streams.quick_start import class_archive
+from riverrun.streams.run.class_archive import spark_class_archive
 
 HERE = Path(__file__).parent
 JOBS = HERE / "jobs"
@@ -111,7 +111,7 @@ class Riverrun(Contender):
     def settled(self) -> bool:
         """Its archive of Spark's classes is made beside the first run that lasts for a minute."""
         jars, cache = fetch("spark-kafka", ArtifactSettings()), cache_folder(ArtifactSettings())
-        return class_archive(find_java(JavaSettings()), jars, cache, CACHE).path.is_file()
+        return spark_class_archive(find_java(JavaSettings()), jars, cache, CACHE).path.is_file()
 
     def commands(self, turn: Turn) -> list[Command]:
         return [
@@ -237,7 +237,7 @@ class KafkaStreams(Contender):
             path = os.pathsep.join(map(str, self.jars))
             command = [compiler, "--release", "17", "-cp", path, "-d", str(self.classes), str(source)]
             call(command, "javac could not compile the job")
-        return next(each.version for each in read_lock_file(REQUIREMENTS / "kafka-streams.lock").artifacts)
+        return next(artifact.version for artifact in read_lock_file(REQUIREMENTS / "kafka-streams.lock").artifacts)
 
     def commands(self, turn: Turn) -> list[Command]:
         del turn

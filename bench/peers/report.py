@@ -104,21 +104,25 @@ def throughput_table(results: Results) -> str:
     ours = _of(results, OURS)
     limit = Summary.of(results.bare.get(LIMIT, []))
     rows = []
-    for each in results.contenders.values():
-        if not each.backlog:
+    for contender in results.contenders.values():
+        if not contender.backlog:
             continue
-        whole = each.summary("rate")
-        running, start, memory = each.summary("rate_running"), each.summary("start_up"), each.summary("memory")
+        whole = contender.summary("rate")
+        running, start, memory = (
+            contender.summary("rate_running"),
+            contender.summary("start_up"),
+            contender.summary("memory"),
+        )
         rows.append(
             [
-                each.title,
+                contender.title,
                 shown(whole),
                 ratio(whole, ours.summary("rate") if ours else None),
                 shown(running),
                 ratio(running, limit),
                 shown(start, 1),
                 shown(memory),
-                each.state,
+                contender.state,
             ]
         )
     head = [
@@ -142,11 +146,14 @@ def latency_table(results: Results) -> str:
         quantile, _, rate = name.partition("@")
         head += [f"{quantile}, {int(rate):,}/s, ms", "ratio to riverrun"]
     rows = []
-    for each in results.contenders.values():
-        cells = [each.title]
+    for contender in results.contenders.values():
+        cells = [contender.title]
         for name in names:
-            found = each.summary(name)
-            cells += [shown(found) if each.latency else "on close", ratio(found, ours.summary(name) if ours else None)]
+            found = contender.summary(name)
+            cells += [
+                shown(found) if contender.latency else "on close",
+                ratio(found, ours.summary(name) if ours else None),
+            ]
         rows.append(cells)
     return table(head, rows)
 
@@ -163,10 +170,20 @@ def bare_table(results: Results) -> str:
 
 def about_table(results: Results) -> str:
     rows = []
-    for each in results.contenders.values():
-        trouble = [f"Not run: {each.missing}."] if each.missing else [f"Failed: {text}." for text in each.failures]
+    for contender in results.contenders.values():
+        trouble = (
+            [f"Not run: {contender.missing}."]
+            if contender.missing
+            else [f"Failed: {text}." for text in contender.failures]
+        )
         rows.append(
-            [each.title, each.version or "-", each.emits, each.promise, " ".join([each.note, *trouble]).strip()]
+            [
+                contender.title,
+                contender.version or "-",
+                contender.emits,
+                contender.promise,
+                " ".join([contender.note, *trouble]).strip(),
+            ]
         )
     return table(["", "version", "writes", "promise", "note"], rows)
 

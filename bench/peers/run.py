@@ -31,7 +31,7 @@ from measure import machine
 from report import Result, Results, between_markers, plot, section
 from riverrun.app import load_app
 from riverrun.artifacts.lock import read_lock
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings
 from riverrun.errors import RiverrunError
 from riverrun.kafka.connection import Connection
@@ -52,7 +52,7 @@ def main() -> int:
     if given.render:
         write(Results.of_json(json.loads(given.render.read_text())), given.out)
         return 0
-    chosen = [each for each in all_contenders() if not given.only or each.name in given.only]
+    chosen = [contender for contender in all_contenders() if not given.only or contender.name in given.only]
     # All share two cores, the broker and the load too, also where there are more.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     results = Results(about=about(given), rates=given.rates if "latency" in given.stages else [])
@@ -64,10 +64,12 @@ def main() -> int:
         connection = Connection(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
         load_app(JOB / "meters.py").apply(connection)
         arena = Arena(root, connection)
-        arena.make_topics(each.output for each in all_contenders())
+        arena.make_topics(contender.output for contender in all_contenders())
         Meeting(arena, ready, results, given).run()
     write(results, given.out)
-    failed = any(each.failures or each.missing or any(each.wrong) for each in results.contenders.values())
+    failed = any(
+        contender.failures or contender.missing or any(contender.wrong) for contender in results.contenders.values()
+    )
     if failed:
         print(f"Not all went well; logs are in {root}", file=sys.stderr)
     else:
@@ -84,7 +86,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rates", type=numbers, default=[1000, 10_000], help="readings a second, for the age of rows")
     parser.add_argument("--seconds", type=float, default=30, help="how long each rate is measured")
     parser.add_argument("--repeats", type=int, default=3)
-    names = ", ".join(each.name for each in all_contenders())
+    names = ", ".join(contender.name for contender in all_contenders())
     parser.add_argument("--only", type=lambda text: text.split(","), default=[], help=f"some of: {names}")
     parser.add_argument(
         "--stages", type=lambda text: text.split(","), default=STAGES, help=f"some of: {', '.join(STAGES)}"
@@ -98,7 +100,7 @@ def arguments() -> argparse.Namespace:
         "--render", type=Path, metavar="FILE", help="only write the page and the plot of an earlier run"
     )
     given = parser.parse_args()
-    known = {each.name for each in all_contenders()}
+    known = {contender.name for contender in all_contenders()}
     if unknown := [name for name in given.only if name not in known]:
         parser.error(f"no such contender: {', '.join(unknown)}; there are: {names}")
     if unknown := [name for name in given.stages if name not in STAGES]:
@@ -108,7 +110,7 @@ def arguments() -> argparse.Namespace:
 
 
 def about(given: argparse.Namespace) -> dict[str, str]:
-    broker = next(each for each in read_lock("kafka").artifacts if each.name == "kafka-clients").version
+    broker = next(artifact for artifact in read_lock("kafka").artifacts if artifact.name == "kafka-clients").version
     return {
         "Machine": f"{machine()}, of which {CORES} are used for all; {memory_gb():.0f} GB",
         "date": datetime.now(UTC).date().isoformat(),
@@ -239,12 +241,12 @@ class Meeting:
 
 def running_rates(results: Results) -> None:
     """Without the start, which is measured apart: the first row of a backlog comes after a batch of it is done."""
-    for each in results.contenders.values():
-        each.figures.pop("rate_running", None)
-        start = each.summary("start_up")
-        for seconds in each.figures.get("seconds", []):
+    for contender in results.contenders.values():
+        contender.figures.pop("rate_running", None)
+        start = contender.summary("start_up")
+        for seconds in contender.figures.get("seconds", []):
             if start is not None and seconds > start.median:
-                each.add("rate_running", results.events / (seconds - start.median))
+                contender.add("rate_running", results.events / (seconds - start.median))
 
 
 def save(results: Results) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
 
 from contenders import JOBS, Command, Contender, Turn
 from load import (
@@ -32,7 +33,7 @@ from load import (
 )
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
 PARTS = 4
 MINUTE_MS = 60_000
@@ -138,16 +139,16 @@ class Running:
 
     def alive(self) -> bool:
         """Whether all of them run: with one gone, the others would do its work, and be measured for it."""
-        return all(each.poll() is None for each in self.processes)
+        return all(process.poll() is None for process in self.processes)
 
     def failed(self) -> bool:
-        return any(each.poll() not in {None, 0} for each in self.processes)
+        return any(process.poll() not in {None, 0} for process in self.processes)
 
     def memory_mb(self) -> float:
-        return sum(memory_mb(each.pid) for each in self.processes)
+        return sum(memory_mb(process.pid) for process in self.processes)
 
     def worked(self) -> float:
-        return sum(worked(each.pid) for each in self.processes)
+        return sum(worked(process.pid) for process in self.processes)
 
     def last_line(self) -> str:
         """The last thing it said: of the process that failed, if one did."""
@@ -159,31 +160,31 @@ class Running:
         return "it said nothing"
 
     def stop(self) -> None:
-        for each in self.processes:
-            if each.poll() is None:
-                each.send_signal(signal.SIGINT)
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
         deadline = time.monotonic() + STOP_SECONDS
-        for each in self.processes:
+        for process in self.processes:
             try:
-                each.wait(max(0.1, deadline - time.monotonic()))
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 pass
             finally:
                 # Also what is left below a process that ended.
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(each.pid, signal.SIGKILL)
-                each.wait()
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 class Rows:
     """Reads what a contender wrote, from where its output ended when the turn began."""
 
-    def __init__(self, connection: Connection, group: str, begin: dict[Place, int]) -> None:
+    def __init__(self, connection: Connection, group: str, begin: dict[TopicPartition, int]) -> None:
         self.found: dict[Key, Row] = {}
         self.count = 0
         self.reader = Consumer(connection.properties({"group.id": group, "enable.partition.eof": True}))
         self.parts = len(begin)
-        self.at = [TopicPartition(place.topic, place.partition, offset) for place, offset in begin.items()]
+        self.at = [ClientPartition(place.topic, place.partition, offset) for place, offset in begin.items()]
 
     def read(self) -> None:
         """All there is now. The newest row of a key counts; where two are as new, the later one."""
@@ -205,7 +206,7 @@ class Rows:
                 before = self.found.get((row.house, row.minute))
                 if before is None or before.last <= row.last:
                     self.found[row.house, row.minute] = row
-        self.at = [TopicPartition(each.topic, each.partition, ended[each.partition]) for each in self.at]
+        self.at = [ClientPartition(each.topic, each.partition, ended[each.partition]) for each in self.at]
 
 
 @dataclass
@@ -254,9 +255,9 @@ class Arena:
         folder.mkdir()
         return Turn(folder, self.connection.bootstrap_servers, output, f"{name}-{self.turns}", forever)
 
-    def _ends(self, output: str) -> dict[Place, int]:
+    def _ends(self, output: str) -> dict[TopicPartition, int]:
         """Where readers of committed records stop: asked often, so with one request."""
-        parts = [Place(output, part) for part in range(PARTS)]
+        parts = [TopicPartition(output, part) for part in range(PARTS)]
         return self.admin.offsets(parts, "latest", committed_only=True)
 
     def _clean(self, turn: Turn) -> None:
@@ -370,7 +371,7 @@ class Arena:
     def bare(self, what: str, processes: int, limit: float) -> float:
         """Records a second of a loop of the bare client, in one process or in two with half of the partitions each."""
         turn = self._turn(f"bare-{what}", "out-bare", forever=False)
-        parts = [each.partition for each in places(self.admin, READINGS)]
+        parts = [place.partition for place in places(self.admin, READINGS)]
         commands = []
         for number in range(processes):
             share = ",".join(str(part) for part in parts[number::processes])
@@ -378,8 +379,8 @@ class Arena:
             commands.append(Command(words, own_python=False))
         running = Running(commands, turn)
         try:
-            for each in running.processes:
-                each.wait(limit)
+            for process in running.processes:
+                process.wait(limit)
             found = [json.loads(log.read_text()) for log in running.logs]
         except (subprocess.TimeoutExpired, json.JSONDecodeError) as error:
             raise FailedError(f"the bare loop failed: {running.last_line()}") from error

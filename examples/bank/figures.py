@@ -14,7 +14,7 @@ from app import MANY_PAYMENTS, MOST_KM_AN_HOUR, Transaction, app
 from people import cities, km_between
 from source import Sent, feed_of, options_of
 
-from riverrun.demo.comparing import clock_of, report, rows_of
+from riverrun.demo.comparison import clock_of, report, rows_of
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +39,9 @@ class Figures:
     """What transactions come to. What comes twice counts once."""
 
     def __init__(self, transactions: Iterable[Transaction], opening: Mapping[str, int]) -> None:
-        self._made = list({(each.account_id, each.ref): each for each in transactions}.values())
+        self._made = list(
+            {(transaction.account_id, transaction.ref): transaction for transaction in transactions}.values()
+        )
         self._opening = opening
 
     def all(self) -> dict[str, Rows]:

@@ -86,7 +86,7 @@ def customers(count: int, seed: int = 1) -> list[Customer]:
     chance, places = random.Random(f"{seed}/customers"), cities()
     found = []
     for number in range(1, count + 1):
-        home = chance.choices(list(places), [each[2] for each in places.values()])[0]
+        home = chance.choices(list(places), [place[2] for place in places.values()])[0]
         salary = round(chance.lognormvariate(7.9, 0.3)) * 100
         found.append(Customer(
             number, f"{chance.choice(FIRST)} {chance.choice(LAST)}", phone(chance), home, city=home,
@@ -111,8 +111,8 @@ class Bank:
         self._places = cities()
         self._refs = 0
         self._of_day: dict[int, list[Customer]] = {}
-        for each in people:
-            self._of_day.setdefault(each.payday, []).append(each)
+        for person in people:
+            self._of_day.setdefault(person.payday, []).append(person)
 
     def minutes(self) -> Iterator[tuple[datetime, list[Transaction]]]:
         """Each minute, with what was done in it and what it leads to later, in no order."""

@@ -9,7 +9,7 @@ import pytest
 from app import Transaction
 from source import Faults, Sent, feed, row_of
 
-from riverrun.demo.comparing import differences
+from riverrun.demo.comparison import differences
 
 HERE = Path(__file__).parent
 AT = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)
@@ -33,7 +33,7 @@ def topic_of(table):
 
 def put(t, records):
     for table in ("customers", "accounts", "transactions"):
-        t.send(topic_of(table), *(row_of(each) for each in records if each.table == table))
+        t.send(topic_of(table), *(row_of(record) for record in records if record.table == table))
 
 
 def test_every_figure_is_what_plain_python_finds(stream_test, sent):
@@ -47,8 +47,8 @@ def test_every_figure_is_what_plain_python_finds(stream_test, sent):
     for stream in t.app.streams:
         assert differences(expected[stream], figures.keyed(stream, t.rows(stream))) == [], stream
         assert expected[stream], stream
-    account = t.account("balances")
-    assert account.dead == len(t.dead("transactions")) == sum(each.odd == "broken" for each in sent) > 0
+    counts = t.record_counts("balances")
+    assert counts.dead_letters == len(t.dead("transactions")) == sum(each.odd == "broken" for each in sent) > 0
 
 
 def test_history_tells_the_least_of_a_month(stream_test, sent):
@@ -102,7 +102,7 @@ def test_money_counts_however_late_it_comes(bank):
     bank.send("transactions", transaction(3, cents=-100), transaction(3, cents=-100))
     [row] = bank.rows("balances")
     assert (row["cents"], row["transactions"], row["at"]) == (8900, 3, AT + timedelta(days=2))
-    assert bank.account("balances").late == 0
+    assert bank.record_counts("balances").late == 0
 
 
 def test_who_is_flagged_gets_a_message_on_the_phone_they_have(bank):

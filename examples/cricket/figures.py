@@ -12,7 +12,7 @@ from typing import Any
 from app import Delivery
 from source import events
 
-from riverrun.demo.comparing import Check, compare
+from riverrun.demo.comparison import StreamCheck, compare
 
 Ball = tuple[str, int, int, int]
 Innings = tuple[str, int]
@@ -25,10 +25,10 @@ class Figures:
     balls: dict[Ball, Delivery] = field(default_factory=dict)
 
     def add(self, deliveries: Iterable[Delivery]) -> "Figures":
-        for each in deliveries:
-            ball = (each.match_id, each.innings, each.over_no, each.ball_no)
-            if ball not in self.balls or self.balls[ball].version < each.version:
-                self.balls[ball] = each
+        for delivery in deliveries:
+            ball = (delivery.match_id, delivery.innings, delivery.over_no, delivery.ball_no)
+            if ball not in self.balls or self.balls[ball].version < delivery.version:
+                self.balls[ball] = delivery
         return self
 
     def innings(self) -> dict[Innings, list[Delivery]]:
@@ -58,9 +58,9 @@ class Figures:
         """Innings and batter, of all who have been in: runs, balls, fours, sixes, how out."""
         found = {}
         for (match, number), balls in self.innings().items():
-            for batter in {who for each in balls if match == match_id for who in (each.striker, each.partner)}:
-                faced = [each for each in balls if each.striker == batter]
-                out = [each.wicket for each in balls if each.wicket and each.dismissed == batter]
+            for batter in {who for ball in balls if match == match_id for who in (ball.striker, ball.partner)}:
+                faced = [ball for ball in balls if ball.striker == batter]
+                out = [ball.wicket for ball in balls if ball.wicket and ball.dismissed == batter]
                 runs = [each.runs for each in faced]
                 balls_faced = sum(each.extra != "wide" for each in faced)
                 how = max(out, default="not out")
@@ -71,11 +71,11 @@ class Figures:
         """Innings and bowler: overs, maidens, runs, wickets."""
         found = {}
         for (match, number), balls in self.innings().items():
-            for bowler in {each.bowler for each in balls if match == match_id}:
+            for bowler in {ball.bowler for ball in balls if match == match_id}:
                 overs: dict[int, list[Delivery]] = defaultdict(list)
-                for each in balls:
-                    if each.bowler == bowler:
-                        overs[each.over_no].append(each)
+                for ball in balls:
+                    if ball.bowler == bowler:
+                        overs[ball.over_no].append(ball)
                 bowled = [each for over in overs.values() for each in over]
                 legal = sum(map(_legal, bowled))
                 maidens = sum(sum(map(_legal, each)) == 6 and _conceded(each) == 0 for each in overs.values())
@@ -88,10 +88,10 @@ class Figures:
         found: dict[tuple[int, int], tuple[int, int]] = {}
         for (match, number), balls in self.innings().items():
             down = 0
-            for each in balls if match == match_id else []:
+            for ball in balls if match == match_id else []:
                 runs, faced = found.get((number, down + 1), (0, 0))
-                found[number, down + 1] = (runs + each.runs + each.extras, faced + _legal(each))
-                down += bool(each.wicket)
+                found[number, down + 1] = (runs + ball.runs + ball.extras, faced + _legal(ball))
+                down += bool(ball.wicket)
         return found
 
     def fall(self, match_id: str) -> list[tuple[int, int, int, str]]:
@@ -99,11 +99,11 @@ class Figures:
         found = []
         for (match, number), balls in self.innings().items():
             score = down = 0
-            for each in balls if match == match_id else []:
-                score += each.runs + each.extras
-                if each.wicket:
+            for ball in balls if match == match_id else []:
+                score += ball.runs + ball.extras
+                if ball.wicket:
                     down += 1
-                    found.append((number, down, score, each.dismissed))
+                    found.append((number, down, score, ball.dismissed))
         return found
 
     def chases(self) -> dict[int, tuple[int, float]]:
@@ -113,13 +113,13 @@ class Figures:
         for (match_id, number), balls in innings.items():
             row = board[match_id]
             if number == 2 and row["result"] and balls[-1].over_no > 10 and (match_id, 1) in innings:
-                ten = _runs([each for each in balls if each.over_no <= 10])
+                ten = _runs([ball for ball in balls if ball.over_no <= 10])
                 outcomes[(row["target"] - ten) // 10].append(row["needed"] == 0)
         return {rate: (len(each), sum(each) / len(each)) for rate, each in outcomes.items()}
 
 
 def _runs(balls: Iterable[Delivery]) -> int:
-    return sum(each.runs + each.extras for each in balls)
+    return sum(ball.runs + ball.extras for ball in balls)
 
 
 def _legal(ball: Delivery) -> bool:
@@ -127,7 +127,7 @@ def _legal(ball: Delivery) -> bool:
 
 
 def _conceded(balls: Iterable[Delivery]) -> int:
-    return sum(each.runs + (each.extras if not _legal(each) else 0) for each in balls)
+    return sum(ball.runs + (ball.extras if not _legal(ball) else 0) for ball in balls)
 
 
 def _chase(target: int, row: dict[str, Any]) -> dict[str, Any]:
@@ -164,8 +164,8 @@ def _said(good: Iterable[Delivery]) -> dict[Ball, tuple[Any, ...]]:
 
 
 CHECKS = (
-    Check("scoreboard", ("match_id",), SCORE, _boards),
-    Check("balls", ("match_id", "innings", "over_no", "ball_no"), SAID, _said),
+    StreamCheck("scoreboard", ("match_id",), SCORE, _boards),
+    StreamCheck("balls", ("match_id", "innings", "over_no", "ball_no"), SAID, _said),
 )
 
 

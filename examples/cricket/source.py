@@ -19,7 +19,7 @@ from itertools import count
 import msgspec
 from app import Delivery, deliveries
 
-from riverrun.demo.playing import play
+from riverrun.demo.source_program import run_source
 
 START = datetime(2026, 4, 1, 14, 0, tzinfo=UTC)
 AT_ONCE = 4
@@ -168,4 +168,4 @@ def events(seed: int = 1) -> Iterator[Delivery | bytes]:
 
 
 if __name__ == "__main__":
-    play(__doc__ or "", deliveries, events, speed_up=60, what="matches")
+    run_source(__doc__ or "", deliveries, events, speed_up=60, what="matches")

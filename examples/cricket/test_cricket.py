@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1200)
 def played(number=1400, seed=5):
     """Records, the deliveries among them, and what those come to."""
     records = list(islice(events(seed), number))
-    good = [each for each in records if isinstance(each, Delivery)]
+    good = [record for record in records if isinstance(record, Delivery)]
     return records, good, Figures().add(good)
 
 
@@ -53,7 +53,7 @@ def test_the_pipeline_is_right_at_every_speed(match):
     rows = {tuple(row[name] for name in ball): row for row in t.rows("balls")}
     assert {key: Delivery(**row) for key, row in rows.items()} == expected.balls
     assert t.batch("balls") == t.rows("balls")
-    assert t.account("balls").dead == len(t.dead("deliveries")) > 0
+    assert t.record_counts("balls").dead_letters == len(t.dead("deliveries")) > 0
 
 
 def test_the_page_shows_what_the_balls_come_to(match):
@@ -115,7 +115,7 @@ def test_a_wicket_is_told_and_taken_back(stream_test):
     [told] = t.alerts("wicket")
     assert told.text == "Ada is out, lbw, bowling Bo: A against B, over 1."
     t.send("deliveries", ball(1, version=2))
-    assert [each.text for each in t.alerts("wicket")][1:] == ["Correction: Ada of A was not out in over 1."]
+    assert [alert.text for alert in t.alerts("wicket")][1:] == ["Correction: Ada of A was not out in over 1."]
 
 
 def test_history_tells_how_often_a_chase_is_won(stream_test):

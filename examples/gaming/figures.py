@@ -12,7 +12,7 @@ from statistics import median
 from app import Hit
 from source import events
 
-from riverrun.demo.comparing import Check, compare
+from riverrun.demo.comparison import StreamCheck, compare
 
 GAP, HALF = timedelta(minutes=10), timedelta(seconds=150)
 
@@ -27,9 +27,9 @@ class Figures:
         """By cup and player: points, and the round they reached."""
         points: Counter[tuple[str, str]] = Counter()
         reached: dict[tuple[str, str], int] = {}
-        for each in self.hits:
-            points[each.cup, each.player] += each.points
-            reached[each.cup, each.player] = max(reached.get((each.cup, each.player), 0), each.round_no)
+        for hit in self.hits:
+            points[hit.cup, hit.player] += hit.points
+            reached[hit.cup, hit.player] = max(reached.get((hit.cup, hit.player), 0), hit.round_no)
         return {key: (points[key], reached[key]) for key in points}
 
     def places(self, cup: str) -> list[tuple[int, str, int]]:
@@ -37,32 +37,32 @@ class Figures:
         points = {player: made for (each, player), (made, _) in self.standings().items() if each == cup}
         ordered = sorted(points, key=lambda player: (-points[player], player))
         return [
-            (1 + sum(each > points[player] for each in points.values()), player, points[player]) for player in ordered
+            (1 + sum(point > points[player] for point in points.values()), player, points[player]) for player in ordered
         ]
 
     def duels(self) -> dict[tuple[str, int, int, str], int]:
         found: Counter[tuple[str, int, int, str]] = Counter()
-        for each in self.hits:
-            found[each.cup, each.round_no, each.duel, each.player] += each.points
+        for hit in self.hits:
+            found[hit.cup, hit.round_no, hit.duel, hit.player] += hit.points
         return dict(found)
 
     def sessions(self) -> dict[tuple[str, datetime], tuple[datetime, int, int]]:
         """By player and when it began: when the last hit was, points, hits."""
         found: dict[tuple[str, datetime], tuple[datetime, int, int]] = {}
         opened: dict[str, datetime] = {}
-        for each in self.hits:
-            began = opened.get(each.player)
-            if began is None or each.at - found[each.player, began][0] >= GAP:
-                began = opened[each.player] = each.at
-            _, points, number = found.get((each.player, began), (each.at, 0, 0))
-            found[each.player, began] = (each.at, points + each.points, number + 1)
+        for hit in self.hits:
+            began = opened.get(hit.player)
+            if began is None or hit.at - found[hit.player, began][0] >= GAP:
+                began = opened[hit.player] = hit.at
+            _, points, number = found.get((hit.player, began), (hit.at, 0, 0))
+            found[hit.player, began] = (hit.at, points + hit.points, number + 1)
         return found
 
     def outliers(self) -> dict[tuple[datetime, str], tuple[int, float]]:
         """By minute and player: points, and what the player in the middle made."""
         minutes: dict[datetime, Counter[str]] = defaultdict(Counter)
-        for each in self.hits:
-            minutes[each.at.replace(second=0, microsecond=0)][each.player] += each.points
+        for hit in self.hits:
+            minutes[hit.at.replace(second=0, microsecond=0)][hit.player] += hit.points
         found = {}
         for minute, players in minutes.items():
             usual = median(players.values())
@@ -90,11 +90,11 @@ class Figures:
 # --- comparing ---
 
 CHECKS = (
-    Check("standings", ("cup", "player"), ("points", "reached"), lambda good: Figures(good).standings()),
-    Check("duels", ("cup", "round_no", "duel", "player"), ("points",), lambda good: Figures(good).duels()),
-    Check("sessions", ("player", "began"), ("ended", "points", "hits"), lambda good: Figures(good).sessions(),
+    StreamCheck("standings", ("cup", "player"), ("points", "reached"), lambda good: Figures(good).standings()),
+    StreamCheck("duels", ("cup", "round_no", "duel", "player"), ("points",), lambda good: Figures(good).duels()),
+    StreamCheck("sessions", ("player", "began"), ("ended", "points", "hits"), lambda good: Figures(good).sessions(),
           final="ended"),
-    Check("outliers", ("minute.start", "player"), ("points", "usual"), lambda good: Figures(good).outliers(),
+    StreamCheck("outliers", ("minute.start", "player"), ("points", "usual"), lambda good: Figures(good).outliers(),
           final="minute.start"),
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from itertools import count
 import msgspec
 from app import Hit, hits
 
-from riverrun.demo.playing import play
+from riverrun.demo.source_program import run_source
 
 START = datetime(2026, 9, 5, 18, 0, tzinfo=UTC)
 LATE, TWICE, BROKEN, CHEATS = 1 / 100, 1 / 100, 1 / 2000, 1 / 200
@@ -109,4 +109,4 @@ def _broken(hit: Hit, chance: random.Random) -> bytes:
 
 
 if __name__ == "__main__":
-    play(__doc__ or "", hits, events, speed_up=10, what="cups")
+    run_source(__doc__ or "", hits, events, speed_up=10, what="cups")

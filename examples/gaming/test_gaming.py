@@ -38,7 +38,7 @@ def same(found, expected):
 
 def test_the_pipeline_is_right_at_every_speed(stream_test):
     records = list(islice(events(seed=4), 2800))
-    good = [each for each in records if isinstance(each, Hit)]
+    good = [record for record in records if isinstance(record, Hit)]
     expected = Figures(good)
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     for begin in range(0, len(records), 1400):
@@ -62,7 +62,7 @@ def test_the_pipeline_is_right_at_every_speed(stream_test):
     } == expected.outliers()
     assert t.batch("outliers") == rows
     assert rows
-    assert {each.key for each in t.alerts("too_good")} == {row["player"] for row in rows}
+    assert {alert.key for alert in t.alerts("too_good")} == {row["player"] for row in rows}
 
     places = expected.places("cup-00001")[:12]
     assert [(row["place"], row["player"], row["points"]) for row in t.tile("Leaderboard")] == [
@@ -85,5 +85,5 @@ def test_history_tells_what_a_lead_is_worth(stream_test):
     t = stream_test(HERE / "history.py", seconds=SECONDS)
     t.send("hits", *records)
     rows = {row["lead"]: (row["duels"], row["won"]) for row in t.batch("leads")}
-    same(rows, Figures(each for each in records if isinstance(each, Hit)).leads())
+    same(rows, Figures(record for record in records if isinstance(record, Hit)).leads())
     assert sum(duels for duels, _ in rows.values()) > 20

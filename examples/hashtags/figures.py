@@ -12,7 +12,7 @@ from typing import Any
 from app import Post
 from source import events
 
-from riverrun.demo.comparing import Check, compare
+from riverrun.demo.comparison import StreamCheck, compare
 
 MINUTE = timedelta(minutes=1)
 MOST, HALF_LIFE = 5, 5
@@ -26,13 +26,13 @@ class Figures:
     """What posts come to: a post counts once by its id, an author once in a minute, and a machine not at all."""
 
     def __init__(self, posts: Iterable[Post]) -> None:
-        self.posts = list({each.post_id: each for each in posts}.values())
+        self.posts = list({post.post_id: post for post in posts}.values())
 
     def author_minutes(self) -> dict[tuple[datetime, str], tuple[int, list[str]]]:
         found: dict[tuple[datetime, str], list[Post]] = defaultdict(list)
-        for each in self.posts:
-            found[_minute(each.at), each.author].append(each)
-        return {key: (len(posts), sorted({tag for each in posts for tag in each.tags})) for key, posts in found.items()}
+        for post in self.posts:
+            found[_minute(post.at), post.author].append(post)
+        return {key: (len(posts), sorted({tag for post in posts for tag in post.tags})) for key, posts in found.items()}
 
     def tag_minutes(self) -> dict[tuple[datetime, str], int]:
         found: Counter[tuple[datetime, str]] = Counter()
@@ -65,11 +65,11 @@ class Figures:
         found = {}
         for tag, posts in used.items():
             minutes: Counter[datetime] = Counter(
-                minute for minute, _ in {(_minute(each.at), each.author) for each in posts}
+                minute for minute, _ in {(_minute(post.at), post.author) for post in posts}
             )
             first = min(posts, key=lambda each: (each.at, each.author))
             peak = min(minutes, key=lambda minute: (-minutes[minute], minute))
-            authors = len({each.author for each in posts})
+            authors = len({post.author for post in posts})
             if authors >= 50:
                 found[tag] = (authors, first.author, first.at, minutes[peak], peak)
         return found
@@ -78,11 +78,12 @@ class Figures:
 # --- comparing ---
 
 CHECKS = (
-    Check("author_minutes", ("minute.start", "author"), ("posts", "tags"), lambda good: Figures(good).author_minutes()),
-    Check("tag_minutes", ("minute.start", "tag"), ("authors",), lambda good: Figures(good).tag_minutes(),
-          final="minute.start"),
-    Check("trending", ("span.end", "tag"), ("score", "votes", "now", "usual", "burst"),
-          lambda good: Figures(good).trending(), final="span.end"),
+    StreamCheck("author_minutes", ("minute.start", "author"), ("posts", "tags"),
+                lambda good: Figures(good).author_minutes()),
+    StreamCheck("tag_minutes", ("minute.start", "tag"), ("authors",), lambda good: Figures(good).tag_minutes(),
+                final="minute.start"),
+    StreamCheck("trending", ("span.end", "tag"), ("score", "votes", "now", "usual", "burst"),
+                lambda good: Figures(good).trending(), final="span.end"),
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from itertools import accumulate, count
 import msgspec
 from app import Post, posts
 
-from riverrun.demo.playing import play
+from riverrun.demo.source_program import run_source
 
 START = datetime(2026, 6, 1, 17, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -151,4 +151,4 @@ def _broken(post: Post, chance: random.Random) -> bytes:
 
 
 if __name__ == "__main__":
-    play(__doc__ or "", posts, events, speed_up=10, what="posts")
+    run_source(__doc__ or "", posts, events, speed_up=10, what="posts")

@@ -37,7 +37,7 @@ def spans(rows):
 
 def test_the_pipeline_is_right_at_every_speed(stream_test):
     records = list(islice(events(seed=3, per_minute=60), 1200))
-    good = [each for each in records if isinstance(each, Post)]
+    good = [record for record in records if isinstance(record, Post)]
     expected = Figures(good)
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     for begin in range(0, len(records), 700):
@@ -49,7 +49,7 @@ def test_the_pipeline_is_right_at_every_speed(stream_test):
     minutes = {(row["minute"]["start"], row["tag"]): row["authors"] for row in t.rows("tag_minutes")}
     assert minutes == expected.tag_minutes()
     same(spans(t.batch("trending")), rows)
-    assert t.account("tag_minutes").late == 0
+    assert t.record_counts("tag_minutes").late == 0
 
     # The ten of the last full quarter of an hour.
     top = t.rows("top_tags")[-1]
@@ -66,7 +66,7 @@ def test_one_author_is_one_and_a_machine_is_none(stream_test):
     t.send("posts", post(12, "eve", "river", "rain", second=50))
     t.advance(BEGIN + timedelta(minutes=3))
     assert {row["tag"]: row["authors"] for row in t.rows("tag_minutes")} == {"river": 2, "rain": 1}
-    assert [each.text for each in t.alerts("spam")] == [
+    assert [alert.text for alert in t.alerts("spam")] == [
         "deals sent 6 posts in the minute of 18:00. None of them counts."
     ]
 
@@ -77,7 +77,7 @@ def test_a_burst_is_told(stream_test):
     wild = [post(f"w{each}", f"fan{each}", "goal", minute=10) for each in range(20)]
     t.send("posts", *calm, *wild)
     t.advance(BEGIN + timedelta(minutes=12, seconds=30))
-    assert [each.text for each in t.alerts("burst")] == ["#goal bursts: 20 authors in a minute, 0.7 is usual."]
+    assert [alert.text for alert in t.alerts("burst")] == ["#goal bursts: 20 authors in a minute, 0.7 is usual."]
     assert [row["tag"] for row in t.tile("Bursts")] == ["goal"]
     assert t.tile("Trending")[0]["tag"] == "goal"
 
@@ -88,5 +88,5 @@ def test_history_tells_who_had_it_first(stream_test):
     t.send("posts", *records)
     names = ("authors", "first_author", "began", "most", "peak")
     rows = {row["tag"]: tuple(row[name] for name in names) for row in t.batch("firsts")}
-    assert rows == Figures(each for each in records if isinstance(each, Post)).firsts()
+    assert rows == Figures(record for record in records if isinstance(record, Post)).firsts()
     assert len(rows) > 20

@@ -14,7 +14,7 @@ from typing import Any
 from app import Count
 from source import events
 
-from riverrun.demo.comparing import Check, compare
+from riverrun.demo.comparison import StreamCheck, compare
 
 MINUTE, FOUR = timedelta(minutes=1), timedelta(hours=4)
 HERE = Path(__file__).parent
@@ -35,17 +35,17 @@ class Figures:
     """What records come to. A minute of a sensor counts once, and people walk through doors one by one."""
 
     def __init__(self, counts: Iterable[Count]) -> None:
-        self.counts = list({(each.sensor, each.at): each for each in counts}.values())
+        self.counts = list({(count.sensor, count.at): count for count in counts}.values())
         self.doors = {each["sensor"]: (each["enters"].split(), each["leaves"].split()) for each in _read("doors.csv")}
         self.areas = {each["zone"]: each for each in _read("zones.csv")}
 
     def passages(self) -> list[tuple[datetime, str, int, int]]:
         """When, which zone, how many came into it and how many went out of it."""
         found = []
-        for each in self.counts:
-            enters, leaves = self.doors.get(each.sensor, ([], []))
-            found += [(each.at, zone, each.entered, each.exited) for zone in enters]
-            found += [(each.at, zone, each.exited, each.entered) for zone in leaves]
+        for count in self.counts:
+            enters, leaves = self.doors.get(count.sensor, ([], []))
+            found += [(count.at, zone, count.entered, count.exited) for zone in enters]
+            found += [(count.at, zone, count.exited, count.entered) for zone in leaves]
         return found
 
     def zone_minutes(self) -> dict[tuple[datetime, str], tuple[int, int]]:
@@ -78,10 +78,10 @@ class Figures:
     def sensors(self) -> dict[tuple[datetime, str], tuple[int, int, datetime]]:
         """By day and sensor: minutes that it counted, how often it began anew, when it was last heard."""
         found: dict[tuple[datetime, str], tuple[int, int, datetime]] = {}
-        for each in self.counts:
-            key = (day_of(each.at), each.sensor)
-            minutes, restarts, last = found.get(key, (0, 0, each.at))
-            found[key] = (minutes + 1, restarts + (each.number == 1), max(last, each.at))
+        for count in self.counts:
+            key = (day_of(count.at), count.sensor)
+            minutes, restarts, last = found.get(key, (0, 0, count.at))
+            found[key] = (minutes + 1, restarts + (count.number == 1), max(last, count.at))
         return found
 
     def misses(self) -> dict[tuple[str, str], tuple[int, int, int, float | None]]:
@@ -97,10 +97,10 @@ class Figures:
 # --- comparing ---
 
 CHECKS = (
-    Check("zone_minutes", ("minute.start", "zone"), ("entered", "exited"), lambda good: Figures(good).zone_minutes()),
-    Check("zones", ("day.start", "zone"), ("entered", "exited", "people", "stay_minutes", "full_percent", "at"),
+    StreamCheck("zone_minutes", ("minute.start", "zone"), ("entered", "exited"), lambda good: Figures(good).zone_minutes()),
+    StreamCheck("zones", ("day.start", "zone"), ("entered", "exited", "people", "stay_minutes", "full_percent", "at"),
           lambda good: Figures(good).zones()),
-    Check("sensors", ("day.start", "sensor"), ("minutes", "restarts", "at"), lambda good: Figures(good).sensors()),
+    StreamCheck("sensors", ("day.start", "sensor"), ("minutes", "restarts", "at"), lambda good: Figures(good).sensors()),
 )  # fmt: skip
 
 

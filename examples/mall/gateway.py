@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from riverrun.config import find_project
-from riverrun.config.ingest_state import find_ingesting
+from riverrun.config.ingest_state import find_ingest_endpoint
 from riverrun.model.topic import Topic
 
 # So many records, or those of so many seconds, are posted together.
@@ -44,7 +44,7 @@ class Gateway:
 
     def __enter__(self) -> Self:
         ends = time.monotonic() + START_SECONDS
-        while find_ingesting(self._project) is None and not self._stop.wait(0.2):
+        while find_ingest_endpoint(self._project) is None and not self._stop.wait(0.2):
             if time.monotonic() > ends:
                 sys.exit("Nobody takes records by HTTP here: start `riverrun run` in another terminal.")
         return self
@@ -92,7 +92,7 @@ class Gateway:
 
     def _try(self, body: bytes, key: str) -> tuple[int, dict[str, Any], float]:
         """The answer: its status (0: there was none), what it says, and how long to wait before the next try."""
-        found = find_ingesting(self._project)
+        found = find_ingest_endpoint(self._project)
         if found is None:
             return 0, {"error": "nobody takes records by HTTP"}, 0.0
         headers = {"content-type": "application/x-ndjson", "idempotency-key": key}

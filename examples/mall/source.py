@@ -26,7 +26,7 @@ import msgspec
 from app import Count, counts
 from gateway import Gateway
 
-from riverrun.demo.playing import play
+from riverrun.demo.source_program import run_source
 
 # A Saturday, as the shops open.
 START = datetime(2026, 10, 17, 9, 0, tzinfo=UTC)
@@ -111,8 +111,8 @@ class Mall:
             if closing(at):
                 # Whatever is on the way out.
                 ways, weights = [{"gallery": "concourse", "food": "gallery"}.get(zone, STREET)], [1]
-            for each in chance.choices(ways, weights, k=leaving):
-                moved[zone, each] += 1
+            for choice in chance.choices(ways, weights, k=leaving):
+                moved[zone, choice] += 1
         self._cinema(at, chance, moved)
         for (before, behind), number in moved.items():
             self._inside[before] -= number
@@ -244,4 +244,4 @@ def _broken(counted: Count, chance: random.Random) -> bytes:
 
 
 if __name__ == "__main__":
-    play(__doc__ or "", counts, events, speed_up=480, what="days", sender=Gateway)
+    run_source(__doc__ or "", counts, events, speed_up=480, what="days", sender=Gateway)

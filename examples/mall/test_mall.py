@@ -13,7 +13,7 @@ from app import Count, counts
 from figures import CHECKS, Figures
 from source import events
 
-from riverrun.demo.comparing import differences
+from riverrun.demo.comparison import differences
 
 HERE = Path(__file__).parent
 BEGIN = datetime(2026, 10, 17, 10, 0, tzinfo=UTC)
@@ -30,16 +30,16 @@ def count(sensor, minute, entered=0, exited=0, number=100):
 
 def test_the_pipeline_is_right_at_every_speed(stream_test):
     records = list(islice(events(seed=3), 2400))
-    good = [each for each in records if isinstance(each, Count)]
+    good = [record for record in records if isinstance(record, Count)]
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     for begin in range(0, len(records), 1200):
         t.send("counts", *records[begin : begin + 1200])
         t.rows("zones")
     for check in CHECKS:
-        right = check.right(good)
+        right = check.expected_rows(good)
         assert differences(right, check.rows(t.rows(check.stream))) == [], check.stream
         assert differences(right, check.rows(t.batch(check.stream))) == [], check.stream
-        assert t.account(check.stream).late == 0
+        assert t.record_counts(check.stream).late == 0
     assert len(t.dead("counts")) == len(records) - len(good) > 0
     # Everybody is in some zone.
     people = {row["zone"]: row["entered"] - row["exited"] for row in t.rows("zones")}
@@ -90,7 +90,7 @@ def test_the_safety_officer_hears_when_a_zone_is_full_and_when_it_is_not(stream_
 def test_a_silent_sensor_is_told(stream_test):
     t = stream_test(HERE / "app.py", seconds=SECONDS)
     t.send("counts", count("north-1", 0), *(count("south-1", minute) for minute in range(20)))
-    assert [each.text for each in t.alerts("silent")] == ["The sensor north-1 has counted nothing since 10:00."]
+    assert [alert.text for alert in t.alerts("silent")] == ["The sensor north-1 has counted nothing since 10:00."]
 
 
 def test_history_tells_what_the_sensors_miss(stream_test):
@@ -99,7 +99,7 @@ def test_history_tells_what_the_sensors_miss(stream_test):
     t.send("counts", *records)
     names = ("entered", "exited", "left_over", "percent")
     rows = {(row["day"], row["zone"]): tuple(row[name] for name in names) for row in t.batch("misses")}
-    expected = Figures(each for each in records if isinstance(each, Count)).misses()
+    expected = Figures(record for record in records if isinstance(record, Count)).misses()
     assert rows.keys() == expected.keys()
     for key, figures in expected.items():
         assert rows[key] == pytest.approx(figures), key
@@ -128,7 +128,7 @@ class Server:
 
 @pytest.fixture
 def posting(monkeypatch):
-    monkeypatch.setattr(gateway, "find_ingesting", lambda _: SimpleNamespace(address="http://127.0.0.1:1"))
+    monkeypatch.setattr(gateway, "find_ingest_endpoint", lambda _: SimpleNamespace(address="http://127.0.0.1:1"))
     monkeypatch.setattr(gateway, "FIRST_PAUSE", 0.001)
 
     def make(server):

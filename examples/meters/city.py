@@ -126,7 +126,7 @@ def _bump(minute: int, middle: float, width: float) -> float:
 
 def minutes(houses: list[House], start: datetime | None = None, seed: int = SEED) -> Iterator[list[Reading]]:
     """The readings of all houses, one list for each minute of the city's time, without end."""
-    city = [Household(each, seed) for each in houses]
+    city = [Household(house, seed) for house in houses]
     at = start or datetime.now(UTC).replace(hour=17, minute=0, second=0, microsecond=0)
     while True:
         outside = temperature(at, seed)

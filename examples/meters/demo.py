@@ -23,10 +23,10 @@ from source import above_zero, moment
 
 import riverrun as rr
 from riverrun.artifacts import fetch_set
-from riverrun.cli.fetch import shown_progress
+from riverrun.cli.fetch import make_progress
 from riverrun.config import Project, load
-from riverrun.demo.account import Final
-from riverrun.demo.running import Demo, Numbers, Options, enter, run_demo
+from riverrun.demo.final_counts import FinalCounts
+from riverrun.demo.runner import Demo, DemoOptions, LiveCounts, enter_project, run_demo
 
 HERE = Path(__file__).parent
 
@@ -37,7 +37,7 @@ class City(Demo):
     phones_of = "The owners' phones"
 
     def __init__(
-        self, console: Console, options: Options, stack: contextlib.ExitStack, more: argparse.Namespace
+        self, console: Console, options: DemoOptions, stack: contextlib.ExitStack, more: argparse.Namespace
     ) -> None:
         super().__init__(console, options, stack, app)
         self._speed: float = more.speed
@@ -46,24 +46,24 @@ class City(Demo):
     def results(self) -> Results:
         return Results(app.streams)
 
-    def page(self, numbers: Numbers, results: Results, width: int) -> RenderableType:
+    def page(self, numbers: LiveCounts, results: Results, width: int) -> RenderableType:
         return page(numbers, results, self._speed, width)
 
-    def line(self, numbers: Numbers, results: Results) -> str:
+    def line(self, numbers: LiveCounts, results: Results) -> str:
         return line(numbers, results)
 
     def first_rows(self, rows: dict[str, int]) -> bool:
         return rows["house_load"] > 0
 
-    def shown(self, numbers: Numbers, results: Results) -> None:
+    def shown(self, numbers: LiveCounts, results: Results) -> None:
         if self._picture:
             self._picture.write_text(_picture(numbers, results, self._speed), encoding="utf-8")
 
-    def final(self, final: Final) -> tuple[list[str], list[str]]:
-        return final.lines(), final.wrong() + wrong(final)
+    def final(self, final: FinalCounts) -> tuple[list[str], list[str]]:
+        return final.lines(), final.violations() + wrong(final)
 
 
-def _picture(numbers: Numbers, results: Results, speed: float) -> str:
+def _picture(numbers: LiveCounts, results: Results, speed: float) -> str:
     picture = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
     picture.print(page(numbers, results, speed, 100))
     # Without the fonts that rich would load from elsewhere: a picture in the docs asks nobody for anything.
@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
     artifacts = load(Project(HERE)).settings.artifacts
     for name in ("kafka", "spark-kafka"):
-        fetch_set(name, artifacts, progress=shown_progress())
+        fetch_set(name, artifacts, progress=make_progress())
     begin = ["--start", options.start.isoformat()] if options.start else []
     city = ["--houses", str(options.houses), "--speed", str(options.speed), *begin]
-    chosen = Options(HERE, city, options.seconds, options.brokers, browser=not options.no_browser)
+    chosen = DemoOptions(HERE, city, options.seconds, options.brokers, browser=not options.no_browser)
     return run_demo(console, lambda stack: City(console, chosen, stack, options))
 
 
@@ -104,7 +104,7 @@ def main() -> int:
     houses.read(options.houses)
     # The page says how fast time runs.
     os.environ["METERS_SPEED"] = str(options.speed)
-    enter(HERE)
+    enter_project(HERE)
     try:
         return run(options)
     except KeyboardInterrupt:

@@ -33,8 +33,8 @@ class Truth:
     def __init__(self, readings: Iterable[Any], street_of: Mapping[str, str]) -> None:
         self._street_of = street_of
         self.loads: dict[tuple[datetime, str], list[float]] = defaultdict(list)
-        for each in readings:
-            self.loads[each.at.replace(second=0, microsecond=0), each.house_id].append(each.load_kw)
+        for reading in readings:
+            self.loads[reading.at.replace(second=0, microsecond=0), reading.house_id].append(reading.load_kw)
         self.first = min(minute for minute, _ in self.loads)
         self.last = max(minute for minute, _ in self.loads)
 

@@ -63,7 +63,7 @@ def _house(number: int, chance: random.Random) -> House:
 
 def write(houses: Iterable[House], file: TextIO) -> None:
     lines = csv.writer(file, lineterminator="\n")
-    lines.writerow(each.name for each in fields(House))
+    lines.writerow(field.name for field in fields(House))
     lines.writerows(map(astuple, houses))
 
 

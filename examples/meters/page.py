@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 import riverrun as rr
-from riverrun.cli.stream_table import stream_table
-from riverrun.demo.results import Results as Counting
-from riverrun.demo.running import Numbers
+from riverrun.cli.stream_display import stream_table
+from riverrun.demo.results import StreamResults as Counting
+from riverrun.demo.runner import LiveCounts
 
 HIGH_LOAD = rr.Topic("high_load", Reading)
 # A house that was above the limit a minute ago still is.
@@ -66,14 +66,14 @@ class Results(Counting):
         return sorted(found, key=lambda each: (each.since, each.row.load_kw), reverse=True)
 
 
-def page(numbers: Numbers, results: Results, speed: float, width: int) -> RenderableType:
+def page(numbers: LiveCounts, results: Results, speed: float, width: int) -> RenderableType:
     """One frame of the live view."""
     above = results.above()
     head = Text.assemble(
         (f"{numbers.rate:,.0f}", "bold green"), " readings/s  ",
         (f"{numbers.stored:,}", "bold"), " stored  ",
         (f"{len(above)}", "bold red"), " above 2 kW  ",
-        (f"{numbers.told:,}", "bold"), " SMS  ",
+        (f"{numbers.sms_count:,}", "bold"), " SMS  ",
         (f"{numbers.letters:,}", "bold red"), " dead",
     )  # fmt: skip
     rows = Table.grid(expand=True)
@@ -91,12 +91,12 @@ def page(numbers: Numbers, results: Results, speed: float, width: int) -> Render
     )
 
 
-def line(numbers: Numbers, results: Results) -> str:
+def line(numbers: LiveCounts, results: Results) -> str:
     """The same in a line of text, where there is no terminal."""
-    lags = ", ".join(f"{each.name} {max(0, each.lag):,}" for each in numbers.progress.streams)
+    lags = ", ".join(f"{stream.name} {max(0, stream.lag):,}" for stream in numbers.progress.streams)
     said = (
         f"{numbers.rate:,.0f} readings/s, {numbers.stored:,} stored, {numbers.letters:,} dead letters, "
-        f"{numbers.told:,} SMS; behind: {lags}"
+        f"{numbers.sms_count:,} SMS; behind: {lags}"
     )
     for name, minute, load in results.streets()[:1]:
         said += f"; highest at {minute:%H:%M}: {name} {load:,.0f} kW"

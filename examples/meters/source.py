@@ -66,7 +66,7 @@ def main() -> None:
             counts["broken"] += broken
             counts["twice"] += sent.twice
             counts["late"] += sent.late
-            counts["above"] += sum(each.load_kw > 2.0 for each in sent.readings)
+            counts["above"] += sum(reading.load_kw > 2.0 for reading in sent.readings)
             counts["minutes"] += 1
             due += 60 / options.speed
             if stop.wait(max(0, due - time.monotonic())) or counts["minutes"] == options.minutes:

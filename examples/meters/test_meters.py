@@ -21,7 +21,9 @@ def test_streets_and_episodes_are_what_plain_python_finds(stream_test, monkeypat
     some = houses.read(60)
     radio = city.Radio()
     sent = [radio.send(each) for each in islice(city.minutes(some, BEGIN), 20)]
-    truth = Truth((each for minute in sent for each in minute.readings), {each.house_id: each.street for each in some})
+    truth = Truth(
+        (reading for minute in sent for reading in minute.readings), {each.house_id: each.street for each in some}
+    )
 
     t = stream_test(APP, seconds=600)
     for minute in sent:
@@ -31,9 +33,17 @@ def test_streets_and_episodes_are_what_plain_python_finds(stream_test, monkeypat
     streets = {(row["minute"]["start"], row["street"]): row["load_kw"] for row in t.rows("street_load")}
     assert streets == pytest.approx(truth.street_load)
     episodes = {(row["house_id"], row["began"], row["ended"], row["peak_kw"]) for row in t.rows("episodes")}
-    ended = {(each.house_id, each.began, each.ended or truth.last + MINUTE, each.peak_kw) for each in truth.episodes}
+    ended = {
+        (episode.house_id, episode.began, episode.ended or truth.last + MINUTE, episode.peak_kw)
+        for episode in truth.episodes
+    }
     assert episodes == ended != set()
-    assert t.account("episodes").dead == len(t.dead("readings")) == sum(len(each.broken) for each in sent) > 0
+    assert (
+        t.record_counts("episodes").dead_letters
+        == len(t.dead("readings"))
+        == sum(len(each.broken) for each in sent)
+        > 0
+    )
 
 
 def test_the_owner_is_told_once_an_hour(stream_test):

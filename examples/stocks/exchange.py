@@ -129,7 +129,7 @@ def _second(share: Share, chance: random.Random, now: datetime, expected: float)
         share.halted_until, reopens = None, True
     count = _poisson(chance, expected * (30 if reopens else 1))
     moments = sorted(chance.randrange(1000) for _ in range(count))
-    made = [share.trade(chance, now + timedelta(milliseconds=each)) for each in moments]
+    made = [share.trade(chance, now + timedelta(milliseconds=moment)) for moment in moments]
     if made and share.goes_too_far(now, [each.price for each in made]):
         share.halt(now)
     return made

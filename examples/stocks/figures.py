@@ -12,7 +12,7 @@ from typing import Any
 from app import BLOCK_SHARES, HALT_PERCENT, Correction, Trade, app
 from source import Sent, feed_of, options_of
 
-from riverrun.demo.comparing import report, rows_of
+from riverrun.demo.comparison import report, rows_of
 
 MINUTE, FIVE, DAY = timedelta(minutes=1), timedelta(minutes=5), timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,9 +50,9 @@ def figures(sent: Iterable[Sent]) -> dict[str, dict[Key, Row]]:
 def candles(trades: Iterable[Trade], width: timedelta, every: timedelta | None = None) -> dict[Key, Row]:
     """Trades in order, by the spans that they lie in."""
     spans: dict[Key, list[Trade]] = defaultdict(list)
-    for each in trades:
-        for begin in _begins(each.at, width, every or width):
-            spans[begin, each.symbol].append(each)
+    for trade in trades:
+        for begin in _begins(trade.at, width, every or width):
+            spans[begin, trade.symbol].append(trade)
     return {key: _candle(several) for key, several in spans.items()}
 
 
@@ -64,10 +64,10 @@ def _begins(at: datetime, width: timedelta, every: timedelta) -> Iterator[dateti
 
 
 def _candle(trades: list[Trade]) -> Row:
-    prices, volume = [each.price for each in trades], sum(each.shares for each in trades)
+    prices, volume = [trade.price for trade in trades], sum(trade.shares for trade in trades)
     return {
         "open": prices[0], "high": max(prices), "low": min(prices), "close": prices[-1], "volume": volume,
-        "trades": len(trades), "vwap": sum(each.price * each.shares for each in trades) / volume,
+        "trades": len(trades), "vwap": sum(trade.price * trade.shares for trade in trades) / volume,
     }  # fmt: skip
 
 
@@ -76,12 +76,12 @@ def _halt(row: Row) -> Row:
 
 
 def _mended(trades: Iterable[Trade], corrections: Mapping[str, Correction]) -> Iterator[Trade]:
-    for each in trades:
-        own = corrections.get(each.trade_id)
+    for trade in trades:
+        own = corrections.get(trade.trade_id)
         if own is None:
-            yield each
+            yield trade
         elif own.shares:
-            yield Trade(symbol=each.symbol, trade_id=each.trade_id, price=own.price, shares=own.shares, at=each.at)
+            yield Trade(symbol=trade.symbol, trade_id=trade.trade_id, price=own.price, shares=own.shares, at=trade.at)
 
 
 # --- comparing ---

@@ -9,7 +9,7 @@ import figures
 import pytest
 from source import Faults, Sent, events
 
-from riverrun.demo.comparing import differences
+from riverrun.demo.comparison import differences
 from riverrun.testing import StreamTest
 
 APP = Path(__file__).with_name("app.py")
@@ -45,9 +45,9 @@ def test_every_figure_is_what_plain_python_finds(stream_test: Callable[..., Stre
 def test_every_record_is_accounted_for(stream_test: Callable[..., StreamTest], sent: list[Sent]) -> None:
     t = stream_test(APP, seconds=600)
     t.send("trades", *(each.value for each in sent if each.topic == "trades"))
-    account = t.account("blocks")
-    assert account.read == account.out + account.filtered + account.dead + account.late
-    assert account.dead == len(t.dead("trades")) == sum(each.odd == "broken" for each in sent) > 0
+    counts = t.record_counts("blocks")
+    assert counts.read == counts.out + counts.filtered + counts.dead_letters + counts.late
+    assert counts.dead_letters == len(t.dead("trades")) == sum(each.odd == "broken" for each in sent) > 0
 
 
 def test_the_desk_hears_of_a_halt_once(stream_test: Callable[..., StreamTest]) -> None:

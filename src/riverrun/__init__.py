@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.delivery import Delivery, Receipt, Undelivered
     from riverrun.kafka.producer.producer import Producer
     from riverrun.model.alert import Alert, column_of, digest, escalate, quiet
-    from riverrun.model.connector import Item, Items, Reader, Sink, Source, Undone, option
+    from riverrun.model.cluster_state import TopicPartition
+    from riverrun.model.connector import FailedRecord, Item, Items, Reader, Sink, Source, option
     from riverrun.model.connectors.files import folder, tail
     from riverrun.model.connectors.http import http
     from riverrun.model.connectors.jdbc import jdbc
@@ -44,10 +45,9 @@ if TYPE_CHECKING:
     )
     from riverrun.model.event import Event, event_time, field, key
     from riverrun.model.pipeline import FileSource, Stream, Table, csv, json, parquet
-    from riverrun.model.state import Place
     from riverrun.model.topic import Topic
 
-_PLACES = {
+_EXPORTS = {
     "Alert": "riverrun.model.alert",
     "App": "riverrun.app",
     "AsyncConsumer": "riverrun.kafka.consumer.aio",
@@ -63,7 +63,7 @@ _PLACES = {
     "FileSource": "riverrun.model.pipeline",
     "Item": "riverrun.model.connector",
     "Items": "riverrun.model.connector",
-    "Place": "riverrun.model.state",
+    "TopicPartition": "riverrun.model.cluster_state",
     "PositionUnknownError": "riverrun.errors",
     "Producer": "riverrun.kafka.producer.producer",
     "Reader": "riverrun.model.connector",
@@ -79,7 +79,7 @@ _PLACES = {
     "Tile": "riverrun.model.dashboard",
     "Topic": "riverrun.model.topic",
     "Undelivered": "riverrun.kafka.producer.delivery",
-    "Undone": "riverrun.model.connector",
+    "FailedRecord": "riverrun.model.connector",
     "area": "riverrun.model.dashboard",
     "bar": "riverrun.model.dashboard",
     "candle": "riverrun.model.dashboard",
@@ -124,10 +124,10 @@ __all__ = [
     "DeadLetter",
     "Delivery",
     "Event",
+    "FailedRecord",
     "FileSource",
     "Item",
     "Items",
-    "Place",
     "PositionUnknownError",
     "Producer",
     "Reader",
@@ -142,8 +142,8 @@ __all__ = [
     "Table",
     "Tile",
     "Topic",
+    "TopicPartition",
     "Undelivered",
-    "Undone",
     "__version__",
     "area",
     "bar",
@@ -178,10 +178,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
+    if name in _EXPORTS:
         import importlib
 
-        value = getattr(importlib.import_module(_PLACES[name]), name)
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'riverrun' has no attribute {name!r}")

@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from riverrun.errors import DeclarationError, RiverrunError
-from riverrun.model.alert import Alert, AlertOptions, Watched, alert_of
-from riverrun.model.connector import Drained, Fed, Sink, Source
+from riverrun.model.alert import Alert, AlertOptions, AlertSource, build_alert
+from riverrun.model.connector import Sink, SinkBinding, Source, SourceBinding
 from riverrun.model.connectors.postgres import postgres
-from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, dashboard_of
+from riverrun.model.dashboard import DEFAULT_STALE, Dashboard, Tile, build_dashboard
 from riverrun.model.event import Event
 from riverrun.model.framing import Format
-from riverrun.model.near import nearest
-from riverrun.model.pipeline import Emit, FileSource, Kept, Line, Speed, Stream, Table
-from riverrun.model.quantity import milliseconds
+from riverrun.model.pipeline import Emit, FileSource, SourceLine, Speed, Stream, Table, TableOptions
+from riverrun.model.suggest import nearest
 from riverrun.model.table import GRANULARITIES, ROLLUPS
 from riverrun.model.topic import Topic, check_topic_name
+from riverrun.model.units import parse_duration_ms
 
 if TYPE_CHECKING:
-    from riverrun.kafka.admin.topics import Changes
+    from riverrun.kafka.admin.topics import TopicChanges
     from riverrun.kafka.connection import Connection
     from riverrun.store.client import Rows
 
 E = TypeVar("E", bound=Event)
 # Packages that come with riverrun[spark] and that pipeline files import.
-_OF_STREAMS = ("pandas", "pyarrow", "pyspark")
+_SPARK_PACKAGES = ("pandas", "pyarrow", "pyspark")
 
 
 class App:
@@ -46,14 +46,14 @@ class App:
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         # What `store` says of tables, by their names; a stream without an entry is a table as it is.
-        self.kept: dict[str, Kept] = {}
+        self.table_options: dict[str, TableOptions] = {}
         self.dashboards: dict[str, Dashboard] = {}
         self.alerts: dict[str, Alert] = {}
         # Connectors, by their names.
-        self.sources: dict[str, Fed] = {}
-        self.sinks: dict[str, Drained] = {}
+        self.sources: dict[str, SourceBinding] = {}
+        self.sinks: dict[str, SinkBinding] = {}
         # Where each was declared, and the folder that files of tables are looked up from.
-        self.lines: dict[str, Line] = {}
+        self.declared_at: dict[str, SourceLine] = {}
         self.folder = Path()
         # The pipeline file, where `load_app` read one.
         self.path: Path | None = None
@@ -61,7 +61,7 @@ class App:
     @property
     def file(self) -> str:
         """The pipeline file, else the file of the first declaration; empty when nothing tells."""
-        return str(self.path) if self.path else next((line.file for line in self.lines.values()), "")
+        return str(self.path) if self.path else next((line.file for line in self.declared_at.values()), "")
 
     def topic(
         self,
@@ -77,27 +77,27 @@ class App:
         format: Format = "json",  # noqa: A002  -- the word for it
     ) -> Topic[E]:
         """Declare a topic once; see `Topic` for what the arguments mean."""
-        line = _caller()
+        line = _caller_line()
         if name in self.topics:
             raise DeclarationError(
                 f"The topic {name} is declared twice in the app {self.name}",
                 hint="Declare it once and use what app.topic() returns",
                 topic=name,
             )
-        self._check_free(name)
+        self._check_name_unused(name)
         topic = Topic(name, event, partitions, replicas, retention, retention_size, compact, dict(config or {}), format)
         self.topics[name] = topic
-        self.lines[name] = line
+        self.declared_at[name] = line
         return topic
 
     def table(self, name: str, source: FileSource | postgres | Topic[Any], *, key: str | Sequence[str] = ()) -> Table:
         """Reference data that streams can join: `riverrun.csv(…)`, `.json(…)`, `.parquet(…)`, `.postgres(…)`, or a topic, of
         which the newest record of each key counts. `key` names the columns that tell its rows apart; a topic, and a table of
         a database with a primary key, bring their own."""
-        line = _caller()
-        self._check_free(name)
+        line = _caller_line()
+        self._check_name_unused(name)
         _check_name(name, "table")
-        keys = _names(key)
+        keys = _column_names(key)
         if isinstance(source, Topic):
             schema = source.schema
             if schema is None or schema.key_field is None:
@@ -108,7 +108,7 @@ class App:
                 )
             keys = keys or (schema.key_field,)
         elif isinstance(source, postgres):
-            return self._follow(name, replace(source, key=keys or source.key), line)
+            return self._table_from_postgres(name, replace(source, key=keys or source.key), line)
         elif not isinstance(source, FileSource):
             raise DeclarationError(
                 f"The table {name} cannot be made of {source!r}",
@@ -117,39 +117,39 @@ class App:
             )
         table = Table(name, source, keys, line)
         self.tables[name] = table
-        self.lines[name] = line
+        self.declared_at[name] = line
         return table
 
-    def _follow(self, name: str, source: postgres, line: Line) -> Table:
+    def _table_from_postgres(self, name: str, source: postgres, line: SourceLine) -> Table:
         """A table of a database, by way of a topic of its own. Where its columns are not declared, they are found when the
         file is loaded by a command (connectors/postgres/columns.py)."""
-        fed = Fed(name, check_topic_name(f"{self.name}.{name}"), source, line)
-        self._check_connector(fed.name, self.sources)
-        self._check_free(fed.topic)
+        binding = SourceBinding(name, check_topic_name(f"{self.name}.{name}"), source, line)
+        self._check_connector(binding.name, self.sources)
+        self._check_name_unused(binding.topic)
         table = Table(name, source, source.keys, line)
         if source.columns:
-            from riverrun.model.connectors.postgres_types import columns_of, topic_of
+            from riverrun.model.connectors.postgres_types import compacted_topic_for, parse_columns
 
-            columns = columns_of(source.columns, source.table)
-            names = [each.name for each in columns]
-            if not source.keys or (absent := [each for each in source.keys if each not in names]):
+            columns = parse_columns(source.columns, source.table)
+            names = [column.name for column in columns]
+            if not source.keys or (absent := [key for key in source.keys if key not in names]):
                 missing = f"names the key {absent[0]}, which is not one of its columns" if source.keys else "has no key"
                 raise DeclarationError(
                     f"The table {name} {missing}", expected=f"key= one of {', '.join(names)}", table=name
                 )
-            topic = topic_of(fed.topic, columns, source.keys, source.partitions)
-            self.topics[topic.name], self.lines[topic.name] = topic, line
+            topic = compacted_topic_for(binding.topic, columns, source.keys, source.partitions)
+            self.topics[topic.name], self.declared_at[topic.name] = topic, line
             table = replace(table, source=topic)
-        self.sources[fed.name] = fed
+        self.sources[binding.name] = binding
         self.tables[name] = table
-        self.lines[name] = line
+        self.declared_at[name] = line
         return table
 
-    def source(self, topic: "Topic[Any]", source: Source, *, name: str = "") -> Fed:
+    def source(self, topic: "Topic[Any]", source: Source, *, name: str = "") -> SourceBinding:
         """Say where records of a topic come from: `riverrun.http()`, `riverrun.mqtt(…)`, … or a `Source` of your own. A
         topic may have several. The `name` is what the connector remembers its place by; without one it is the topic's."""
-        line = _caller()
-        if not any(topic is each for each in self.topics.values()):
+        line = _caller_line()
+        if not any(topic is declared for declared in self.topics.values()):
             raise DeclarationError(
                 f"app.source cannot fill {topic!r}", expected="a topic of this app, as app.topic() gives it", line=line
             )
@@ -160,35 +160,37 @@ class App:
                 line=line,
             )
         source.check(topic)
-        fed = Fed(check_topic_name(name or topic.name), topic.name, source, line)
-        self._check_connector(fed.name, self.sources)
-        self.sources[fed.name] = fed
-        return fed
+        binding = SourceBinding(check_topic_name(name or topic.name), topic.name, source, line)
+        self._check_connector(binding.name, self.sources)
+        self.sources[binding.name] = binding
+        return binding
 
-    def sink(self, of: "Stream | Topic[Any]", sink: Sink, *, name: str = "") -> Drained:
+    def sink(self, upstream: "Stream | Topic[Any]", sink: Sink, *, name: str = "") -> SinkBinding:
         """Say where the rows of a stream, or the records of a topic, go besides: `riverrun.jdbc(…)`, `riverrun.webhook(…)`,
         or a `Sink` of your own. The `name` is its consumer group's, behind the app's."""
-        line = _caller()
-        if not isinstance(of, Stream | Topic):
-            raise DeclarationError(f"app.sink cannot take {of!r}", expected="a stream or a topic of the app", line=line)
+        line = _caller_line()
+        if not isinstance(upstream, Stream | Topic):
+            raise DeclarationError(
+                f"app.sink cannot take {upstream!r}", expected="a stream or a topic of the app", line=line
+            )
         if not isinstance(sink, Sink):
             raise DeclarationError(
-                f"The rows of {of.name} cannot go to {sink!r}",
+                f"The rows of {upstream.name} cannot go to {sink!r}",
                 expected="a sink such as riverrun.jdbc(…) or riverrun.webhook(…)",
                 line=line,
             )
-        if isinstance(of, Topic) and of.registered and sink.runs_as == "connect":
+        if isinstance(upstream, Topic) and upstream.registered and sink.runs_as == "connect":
             raise DeclarationError(
-                f"The records of {of.name} are {of.format}, and Kafka Connect reads plain JSON here",
+                f"The records of {upstream.name} are {upstream.format}, and Kafka Connect reads plain JSON here",
                 hint="Make a stream of it, and give that to the sink",
-                topic=of.name,
+                topic=upstream.name,
             )
-        drained = Drained(check_topic_name(name or of.name), of.name, sink, line)
-        self._check_connector(drained.name, self.sinks)
-        self.sinks[drained.name] = drained
-        return drained
+        binding = SinkBinding(check_topic_name(name or upstream.name), upstream.name, sink, line)
+        self._check_connector(binding.name, self.sinks)
+        self.sinks[binding.name] = binding
+        return binding
 
-    def _check_connector(self, name: str, others: "Mapping[str, Fed | Drained]") -> None:
+    def _check_connector(self, name: str, others: "Mapping[str, SourceBinding | SinkBinding]") -> None:
         if name in others:
             raise DeclarationError(
                 f"The connector {name} is declared twice in the app {self.name}: see {others[name].line}",
@@ -218,16 +220,16 @@ class App:
         """Declare a stream: a function from DataFrames to one DataFrame. Its parameters name its inputs, its name is the
         stream's and, unless `topic` says another, the output topic's. See `Stream` for the options."""
         if function is not None:
-            return self._stream(function, _caller(), {})
-        line = _caller()
-        return lambda function: self._stream(function, line, options)
+            return self._stream_from_function(function, _caller_line(), {})
+        line = _caller_line()
+        return lambda function: self._stream_from_function(function, line, options)
 
     def sql(self, name: str, query: str, **options: Any) -> Stream:
         """Declare a stream in Spark's SQL. The tables it reads are topics, tables and streams of the app."""
-        line = _caller()
+        line = _caller_line()
         if not query.strip():
             raise DeclarationError(f"The SQL of {name} is empty", stream=name)
-        return self._add(name, line, options, sql=query)
+        return self._add_stream(name, line, options, sql=query)
 
     def store(
         self,
@@ -239,7 +241,7 @@ class App:
         segment: str = "",
         granularity: str = "",
         rollup: Mapping[str, str] | None = None,
-    ) -> Kept:
+    ) -> TableOptions:
         """Say how a stream, or a topic of events, is kept as a table. Streams are tables without this.
 
         Rows older than `retention` (by their own time) go. With `key`, the newest row of each key counts; without, a stream
@@ -247,70 +249,78 @@ class App:
         `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up
         as they come in, such as {"load_kw": "sum"}: sum, min, max or count.
         """
-        line = _caller()
+        line = _caller_line()
         if not isinstance(source, Stream | Topic):
             raise DeclarationError(
                 f"app.store cannot keep {source!r}", expected="a stream or a topic of the app", line=line
             )
-        kept = Kept(source.name, line, name, _names(key), retention, segment, granularity, dict(rollup or {}))
-        _check_name(kept.table, "table of the store")
-        _check_kept(kept)
-        other = self.kept.get(kept.table)
-        taken = kept.table != kept.source and (kept.table in self.streams or kept.table in self.tables)
-        if other is not None or taken:
-            where = other.line if other is not None else self.lines[kept.table]
+        options = TableOptions(
+            source.name, line, name, _column_names(key), retention, segment, granularity, dict(rollup or {})
+        )
+        _check_name(options.table, "table of the store")
+        _check_table_options(options)
+        other = self.table_options.get(options.table)
+        name_taken = options.table != options.source and (options.table in self.streams or options.table in self.tables)
+        if other is not None or name_taken:
+            where = other.line if other is not None else self.declared_at[options.table]
             raise DeclarationError(
-                f"The table {kept.table} is declared twice in the app {self.name}: see {where}",
+                f"The table {options.table} is declared twice in the app {self.name}: see {where}",
                 hint="Give one of them another name=",
-                name=kept.table,
+                name=options.table,
             )
-        self.kept[kept.table] = kept
-        return kept
+        self.table_options[options.table] = options
+        return options
 
     def dashboard(
         self, *tiles: Tile, title: str = "", name: str = "main", stale: str | timedelta = DEFAULT_STALE
     ) -> Dashboard:
         """Declare what people see: tiles such as `riverrun.number(…)`, in the order in which they are read. An app may have
         several dashboards, each with a `name`. Figures are shown as stale when no row has come in for `stale`."""
-        line = _caller()
+        line = _caller_line()
         if name in self.dashboards:
             raise DeclarationError(
                 f"The dashboard {name} is declared twice in the app {self.name}: see {self.dashboards[name].line}",
                 hint="Give one of them another name=",
                 name=name,
             )
-        board = dashboard_of(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
+        board = build_dashboard(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
         self.dashboards[name] = board
         return board
 
-    def alert(self, name: str, watched: Watched, **options: Unpack[AlertOptions]) -> Alert:
+    def alert(self, name: str, source: AlertSource, **options: Unpack[AlertOptions]) -> Alert:
         """Declare what people are told of: an alert on the rows of a stream or a topic. An episode is per alert and key `by`
         (the key of what is watched): it begins `when` a condition holds (for as long as `lasting`), or when the key has been
         `silent`; it ends when `clear` holds. `to` and `text` are required. docs/alerts.md has every option."""
-        line = _caller()
+        line = _caller_line()
         if name in self.alerts:
             raise DeclarationError(
                 f"The alert {name} is declared twice in the app {self.name}: see {self.alerts[name].line}",
                 hint="Give one of them another name",
                 name=name,
             )
-        rule = alert_of(name, watched, line, options)
+        rule = build_alert(name, source, line, options)
         self.alerts[name] = rule
         return rule
 
-    def _stream(self, function: Callable[..., Any], line: Line, options: dict[str, Any]) -> Stream:
+    def _stream_from_function(self, function: Callable[..., Any], line: SourceLine, options: dict[str, Any]) -> Stream:
         name = getattr(function, "__name__", "")
         parameters = inspect.signature(function).parameters.values()
-        odd = [each.name for each in parameters if each.kind not in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-        if odd or not parameters:
+        unsupported = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        if unsupported or not parameters:
             raise DeclarationError(
-                f"The stream {name} has {'the parameter ' + odd[0] if odd else 'no parameters'}",
+                f"The stream {name} has {'the parameter ' + unsupported[0] if unsupported else 'no parameters'}",
                 expected="one plain parameter for each input, named like it",
                 stream=name,
             )
-        return self._add(name, line, options, function=function, parameters=tuple(each.name for each in parameters))
+        return self._add_stream(
+            name, line, options, function=function, parameters=tuple(parameter.name for parameter in parameters)
+        )
 
-    def _add(self, name: str, line: Line, options: dict[str, Any], **what: Any) -> Stream:
+    def _add_stream(self, name: str, line: SourceLine, options: dict[str, Any], **body: Any) -> Stream:
         known = set(Stream.__dataclass_fields__) - {"name", "line", "function", "sql", "parameters"}
         if unknown := sorted(set(options) - known):
             near = nearest(unknown[0], known)
@@ -320,43 +330,47 @@ class App:
                 hint=f"Did you mean {near!r}?" if near else "",
                 stream=name,
             )
-        self._check_free(name)
+        self._check_name_unused(name)
         _check_name(name, "stream")
-        given = dict(options) | {"key": _names(options.get("key", ()))}
-        if isinstance(given.get("topic"), Topic):
-            given["topic"] = given["topic"].name
-        stream = Stream(name, line, **what, **given)
-        check_topic_name(stream.target)
-        taken = next((each for each in self.streams.values() if each.target == stream.target), None)
-        if taken is not None:
+        arguments = dict(options) | {"key": _column_names(options.get("key", ()))}
+        if isinstance(arguments.get("topic"), Topic):
+            arguments["topic"] = arguments["topic"].name
+        stream = Stream(name, line, **body, **arguments)
+        check_topic_name(stream.output_topic)
+        other = next(
+            (declared for declared in self.streams.values() if declared.output_topic == stream.output_topic), None
+        )
+        if other is not None:
             raise DeclarationError(
-                f"The streams {taken.name} and {name} both write the topic {stream.target}",
+                f"The streams {other.name} and {name} both write the topic {stream.output_topic}",
                 hint="Give one of them another topic; a third stream can union the two",
                 stream=name,
             )
         self.streams[name] = stream
-        self.lines[name] = line
+        self.declared_at[name] = line
         return stream
 
-    def _check_free(self, name: str) -> None:
+    def _check_name_unused(self, name: str) -> None:
         for kind, taken in (("topic", self.topics), ("table", self.tables), ("stream", self.streams)):
             if name in taken:
-                where = f" at {self.lines[name]}" if name in self.lines else ""
+                where = f" at {self.declared_at[name]}" if name in self.declared_at else ""
                 raise DeclarationError(
                     f"{name} is declared twice in the app {self.name}: it is a {kind}{where}",
                     hint="Names of topics, tables and streams must differ, because streams refer to all of them by name",
                     name=name,
                 )
 
-    def apply(self, connection: "Connection | str | None" = None, *, more_partitions: bool = False) -> "list[Changes]":
+    def apply(
+        self, connection: "Connection | str | None" = None, *, more_partitions: bool = False
+    ) -> "list[TopicChanges]":
         """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
         changed. `more_partitions` allows adding partitions, which moves keys. Gives what was done, topic by topic."""
         from riverrun.kafka.admin.admin import Admin
         from riverrun.kafka.admin.topics import apply_topics
-        from riverrun.kafka.connection import connection_of
+        from riverrun.kafka.connection import as_connection
 
         topics = list(self.topics.values())
-        return apply_topics(Admin(connection_of(connection)), topics, allow_more_partitions=more_partitions)
+        return apply_topics(Admin(as_connection(connection)), topics, allow_more_partitions=more_partitions)
 
     def query(self, sql: str, *, rows: int = 10_000, seconds: float = 30.0) -> "Rows":
         """Ask the store that is served for this app's project (`riverrun serve`, `riverrun run`) a question in
@@ -365,18 +379,25 @@ class App:
         Gives rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
         """
         from riverrun.config import find_project
-        from riverrun.store.client import ask_project
+        from riverrun.store.client import query_project
 
-        return ask_project(find_project(self.path.parent if self.path else None), sql, rows=rows, seconds=seconds)
+        return query_project(find_project(self.path.parent if self.path else None), sql, rows=rows, seconds=seconds)
 
 
-def _caller() -> Line:
+def declared_names(app: App) -> frozenset[str]:
+    """What its file gives a name to: such a word is written as it is, also where a sentence begins with it."""
+    return frozenset(
+        {app.name, *app.topics, *app.streams, *app.tables, *app.table_options, *app.alerts, *app.sources, *app.sinks}
+    )
+
+
+def _caller_line() -> SourceLine:
     """The line of the file that called the App's method."""
     frame = sys._getframe(2)  # noqa: SLF001
-    return Line(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+def _column_names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) and key else tuple(key)
 
 
@@ -390,19 +411,21 @@ def _check_name(name: str, kind: str) -> None:
         )
 
 
-def _check_kept(kept: Kept) -> None:
-    if kept.retention is not None:
-        milliseconds(kept.retention, what=f"retention of the table {kept.table}")
-    for what, word in (("segment", kept.segment), ("granularity", kept.granularity)):
+def _check_table_options(options: TableOptions) -> None:
+    if options.retention is not None:
+        parse_duration_ms(options.retention, what=f"retention of the table {options.table}")
+    for what, word in (("segment", options.segment), ("granularity", options.granularity)):
         if word and word not in GRANULARITIES:
             raise DeclarationError(
-                f"The table {kept.table} cannot have {what}={word!r}",
+                f"The table {options.table} cannot have {what}={word!r}",
                 expected=", ".join(GRANULARITIES),
-                table=kept.table,
+                table=options.table,
             )
-    if odd := sorted(set(kept.rollup.values()) - set(ROLLUPS)):
+    if unknown := sorted(set(options.rollup.values()) - set(ROLLUPS)):
         raise DeclarationError(
-            f"The table {kept.table} cannot roll up by {odd[0]!r}", expected=", ".join(ROLLUPS), table=kept.table
+            f"The table {options.table} cannot roll up by {unknown[0]!r}",
+            expected=", ".join(ROLLUPS),
+            table=options.table,
         )
 
 
@@ -413,7 +436,7 @@ def load_app(path: Path) -> App:
         raise DeclarationError(
             f"There is no pipeline file {path}", hint="Give its path, or run `riverrun init`", file=path
         )
-    module_name = module_of(path)
+    module_name = app_module_name(path)
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise DeclarationError(f"{path.name} is not a Python file", expected="a name that ends in .py", file=path)
@@ -425,13 +448,13 @@ def load_app(path: Path) -> App:
     except SyntaxError as error:
         raise DeclarationError(f"{path.name}:{error.lineno}: this is not Python: {error.msg}", file=path) from error
     except RiverrunError as error:
-        raise DeclarationError(f"{_place(path, error)}: {error.what}", expected=error.expected, found=error.found,
+        raise DeclarationError(f"{_error_location(path, error)}: {error.what}", expected=error.expected, found=error.found,
                                hint=error.hint, **error.fields) from error  # fmt: skip
     except Exception as error:
-        streams = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OF_STREAMS
+        streams = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _SPARK_PACKAGES
         hint = 'pip install "riverrun[spark]" installs it' if streams else "The file raised this while it was read"
         raise DeclarationError(
-            f"{_place(path, error)}: {type(error).__name__}: {error}",
+            f"{_error_location(path, error)}: {type(error).__name__}: {error}",
             hint=hint,
             file=path,
         ) from error
@@ -439,7 +462,7 @@ def load_app(path: Path) -> App:
         sys.path.remove(str(path.parent))
     apps = [value for value in vars(module).values() if isinstance(value, App)]
     if len(apps) != 1:
-        raise _not_one_app(path, [each.name for each in apps])
+        raise _not_one_app(path, [app.name for app in apps])
     apps[0].folder, apps[0].path = path.parent, path
     return apps[0]
 
@@ -462,12 +485,12 @@ def _not_one_app(path: Path, names: list[str]) -> DeclarationError:
     )
 
 
-def module_of(path: Path) -> str:
+def app_module_name(path: Path) -> str:
     """The name a pipeline file is loaded by; not its own, which may be that of a package."""
     return f"riverrun_app_{path.stem}"
 
 
-def _place(path: Path, error: BaseException) -> str:
+def _error_location(path: Path, error: BaseException) -> str:
     """The line of the user's file that led to the error: the last of its frames."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path.name}:{frames[-1].lineno}" if frames else path.name

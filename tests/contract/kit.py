@@ -17,11 +17,11 @@ from contract.rows import Sent
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import TableSpec
-from riverrun.store.contract import Limits, Store
+from riverrun.store.contract import QueryLimits, Store
 
 # A Druid that was just killed takes a minute to come back.
 MOST_SECONDS = 150.0
-ALL = Limits(rows=1_000_000, seconds=60)
+ALL = QueryLimits(rows=1_000_000, seconds=60)
 
 
 class Kit(ABC):
@@ -83,7 +83,7 @@ class Kit(ABC):
             wanted = len(self.expected(name))
             last = ""
             while True:
-                standing = next((each for each in self.store.standing() if each.table == name), None)
+                standing = next((each for each in self.store.table_statuses() if each.table == name), None)
                 try:
                     rows = self.ask(f"select count(*) as n from {name}")[0]["n"] if standing else -1  # noqa: S608
                 except rr.RiverrunError as error:
@@ -94,7 +94,7 @@ class Kit(ABC):
                 time.sleep(0.2)
 
     def ask(self, sql: str) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.store.ask(sql, ALL).rows.to_pylist()
+        rows: list[dict[str, Any]] = self.store.query(sql, ALL).rows.to_pylist()
         return rows
 
     # --- what is right ---
@@ -115,9 +115,9 @@ class Kit(ABC):
             plain.execute("set default_null_order = 'nulls_first_on_asc_last_on_desc'")
             sql = re.sub(r"\bat\b", '"at"', sql)
             for name, spec in self.specs.items():
-                columns = ", ".join(f'"{each.name}" {_type(each.type)}' for each in spec.columns)
+                columns = ", ".join(f'"{column.name}" {_type(column.type)}' for column in spec.columns)
                 plain.execute(f'create table "{name}" ({columns})')
-                rows = [[row[each.name] for each in spec.columns] for row in self.expected(name)]
+                rows = [[row[column.name] for column in spec.columns] for row in self.expected(name)]
                 if rows:
                     marks = ", ".join("?" * len(spec.columns))
                     plain.executemany(f'insert into "{name}" values ({marks})', rows)  # noqa: S608
@@ -133,13 +133,13 @@ def _type(kind: str) -> str:
 
 def _flat(spec: TableSpec, row: dict[str, Any]) -> dict[str, Any]:
     found = {}
-    for each in spec.columns:
+    for column in spec.columns:
         value: Any = row
-        for step in each.path:
+        for step in column.path:
             value = None if value is None else value.get(step)
-        if each.type == "json" and value is not None:
+        if column.type == "json" and value is not None:
             value = _json(value)
-        found[each.name] = value
+        found[column.name] = value
     return found
 
 

@@ -6,7 +6,7 @@ from contract.kit import Kit, same
 from contract.queries import QUERIES
 from contract.rows import EVENTS, LOADS, NOTHING, events, loads, retyped, with_column
 from riverrun.errors import QueryError, QueryRefusedError, QueryTimeoutError, StoreTableError
-from riverrun.store.contract import Limits
+from riverrun.store.contract import QueryLimits
 
 # The first test of each store starts it, and a Druid takes its time.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -32,10 +32,10 @@ def test_the_same_rows(filled: Kit, name: str) -> None:
 
 
 def test_rows_beyond_the_limit_are_said(filled: Kit) -> None:
-    answer = filled.store.ask("select id from events order by id", Limits(rows=10))
+    answer = filled.store.query("select id from events order by id", QueryLimits(rows=10))
     assert answer.rows.num_rows == 10
     assert answer.more
-    assert not filled.store.ask("select id from events order by id limit 10", Limits(rows=10)).more
+    assert not filled.store.query("select id from events order by id limit 10", QueryLimits(rows=10)).more
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_rows_beyond_the_limit_are_said(filled: Kit) -> None:
 )
 def test_only_reading_its_tables_is_answered(filled: Kit, sql: str) -> None:
     with pytest.raises(QueryRefusedError):
-        filled.store.ask(sql)
+        filled.store.query(sql)
 
 
 def test_an_unknown_column_names_the_nearest(filled: Kit) -> None:
     with pytest.raises(QueryError, match="load"):
-        filled.store.ask("select laod from events")
+        filled.store.query("select laod from events")
 
 
 def test_a_question_ends_at_its_time_limit(filled: Kit) -> None:
@@ -65,7 +65,7 @@ def test_a_question_ends_at_its_time_limit(filled: Kit) -> None:
         "select count(*) as n from events a, events b, events c, events d where a.load + b.load + c.load + d.load = 0.1"
     )
     with pytest.raises((QueryTimeoutError, QueryError)):
-        filled.store.ask(sql, Limits(seconds=0.5))
+        filled.store.query(sql, QueryLimits(seconds=0.5))
 
 
 # What follows changes the tables: in the order of the file, after the questions.
@@ -94,8 +94,8 @@ def test_it_is_exact_after_a_crash(filled: Kit) -> None:
 def test_a_new_column_appears_while_it_runs(filled: Kit) -> None:
     wider = filled.apply(with_column(filled.specs["loads"], "peak", "double"))
     records = loads(9, 6)
-    for each in records:
-        each.row["peak"] = each.row["load"] * 2
+    for record in records:
+        record.row["peak"] = record.row["load"] * 2
     filled.send("loads", records)
     filled.settle("loads")
     sql = "select minute, house, load, peak from loads order by minute, house"
@@ -116,4 +116,4 @@ def test_a_removed_table_is_gone(filled: Kit) -> None:
     filled.store.remove("events")
     assert "events" not in filled.store.tables
     with pytest.raises(QueryError, match="events"):
-        filled.store.ask("select count(*) from events")
+        filled.store.query("select count(*) from events")

@@ -19,9 +19,9 @@ import pytest
 
 from riverrun.config import Project
 from riverrun.config.run_state import running_state
-from riverrun.config.stream_state import is_running, last
-from riverrun.demo.account import Alerts, Final
-from riverrun.model.progress import Account
+from riverrun.config.stream_state import is_running, last_progress
+from riverrun.demo.final_counts import AlertCounts, FinalCounts
+from riverrun.model.progress import RecordCounts
 from support.meters import METERS, Example, example
 from support.processes import left_behind
 
@@ -162,7 +162,7 @@ def check_counts(meters: Example, told: dict[str, dict[str, int]]) -> None:
     read = readings + source["broken"]
     assert source["acknowledged"] == read
     assert told["readings"] == {"stored": read, "letters": source["broken"]}
-    high = sum(each.load_kw > 2.0 for minute in sent for each in minute.readings)
+    high = sum(reading.load_kw > 2.0 for minute in sent for reading in minute.readings)
     assert told["high_load"] == {
         "read": read, "out": high, "filtered": readings - high, "dead": source["broken"], "late": 0,
     }  # fmt: skip
@@ -183,9 +183,10 @@ def nothing_runs() -> None:
 
 def check_own_books(told: dict[str, int]) -> None:
     """What the pipeline has written down is what the demo says."""
-    books = json.loads((METERS / ".riverrun/streams/meters/high_load/account.json").read_text())["account"]
+    books = json.loads((METERS / ".riverrun/streams/meters/high_load/record_counts.json").read_text())["record_counts"]
+    books["dead"] = books.pop("dead_letters")
     assert {name: books[name] for name in told} == told
-    progress = last(Project(METERS))
+    progress = last_progress(Project(METERS))
     assert progress is not None
     assert progress.ended_at
 
@@ -194,18 +195,18 @@ def test_the_demo_says_what_does_not_add_up(meters: Example) -> None:
     sent = {"acknowledged": 10, "broken": 2, "twice": 0, "late": 1, "above": 3, "minutes": 1}
 
     def final(**changes: Any) -> list[str]:
-        high = Account(read=10, out=3, filtered=5, dead=2, exact=True)
+        high = RecordCounts(read=10, out=3, filtered=5, dead_letters=2, exact=True)
         counts: dict[str, Any] = {
             "sent": sent, "stored": {"readings": 10}, "letters": {"readings": 2}, "streams": {"high_load": high},
-            "needed": {"high_load": 10}, "rows": {"high_load": 3}, "alerts": Alerts(2, 2, 2, 0),
+            "needed": {"high_load": 10}, "rows": {"high_load": 3}, "alerts": AlertCounts(2, 2, 2, 0),
         }  # fmt: skip
-        counted = Final(**(counts | changes))
-        return counted.wrong() + list(meters.account.wrong(counted))
+        counted = FinalCounts(**(counts | changes))
+        return counted.violations() + list(meters.account.wrong(counted))
 
     assert final() == []
     assert final(sent=sent | {"above": 4}) == ["every reading above 2 kW is a row of high_load"]
-    high = Account(read=10, out=3, filtered=3, dead=2, late=2, exact=True)
+    high = RecordCounts(read=10, out=3, filtered=3, dead_letters=2, late=2, exact=True)
     assert final(streams={"high_load": high}) == ["no stream left out more as late than was sent late"]
-    assert final(alerts=Alerts(3, 2, 2, 0)) == ["every overload that fired was sent"]
-    assert final(alerts=Alerts(2, 2, 1, 0)) == ["every SMS is on a phone, once"]
-    assert final(alerts=Alerts(2, 2, 2, 1)) == ["no owner is told twice"]
+    assert final(alerts=AlertCounts(3, 2, 2, 0)) == ["every overload that fired was sent"]
+    assert final(alerts=AlertCounts(2, 2, 1, 0)) == ["every SMS is on a phone, once"]
+    assert final(alerts=AlertCounts(2, 2, 2, 1)) == ["no owner is told twice"]

@@ -16,10 +16,10 @@ import pytest
 import riverrun as rr
 from riverrun.config import load
 from riverrun.config.project import Project
-from riverrun.config.serve_state import find_serving
+from riverrun.config.serve_state import find_store_endpoint
 from riverrun.connectors.kafka_connect import ConnectClient
 from riverrun.errors import RiverrunError
-from riverrun.store.client import ask_project
+from riverrun.store.client import query_project
 from support.browsing import chromium, page_of
 from support.cluster import ProjectDriver, wait_for
 from support.postgres import TestPostgres
@@ -142,7 +142,7 @@ def newest(root: Path, customer: int) -> dict[str, Any] | None:
     """The newest order of a customer in the store."""
     sql = f"select * from named_orders where customer_id = {customer} order by order_id desc limit 1"  # noqa: S608
     try:
-        rows = list(ask_project(Project(root), sql))
+        rows = list(query_project(Project(root), sql))
     except RiverrunError:
         return None
     return rows[0] if rows else None
@@ -150,7 +150,7 @@ def newest(root: Path, customer: int) -> dict[str, Any] | None:
 
 def on_page(root: Path, server: TestPostgres, before: str, sql: str, after: str) -> float:
     """How long it takes from a change in the database until a real browser shows it, without being asked again."""
-    serving = find_serving(Project(root))
+    serving = find_store_endpoint(Project(root))
     assert serving is not None
     with chromium() as browser, page_of(browser) as page:
         page.goto(f"{serving.address}/")

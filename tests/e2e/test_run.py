@@ -17,7 +17,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.config.project import Project
-from riverrun.config.serve_state import find_serving
+from riverrun.config.serve_state import find_store_endpoint
 from support.cluster import ProjectDriver, wait_for
 
 PIPELINE = """
@@ -84,7 +84,7 @@ def streams(project: ProjectDriver) -> dict[str, Any]:
 
 
 def read(project: ProjectDriver) -> list[int]:
-    return [int(each["account"]["read"]) for each in streams(project).values()]
+    return [int(stream["record_counts"]["read"]) for stream in streams(project).values()]
 
 
 def asked(project: ProjectDriver, sql: str) -> Any:
@@ -94,7 +94,7 @@ def asked(project: ProjectDriver, sql: str) -> Any:
 
 
 def pipeline_picture(project: ProjectDriver) -> dict[str, Any]:
-    serving = find_serving(Project(project.root))
+    serving = find_store_endpoint(Project(project.root))
     assert serving is not None
     with urllib.request.urlopen(f"{serving.address}/api/pipeline", timeout=10) as answer:  # noqa: S310
         found: dict[str, Any] = json.loads(answer.read())
@@ -113,8 +113,8 @@ def test_one_command_from_nothing_to_rows_and_back_to_nothing(project: ProjectDr
         with rr.Producer(connection=rr.connect(project=project.root)) as producer:
             producer.send("readings", b"this is no reading")
         wait_for(lambda: read(project) == [201, 201], 120, "not all was read")
-        stand = streams(project)["high"]["account"]
-        assert (stand["out"], stand["filtered"], stand["dead"], stand["exact"]) == (50, 150, 1, True)
+        stand = streams(project)["high"]["record_counts"]
+        assert (stand["out"], stand["filtered"], stand["dead_letters"], stand["exact"]) == (50, 150, 1, True)
         address = json.loads(project.run("status", "--json").out)["pipeline"]["address"]
         with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:  # noqa: S310
             assert b'riverrun_stream_records_dead_total{app="city",stream="high"} 1.0' in answer.read()
@@ -162,12 +162,12 @@ def test_a_killed_run_leaves_no_spark_and_goes_on_where_it_was(project: ProjectD
     assert not psutil.wait_procs(below, timeout=60)[1]
     done = project.run("run", "--until-caught-up", timeout=240)
     assert done.code == 0, done.err
-    counted = json.loads((project.home / "streams/city/high/account.json").read_text())["account"]
+    counted = json.loads((project.home / "streams/city/high/record_counts.json").read_text())["record_counts"]
     assert (counted["read"], counted["out"]) == (200, 50)
     # Nobody serves the store by now: its tables are as they were left, whole.
     left = asked(project, "select count(*) as n, sum(load_kw) as kw from high")
     assert left == [{"n": 50, "kw": 150.0}], f"{left} after {done.err}"
-    groups = {each["group"]: each["lag"] for each in json.loads(project.run("groups", "--json").out)}
+    groups = {load["group"]: load["lag"] for load in json.loads(project.run("groups", "--json").out)}
     assert groups["city.high"] == groups["city.per_minute"] == 0
 
 
@@ -205,9 +205,9 @@ def all_of(project: ProjectDriver, run: "subprocess.Popen[str]") -> list[psutil.
 def kill(project: ProjectDriver, run: "subprocess.Popen[str]", what: str) -> None:
     """As a crash would."""
     if what == "spark":
-        next(each for each in psutil.Process(run.pid).children() if "java" in each.name()).kill()
+        next(child for child in psutil.Process(run.pid).children() if "java" in child.name()).kill()
     elif what == "store":
-        serving = find_serving(Project(project.root))
+        serving = find_store_endpoint(Project(project.root))
         assert serving is not None
         os.kill(serving.pid, signal.SIGKILL)
     else:
@@ -232,7 +232,7 @@ def test_it_ends_soon_whatever_is_gone(
         wait_for(lambda: set(streams(project)) == {"high", "per_minute"}, 240, "the streams did not start")
         produce(project)
         wait_for(lambda: read(project) == [200, 200], 120, "not all was read")
-        wait_for(lambda: find_serving(Project(project.root)) is not None, 120, "the store did not start")
+        wait_for(lambda: find_store_endpoint(Project(project.root)) is not None, 120, "the store did not start")
         below = all_of(project, running)
         kill(project, running, what)
         began = time.monotonic()
@@ -250,10 +250,10 @@ def test_it_ends_soon_whatever_is_gone(
 def cpu_seconds(processes: list[psutil.Process]) -> dict[str, float]:
     """What each has used so far, by its pid and its command; those that have ended since are left out."""
     found = {}
-    for each in processes:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = each.cpu_times()
-            found[f"{each.pid} {' '.join(each.cmdline())[-60:]}"] = times.user + times.system
+            times = process.cpu_times()
+            found[f"{process.pid} {' '.join(process.cmdline())[-60:]}"] = times.user + times.system
     return found
 
 
@@ -308,7 +308,7 @@ def test_what_a_file_says_without_a_broker(project: ProjectDriver) -> None:
     found = project.run("graph", "--mermaid")
     assert "n_readings --> n_high" in found.out
     planned = project.run("plan", "--speed", "real-time", "--json", timeout=180)
-    assert {each["stream"]: each["runs"] for each in json.loads(planned.out)} == {
+    assert {load["stream"]: load["runs"] for load in json.loads(planned.out)} == {
         "high": "real-time",
         "per_minute": "real-time",
     }

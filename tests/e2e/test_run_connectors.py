@@ -75,7 +75,7 @@ def test_from_a_log_through_a_stream_to_a_sink_until_caught_up(project: ProjectD
     assert done.code == 0, done.err
     assert in_table(project) == list(range(0, 1500, 10))
 
-    listed = {each["connector"]: each for each in json.loads(project.run("connectors", "list", "--json").out)}
+    listed = {load["connector"]: load for load in json.loads(project.run("connectors", "list", "--json").out)}
     assert (listed["log"]["records"], listed["log"]["dead"], listed["log"]["state"]) == (1501, 1, "stopped")
     assert listed["log"]["lag"] == "0 bytes"
     assert json.loads(listed["log"]["position"])["offset"] == (project.root / "app.log").stat().st_size

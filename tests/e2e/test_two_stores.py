@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from riverrun.config import Project
-from riverrun.config.serve_state import find_serving
+from riverrun.config.serve_state import find_store_endpoint
 from riverrun.errors import RiverrunError
 from riverrun.store.client import StoreClient
 from support.cluster import ProjectDriver, wait_for
@@ -58,8 +58,8 @@ def served(project: ProjectDriver, kind: str) -> Iterator[str]:
     """`riverrun serve`, once its tables have all that is in their topics; its address."""
     serving = project.start("serve", "--store", kind)
     try:
-        wait_for(lambda: find_serving(Project(project.root)) is not None, 120, f"{kind} is not served")
-        found = find_serving(Project(project.root))
+        wait_for(lambda: find_store_endpoint(Project(project.root)) is not None, 120, f"{kind} is not served")
+        found = find_store_endpoint(Project(project.root))
         assert found is not None
         with StoreClient(found.address) as client:
             wait_for(lambda: has_all(client), START_SECONDS, f"{kind} did not catch up")
@@ -76,7 +76,7 @@ def served(project: ProjectDriver, kind: str) -> Iterator[str]:
 
 def has_all(client: StoreClient) -> bool:
     try:
-        standing = client.standing()
+        standing = client.table_statuses()
     except RiverrunError:
         return False
     return {each.table for each in standing} == TABLES and all(each.lag == 0 and each.rows > 0 for each in standing)

@@ -14,7 +14,7 @@ from support.browsing import chromium, page_of
 from support.city import City, city_app
 from support.gateway import ring
 from support.guarded import Guarded
-from support.picturing import moving_picture
+from support.topology import moving_picture
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 # Everything axe knows of WCAG A and AA, and its own advice.
@@ -60,7 +60,7 @@ def complaints(page: Page, part: str = "") -> list[str]:
 
 
 def let_in(page: Page, guarded: Guarded) -> None:
-    page.context.add_cookies([{"name": "riverrun", "value": guarded.sessions.begin("test"), "url": guarded.outside}])
+    page.context.add_cookies([{"name": "riverrun", "value": guarded.sessions.create("test"), "url": guarded.outside}])
 
 
 def settled(page: Page) -> None:
@@ -87,7 +87,7 @@ def test_every_page_of_the_header(page: Page, guarded: Guarded) -> None:
     links: list[str] = page.evaluate(
         "[...document.querySelectorAll('header a[href]')].map((it) => it.getAttribute('href'))"
     )
-    pages = list(dict.fromkeys(urljoin(f"{guarded.outside}/", each) for each in links))
+    pages = list(dict.fromkeys(urljoin(f"{guarded.outside}/", link) for link in links))
     assert {f"{guarded.outside}/{each}" for each in ("?d=more", "sql", "pipeline", "alerts")} <= set(pages)
     found: dict[str, list[str]] = {}
     for each in pages:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import riverrun as rr
 from riverrun.errors import PipelineError, UsageError
-from riverrun.testing import StreamTest, Told
+from riverrun.testing import AlertNotification, StreamTest
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -48,15 +48,15 @@ def meters(name: str = "overload", watched: str = "readings", **options: Any) ->
     return app
 
 
-def told(messages: list[Told]) -> list[tuple[str, str, datetime]]:
-    return [(each.kind, each.text, each.at) for each in messages]
+def told(messages: list[AlertNotification]) -> list[tuple[str, str, datetime]]:
+    return [(message.kind, message.text, message.at) for message in messages]
 
 
 def test_hysteresis_and_resolved(stream_test: Make) -> None:
     t = stream_test(meters(clear="load_kw < 1.8", resolved="{house_id} is back"))
     t.send("readings", reading("h1", 2.1, "12:00"), reading("h1", 1.9, "12:01"), reading("h1", 2.2, "12:02"))
     [first] = t.alerts("overload")
-    assert first == Told("overload", "fired", "h1", OPS, "h1 2.1", at("12:00"))
+    assert first == AlertNotification("overload", "fired", "h1", OPS, "h1 2.1", at("12:00"))
     t.send("readings", reading("h1", 1.7, "12:03"), reading("h1", 2.3, "12:04"))
     assert told(t.alerts("overload")) == [
         ("fired", "h1 2.1", at("12:00")), ("resolved", "h1 is back", at("12:03")), ("fired", "h1 2.3", at("12:04")),
@@ -75,8 +75,8 @@ def test_lasting(stream_test: Make) -> None:
 def test_quiet_hours_of_the_receivers_zone(stream_test: Make) -> None:
     t = stream_test(meters(quiet=rr.quiet("22:00", "07:00", zone="zone")))
     t.send("readings", reading("dublin", 3, "23:00"), reading("new-york", 3, "23:00", zone="America/New_York"))
-    assert [each.key for each in t.alerts("overload")] == ["new-york"]
-    held = [each for each in t.alerts("overload", unsent=True) if each.stage != "sent"]
+    assert [alert.key for alert in t.alerts("overload")] == ["new-york"]
+    held = [alert for alert in t.alerts("overload", unsent=True) if alert.stage != "sent"]
     assert [(each.key, each.stage, each.note) for each in held] == [("dublin", "held", "quiet hours")]
     t.advance(at("06:59", day=16))
     assert len(t.alerts("overload")) == 1
@@ -87,7 +87,7 @@ def test_quiet_hours_of_the_receivers_zone(stream_test: Make) -> None:
 def test_a_digest(stream_test: Make) -> None:
     t = stream_test(meters(digest=rr.digest(most=2, within="1 minute")))
     t.send("readings", *(reading(f"h{number}", 3, "12:00") for number in range(5)))
-    assert [each.kind for each in t.alerts("overload")] == ["fired", "fired"]
+    assert [alert.kind for alert in t.alerts("overload")] == ["fired", "fired"]
     t.advance("2026-01-15T12:05:00Z")
     digest = t.alerts("overload")[-1]
     assert (digest.kind, digest.at) == ("digest", at("12:01"))
@@ -112,8 +112,8 @@ def test_silences(stream_test: Make) -> None:
     t.silence("overload", key="h1", lasting="1 hour", why="being rewired")
     t.send("readings", reading("h1", 3, "12:10"), reading("h2", 3, "12:10"), reading("h1", 1, "12:59"))
     t.send("readings", reading("h1", 3, "13:00"))
-    assert [(each.key, each.at) for each in t.alerts("overload")] == [("h2", at("12:10")), ("h1", at("13:00"))]
-    [silenced] = [each for each in t.alerts(unsent=True) if each.stage == "silenced"]
+    assert [(alert.key, alert.at) for alert in t.alerts("overload")] == [("h2", at("12:10")), ("h1", at("13:00"))]
+    [silenced] = [alert for alert in t.alerts(unsent=True) if alert.stage == "silenced"]
     assert "being rewired" in silenced.note
 
 
@@ -128,7 +128,7 @@ def test_absence(stream_test: Make) -> None:
     assert told(t.alerts("silent")) == [("fired", "h1 was last heard at 12:00", at("12:20"))]
     t.send("readings", reading("h1", 1, "12:21"))
     t.advance(at("12:40"))
-    assert [(each.kind, each.key, each.at) for each in t.alerts("silent")][1:] == [
+    assert [(alert.kind, alert.key, alert.at) for alert in t.alerts("silent")][1:] == [
         ("resolved", "h1", at("12:21")), ("fired", "h2", at("12:35")), ("fired", "h1", at("12:36")),
     ]  # fmt: skip
 
@@ -146,7 +146,7 @@ def test_over_the_windows_of_a_stream(stream_test: Make) -> None:
     loads = {"12:00": (1.0, 5.0), "12:05": (1.0,), "12:06": (4.0,), "12:12": (4.0,)}
     t.send("readings", *(reading("h1", load, clock) for clock, several in loads.items() for load in several))
     t.advance(at("12:30"))
-    assert [each.text for each in t.alerts("overload")] == ["h1 3.0 at 12:00", "h1 4.0 at 12:12"]
+    assert [alert.text for alert in t.alerts("overload")] == ["h1 3.0 at 12:00", "h1 4.0 at 12:12"]
 
 
 class HouseNow(rr.Event):

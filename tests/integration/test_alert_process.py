@@ -10,20 +10,26 @@ from datetime import UTC, datetime
 import pytest
 from starlette.applications import Starlette
 
-from riverrun.alerts.channels.sms import Marks
-from riverrun.alerts.delivered import PATH, delivered_route
+from riverrun.alerts.backlog import NOT_STARTED, describe_backlog
+from riverrun.alerts.channels.sms import ReportSigner
+from riverrun.alerts.delivery_reports import REPORT_PATH, delivery_report_route
 from riverrun.alerts.gateway.server import Gateway
-from riverrun.alerts.kafka_log import KafkaLog, Teller, read_ledger, tables_in, tell_tables
-from riverrun.alerts.ledger import ledger_of
-from riverrun.alerts.process import AlertProcess, Duty
-from riverrun.alerts.unfinished import NOT_STARTED, unfinished
-from riverrun.cluster.loopback import listening
-from riverrun.errors import FencedError, TransactionError
+from riverrun.alerts.kafka_log import (
+    AlertStatePublisher,
+    KafkaAlertLog,
+    decode_tables,
+    publish_watched_tables,
+    read_alert_state,
+)
+from riverrun.alerts.process import AlertProcess, AlertProcessConfig
+from riverrun.alerts.state_topic import alerts_topic_name
+from riverrun.cluster.loopback import listening_socket
+from riverrun.errors import ProducerFencedError, TransactionError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import group_lags
 from riverrun.kafka.producer.producer import Producer
-from riverrun.store.listening import Listener, Listeners
 from riverrun.testing import KafkaUnderTest
+from riverrun.web.server import HttpEndpoint, HttpServer
 from support.alerting import wait_for
 from support.gateway import channel_to
 from support.watching import rule, table
@@ -42,7 +48,7 @@ class Town:
         self.channel = channel_to(gateway, callback_url=callback)
         self.said: list[str] = []
         rules = [rule(over=table(name=topic, topic=topic), clear="load_kw < 1.8")]
-        self.duty = Duty(self.app, rules, {"sms": self.channel}, dict)
+        self.duty = AlertProcessConfig(self.app, rules, {"sms": self.channel}, dict)
 
     def send(self, house: str, load: float) -> None:
         with Producer(self.connection) as producer:
@@ -60,7 +66,7 @@ class Town:
             sending.send(self.topic, self._value(house, load), key=house)
 
     def texts(self) -> list[str]:
-        return sorted(each.text for each in self.gateway.book.newest(1000))
+        return sorted(each.text for each in self.gateway.store.newest(1000))
 
     @contextmanager
     def running(self) -> Iterator["Running"]:
@@ -98,28 +104,30 @@ def gateway() -> Iterator[Gateway]:
 def test_what_it_does_is_in_the_ledger_and_what_was_delivered_too(
     kafka: KafkaUnderTest, kafka_topic: Callable[..., str], gateway: Gateway
 ) -> None:
-    socket = listening(0)
-    town = Town(kafka, kafka_topic(), gateway, f"http://127.0.0.1:{socket.getsockname()[1]}{PATH}")
-    teller, marks = Teller(town.connection, town.app), Marks(gateway.key)
-    listeners = Listeners([Listener(Starlette(routes=[delivered_route(lambda: marks, teller.tell)]), socket)])
+    socket = listening_socket(0)
+    town = Town(kafka, kafka_topic(), gateway, f"http://127.0.0.1:{socket.getsockname()[1]}{REPORT_PATH}")
+    teller, marks = AlertStatePublisher(town.connection, town.app), ReportSigner(gateway.key)
+    listeners = HttpServer(
+        [HttpEndpoint(Starlette(routes=[delivery_report_route(lambda: marks, teller.publish)]), socket)]
+    )
     listeners.start()
     try:
-        assert unfinished(town.connection, town.app) == NOT_STARTED
+        assert describe_backlog(town.connection, town.app) == NOT_STARTED
         with town.running():
             town.send("h1", 3.0)
             wait_for(lambda: _states(town) == ["delivered"])
-            ledger = read_ledger(town.connection, town.app)
-            assert ledger.life is not None
-            assert (ledger.life.rules, ledger.life.ended) == (["overload"], 0)
-            assert ledger.channels["sms"].where == gateway.address.removeprefix("http://")
+            ledger = read_alert_state(town.connection, town.app)
+            assert ledger.lease is not None
+            assert (ledger.lease.rules, ledger.lease.ended) == (["overload"], 0)
+            assert ledger.channels["sms"].destination == gateway.address.removeprefix("http://")
             # A transaction's mark is behind its last record: that is no row to judge.
             town.send_in_a_transaction("h1", 1.0)
-            wait_for(lambda: unfinished(town.connection, town.app) == "")
-            [group] = group_lags(Admin(town.connection), [ledger_of(town.app)], seconds=False)
+            wait_for(lambda: describe_backlog(town.connection, town.app) == "")
+            [group] = group_lags(Admin(town.connection), [alerts_topic_name(town.app)], seconds=False)
             assert group.lag == 0
-        ledger = read_ledger(town.connection, town.app)
-        assert ledger.life is not None
-        assert ledger.life.ended
+        ledger = read_alert_state(town.connection, town.app)
+        assert ledger.lease is not None
+        assert ledger.lease.ended
         assert ledger.reports == {}
         assert town.texts() == ["House h1 draws 3.0 kW."]
     finally:
@@ -129,16 +137,16 @@ def test_what_it_does_is_in_the_ledger_and_what_was_delivered_too(
 
 
 def _states(town: Town) -> list[str]:
-    return sorted(each.delivery.state for each in read_ledger(town.connection, town.app).sent.values())
+    return sorted(each.delivery.state for each in read_alert_state(town.connection, town.app).deliveries.values())
 
 
 def test_a_write_that_fails_is_the_end_of_a_life_and_not_of_the_process(
     kafka: KafkaUnderTest, kafka_topic: Callable[..., str], gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     town = Town(kafka, kafka_topic(), gateway)
-    commit, left = KafkaLog.commit, [2]
+    commit, left = KafkaAlertLog.commit, [2]
 
-    def failing(log: KafkaLog, changes: object) -> None:
+    def failing(log: KafkaAlertLog, changes: object) -> None:
         if left[0] and any(key.startswith(b'["case"') for key, _ in changes):  # type: ignore[attr-defined]
             left[0] -= 1
             if not left[0]:
@@ -147,7 +155,7 @@ def test_a_write_that_fails_is_the_end_of_a_life_and_not_of_the_process(
             raise TransactionError("The broker did not answer")
         commit(log, changes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(KafkaLog, "commit", failing)
+    monkeypatch.setattr(KafkaAlertLog, "commit", failing)
     with town.running() as running:
         town.send("h1", 3.0)
         wait_for(lambda: town.texts() == ["House h1 draws 3.0 kW."])
@@ -164,7 +172,7 @@ def test_who_comes_later_takes_over(kafka: KafkaUnderTest, kafka_topic: Callable
         town.send("h1", 3.0)
         wait_for(lambda: first.error is not None)
         wait_for(lambda: _states(town) == ["sent"])
-        assert isinstance(first.error, FencedError)
+        assert isinstance(first.error, ProducerFencedError)
         assert "Another process sends the alerts" in str(first.error)
         assert second.error is None
     assert town.texts() == ["House h1 draws 3.0 kW."]
@@ -173,7 +181,7 @@ def test_who_comes_later_takes_over(kafka: KafkaUnderTest, kafka_topic: Callable
 
 def test_what_can_be_watched_is_told_and_taken_back(kafka: KafkaUnderTest) -> None:
     app, one, two = f"town-{secrets.token_hex(4)}", table(), table(name="b", topic="b")
-    tell_tables(kafka.connection, app, {"a": one, "b": two})
-    assert tables_in(read_ledger(kafka.connection, app)) == {"a": one, "b": two}
-    tell_tables(kafka.connection, app, {"a": one})
-    assert tables_in(read_ledger(kafka.connection, app)) == {"a": one}
+    publish_watched_tables(kafka.connection, app, {"a": one, "b": two})
+    assert decode_tables(read_alert_state(kafka.connection, app)) == {"a": one, "b": two}
+    publish_watched_tables(kafka.connection, app, {"a": one})
+    assert decode_tables(read_alert_state(kafka.connection, app)) == {"a": one}

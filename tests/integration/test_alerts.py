@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from riverrun.alerts.dry_run import dry_run
-from riverrun.alerts.engine import Engine
-from riverrun.alerts.history import history
-from riverrun.alerts.kafka_log import KafkaLog, tell
-from riverrun.alerts.ledger import Silence, kept, ledger_of
-from riverrun.errors import FencedError, KafkaError
+from riverrun.alerts.engine import AlertEngine
+from riverrun.alerts.history import read_history
+from riverrun.alerts.kafka_log import KafkaAlertLog, publish_changes
+from riverrun.alerts.state_topic import Silence, alerts_topic_name, encode_upsert
+from riverrun.errors import KafkaError, ProducerFencedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
-from riverrun.model.when import EARLIEST
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.model.positions import EARLIEST
 from riverrun.testing import KafkaUnderTest
 from support.watching import Gateway, rule, table
 
@@ -35,8 +35,8 @@ class Town:
         self.gateway = Gateway()
         self.rules = [rule(over=table(name=self.topic, topic=self.topic), clear="load_kw < 1.8")]
 
-    def log(self) -> KafkaLog:
-        return KafkaLog(self.connection, self.app, [self.topic])
+    def log(self) -> KafkaAlertLog:
+        return KafkaAlertLog(self.connection, self.app, [self.topic])
 
     def send(self, **loads: float) -> None:
         at = datetime.now(UTC).isoformat()
@@ -47,9 +47,9 @@ class Town:
 
     def committed(self) -> int:
         """How many records the ledger's group shows as read."""
-        return sum(Admin(self.connection).committed(ledger_of(self.app)).values())
+        return sum(Admin(self.connection).committed_offsets(alerts_topic_name(self.app)).values())
 
-    def run(self, engine: Engine, until: Callable[[], bool], seconds: float = 20.0) -> None:
+    def run(self, engine: AlertEngine, until: Callable[[], bool], seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < deadline, self.gateway.texts
@@ -64,44 +64,46 @@ def town(kafka: KafkaUnderTest, kafka_topic: Callable[..., str]) -> Town:
 
 def test_a_row_is_told_once_however_often_the_process_starts(town: Town) -> None:
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         town.send(h1=3.0, h2=1.0)
         town.run(engine, lambda: len(town.gateway.taken) == 1)
         town.run(engine, lambda: town.committed() == 2)
         namespace = engine.namespace
     town.send(h1=3.1, h3=3.0)
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         assert engine.namespace == namespace
         town.run(engine, lambda: len(town.gateway.taken) == 2)
         town.run(engine, lambda: town.committed() == 4)
-        assert engine.watch.counts.rows == 2
+        assert engine.evaluator.counts.rows == 2
     assert sorted(text.split()[1] for text in town.gateway.texts.values()) == ["h1", "h3"]
     assert set(town.gateway.taken.values()) == {1}
 
 
 def test_moving_the_offsets_of_the_group_sends_nothing_again(town: Town) -> None:
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         town.send(h1=3.0)
         town.run(engine, lambda: len(town.gateway.taken) == 1)
         town.run(engine, lambda: town.committed() == 1)
-    Admin(town.connection).commit(ledger_of(town.app), {Place(town.topic, 0): 0, Place(town.topic, 1): 0})
+    Admin(town.connection).alter_group_offsets(
+        alerts_topic_name(town.app), {TopicPartition(town.topic, 0): 0, TopicPartition(town.topic, 1): 0}
+    )
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         town.send(h2=3.0)
         town.run(engine, lambda: len(town.gateway.taken) == 2)
-        assert engine.watch.counts.rows == 1
+        assert engine.evaluator.counts.rows == 1
     assert set(town.gateway.taken.values()) == {1}
 
 
 def test_who_is_replaced_writes_and_sends_nothing_more(town: Town) -> None:
     with town.log() as old_log:
-        old = Engine(town.rules, old_log)
+        old = AlertEngine(town.rules, old_log)
         town.send(h1=3.0)
         with town.log() as log:
-            new = Engine(town.rules, log)
-            with pytest.raises(FencedError):
+            new = AlertEngine(town.rules, log)
+            with pytest.raises(ProducerFencedError):
                 town.run(old, lambda: False)
             assert town.gateway.taken == {}
             town.run(new, lambda: len(town.gateway.taken) == 1)
@@ -109,7 +111,7 @@ def test_who_is_replaced_writes_and_sends_nothing_more(town: Town) -> None:
 
 def test_a_topic_made_again_under_the_process_is_read_from_its_first_record(town: Town) -> None:
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         town.send(h1=3.0, h2=1.0, h3=1.0, h4=1.0)
         town.run(engine, lambda: town.committed() == 4)
         admin = Admin(town.connection)
@@ -122,30 +124,30 @@ def test_a_topic_made_again_under_the_process_is_read_from_its_first_record(town
         town.send(h5=3.0, h6=1.0)
         with pytest.raises(KafkaError, match="made again"):
             town.run(engine, lambda: False)
-        assert engine.watch.counts.again == 0
+        assert engine.evaluator.counts.duplicates == 0
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         town.run(engine, lambda: len(town.gateway.taken) == 2)
     assert sorted(text.split()[1] for text in town.gateway.texts.values()) == ["h1", "h5"]
 
 
 def test_a_silence_reaches_the_process_that_runs(town: Town) -> None:
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         silence = Silence(id="1", until=time.time_ns() // 1_000_000 + 600_000, key="h1")
-        tell(town.connection, town.app, [kept(silence)])
-        town.run(engine, lambda: bool(engine.desk.ledger.silences))
+        publish_changes(town.connection, town.app, [encode_upsert(silence)])
+        town.run(engine, lambda: bool(engine.notifier.state.silences))
         town.send(h1=3.0, h2=3.0)
-        town.run(engine, lambda: engine.watch.counts.rows == 2)
+        town.run(engine, lambda: engine.evaluator.counts.rows == 2)
         town.run(engine, lambda: len(town.gateway.taken) == 1)
     assert [text.split()[1] for text in town.gateway.texts.values()] == ["h2"]
 
 
 def test_a_dry_run_over_the_topic_tells_what_was_sent(town: Town) -> None:
     with town.log() as log:
-        engine = Engine(town.rules, log)
+        engine = AlertEngine(town.rules, log)
         for load in (3.0, 1.0, 3.0):
             town.send(h1=load, h2=load, h3=1.0)
         town.run(engine, lambda: len(town.gateway.taken) == 4)
-    found = dry_run(town.rules, history(town.connection, [town.topic], start=EARLIEST))
+    found = dry_run(town.rules, read_history(town.connection, [town.topic], start=EARLIEST))
     assert (found.messages, found.records) == (4, 9)

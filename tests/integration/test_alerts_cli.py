@@ -16,16 +16,22 @@ from typing import Any
 
 import pytest
 
-from riverrun.alerts.engine import Engine
+from riverrun.alerts.engine import AlertEngine
 from riverrun.alerts.gateway.server import Gateway as SmsGateway
-from riverrun.alerts.kafka_log import KafkaLog, read_ledger, tell, tell_tables
-from riverrun.alerts.ledger import Life, Silence, Standing, kept, ledger_of
-from riverrun.alerts.rules import rules_of_app
+from riverrun.alerts.kafka_log import KafkaAlertLog, publish_changes, publish_watched_tables, read_alert_state
+from riverrun.alerts.rules import build_app_rules
+from riverrun.alerts.state_topic import (
+    AlertProcessLease,
+    ChannelHealthRecord,
+    Silence,
+    alerts_topic_name,
+    encode_upsert,
+)
 from riverrun.app import load_app
 from riverrun.cli.main import run
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.table import Column, TableSpec
 from riverrun.testing import KafkaUnderTest
 from support.watching import Gateway
@@ -86,16 +92,16 @@ class Town:
     def live(self, rounds: Sequence[dict[str, float]]) -> None:
         """Judge these as they come, and send what comes of it."""
         table = TableSpec(self.topic, self.topic, COLUMNS, ("house_id",), time="at")
-        tell_tables(self.connection, self.name, {self.topic: table})
-        rules, wrong = rules_of_app(load_app(self.root / "app.py"), {self.topic: table})
+        publish_watched_tables(self.connection, self.name, {self.topic: table})
+        rules, wrong = build_app_rules(load_app(self.root / "app.py"), {self.topic: table})
         assert wrong == []
         count = sum(map(len, rounds))
-        with KafkaLog(self.connection, self.name, [self.topic]) as log:
-            engine = Engine(rules, log)
-            for each in rounds:
-                self._send(each)
+        with KafkaAlertLog(self.connection, self.name, [self.topic]) as log:
+            engine = AlertEngine(rules, log)
+            for round_ in rounds:
+                self._send(round_)
             deadline = time.monotonic() + 30
-            while engine.watch.counts.rows < count or engine.desk.changed:
+            while engine.evaluator.counts.rows < count or engine.notifier.changed:
                 assert time.monotonic() < deadline
                 engine.step()
                 self.gateway.send_due(engine, now_ms())
@@ -108,11 +114,11 @@ class Town:
                 producer.send(self.topic, json.dumps(value), key=house, partition=number % 2)
 
     def say(self, *records: Any) -> None:
-        tell(self.connection, self.name, [kept(each) for each in records])
+        publish_changes(self.connection, self.name, [encode_upsert(record) for record in records])
 
     def end(self) -> int:
         """Where the ledger ends."""
-        place = Place(ledger_of(self.name), 0)
+        place = TopicPartition(alerts_topic_name(self.name), 0)
         return self.admin.offsets([place], "latest")[place]
 
 
@@ -177,20 +183,20 @@ def test_what_fires_is_listed(alerts: Terminal) -> None:
     assert "The alert process has never run, and nobody is told." in done.err
     assert "the pipeline file says this" in done.err
     rows = alerts.fine("--json").json
-    assert Counter((each["alert"], each["key"], each["state"]) for each in rows) == {
+    assert Counter((row["alert"], row["key"], row["state"]) for row in rows) == {
         ("overload", "h1", "firing"): 1, ("overload", HOSTILE, "firing"): 1,
     }  # fmt: skip
-    assert next(each for each in rows if each["key"] == "h1")["number"] == 2
+    assert next(row for row in rows if row["key"] == "h1")["number"] == 2
 
 
 def test_history_is_listed_too(alerts: Terminal) -> None:
     rows = alerts.fine("list", "--all", "--json").json
-    assert Counter((each["alert"], each["key"], each["state"]) for each in rows) == {
+    assert Counter((row["alert"], row["key"], row["state"]) for row in rows) == {
         ("overload", "h1", "firing"): 1, ("overload", "h1", "resolved"): 1, ("overload", "h2", "resolved"): 1,
         ("overload", HOSTILE, "firing"): 1, ("spike", HOSTILE, "resolved"): 1,
     }  # fmt: skip
     assert rows == alerts.fine("list", "--since", "1 hour", "--json").json
-    assert [each["told"] for each in rows if each["key"] == "h2"] == ["sent; resolved: sent"]
+    assert [row["told"] for row in rows if row["key"] == "h2"] == ["sent; resolved: sent"]
     assert alerts.fine("list", "--since", "2999-01-01", "--json").json == []
     assert [each["key"] for each in alerts.fine("list", "--all", "--key", "h1", "--json").json] == ["h1", "h1"]
     assert [each["alert"] for each in alerts.fine("list", "--all", "--rule", "spike", "--json").json] == ["spike"]
@@ -255,7 +261,7 @@ def test_a_silence_begins_is_seen_and_ends(alerts: Terminal) -> None:
         "silence", "--alert", "overload", "--key", "h22", "--for", "2 hours", "--why", "re\x1bwired", "--by", "ann", "--json"
     )  # fmt: skip
     assert "Nothing was seen of h22 yet. Did you mean h2?" in done.err
-    [kept_] = read_ledger(alerts.town.connection, alerts.town.name).silences.values()
+    [kept_] = read_alert_state(alerts.town.connection, alerts.town.name).silences.values()
     assert kept_.id == done.json["id"]
     assert (kept_.rule, kept_.key, kept_.by) == ("overload", "h22", "ann")
     assert kept_.until - kept_.begun == 7_200_000
@@ -276,16 +282,18 @@ def test_a_silence_begins_is_seen_and_ends(alerts: Terminal) -> None:
 
 def test_what_is_wrong_with_alerts_is_said_first(alerts: Terminal) -> None:
     here = socket.gethostname()
-    alerts.town.say(Life(begun=now_ms(), pid=os.getpid(), host=here), Standing(name="sms"))
+    alerts.town.say(AlertProcessLease(begun=now_ms(), pid=os.getpid(), host=here), ChannelHealthRecord(name="sms"))
     assert "nobody is told" not in alerts.fine().err
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    alerts.town.say(Life(begun=now_ms(), pid=gone.pid, host=here))
-    alerts.town.say(Standing(name="sms", where="a.example", problem="the key is refused", since=now_ms()))
+    alerts.town.say(AlertProcessLease(begun=now_ms(), pid=gone.pid, host=here))
+    alerts.town.say(
+        ChannelHealthRecord(name="sms", destination="a.example", problem="the key is refused", since=now_ms())
+    )
     told = alerts.fine().err
     assert f"The alert process (pid {gone.pid}) is gone" in told
     assert "The channel sms (a.example) is down since" in told
-    alerts.town.say(Life(begun=now_ms(), pid=gone.pid, host="another"), Standing(name="sms"))
+    alerts.town.say(AlertProcessLease(begun=now_ms(), pid=gone.pid, host="another"), ChannelHealthRecord(name="sms"))
     assert "told" not in alerts.fine().err
 
 
@@ -311,18 +319,20 @@ def test_a_test_is_shown_and_sent_once_outside_the_ledger(alerts: Terminal, monk
         assert "the row names nobody" in alerts("test", "overload", "--row", row).out
         wrong = alerts("test", "overload", "--row", row, "--to", "12", "--send")
         assert (wrong.code, "cannot get an SMS" in wrong.out) == (1, True)
-        assert gateway.book.requests() == []
+        assert gateway.store.requests() == []
         sent = alerts.fine("test", "overload", "--row", row, "--to", "+353861234567", "--send")
         assert "sent      taken as" in sent.out
-        assert [each.text for each in gateway.book.newest(10)] == ["TEST: House h9 draws 7.0 kW."]
+        assert [each.text for each in gateway.store.newest(10)] == ["TEST: House h9 draws 7.0 kW."]
         assert town.end() == before
 
 
 def test_a_dry_run_tells_what_was_sent_live(alerts: Terminal) -> None:
     before = alerts.town.end()
     found = alerts.fine("dry-run", "--json").json
-    ledger = read_ledger(alerts.town.connection, alerts.town.name)
-    live = Counter((ledger.letters[id_].rule, ledger.letters[id_].kind) for id_ in alerts.town.gateway.taken)
+    ledger = read_alert_state(alerts.town.connection, alerts.town.name)
+    live = Counter(
+        (ledger.notifications[id_].rule, ledger.notifications[id_].kind) for id_ in alerts.town.gateway.taken
+    )
     assert {(each["alert"], each["kind"]): each["messages"] for each in found["sent"]} == live
     assert found["messages"] == len(alerts.town.gateway.taken) == 6
     assert found["unsent"] == [{"alert": "overload", "not_sent_because": "nobody to send it to", "messages": 1}]

@@ -1,6 +1,6 @@
 """The alerts page in a real browser: what fires appears as it does, and is acknowledged, silenced and looked into.
 
-The ledger is in memory, behind what follows the real one (test_alerts_following.py)."""
+The ledger is in memory, behind what follows the real one (test_alert_state_follower.py)."""
 
 import re
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from riverrun.alerts.ledger import Ledger, Record, Silence, Standing
-from riverrun.dash.alerts import live
-from riverrun.dash.alerts.following import Behind
-from riverrun.dash.alerts.live import Alerts
+from riverrun.alerts.state_topic import AlertRecord, AlertState, ChannelHealthRecord, Silence
+from riverrun.dashboard.alerts import live
+from riverrun.dashboard.alerts.live import AlertsBroadcast
+from riverrun.dashboard.alerts.state_follower import AlertLag
 from support.alerted import MINUTE, PHONE, MemoryFollowing, ack, evening, fired, life, now_ms, quiet
 from support.browsing import chromium, page_of
-from support.dashing import DashServer
+from support.dashboards import DashServer
 from support.memory_store import MemoryStore
-from support.picturing import meters_app
+from support.topology import meters_app
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 TURNED = "\N{RIGHT-TO-LEFT OVERRIDE}evil"
@@ -35,15 +35,15 @@ class World:
     def __init__(self) -> None:
         self.following = MemoryFollowing()
 
-    def alerts(self) -> Alerts:
-        return Alerts("meters", self.following, declared=("overload", "silent"), frame_seconds=0.02)
+    def alerts(self) -> AlertsBroadcast:
+        return AlertsBroadcast("meters", self.following, declared=("overload", "silent"), frame_seconds=0.02)
 
-    def put(self, *records: Record) -> None:
+    def put(self, *records: AlertRecord) -> None:
         self.following.put(*records)
 
     @property
-    def ledger(self) -> Ledger:
-        return self.following.look(lambda ledger: ledger)
+    def ledger(self) -> AlertState:
+        return self.following.read(lambda ledger: ledger)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def world() -> World:
 @pytest.fixture(scope="module")
 def server(world: World) -> Iterator[DashServer]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(live, "LOOK_SECONDS", 0.1)
+        patched.setattr(live, "POLL_SECONDS", 0.1)
         with DashServer(meters_app(), MemoryStore(), alerts=world.alerts) as running:
             yield running
 
@@ -75,7 +75,7 @@ def one_page(browser: Browser, server: DashServer) -> Iterator[Page]:
         yield found
         assert found.evaluate("window.hacked") is None
         assert found.evaluate("window.same"), "the page was loaded again"
-    assert [each for each in complaints if not any(word in each for word in GONE)] == []
+    assert [complaint for complaint in complaints if not any(word in complaint for word in GONE)] == []
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def page(one_page: Page, world: World) -> Page:
     one_page.locator("#text").fill("")
     one_page.locator("#rule").select_option("")
     world.following.late = None
-    world.following._ledger = Ledger()
+    world.following._ledger = AlertState()
     world.put(life())
     expect(one_page.locator("#panel")).to_be_hidden()
     expect(one_page.locator(".case")).to_have_count(0)
@@ -201,7 +201,9 @@ def test_everything_is_silenced_or_nothing(page: Page, world: World) -> None:
     ask.get_by_role("button", name="Silence").click()
     expect(page.locator("#silences .case")).to_contain_text("Everything")
     expect(page.locator("#firing .case")).to_have_count(0)
-    assert [(each.rule, each.key) for each in world.ledger.silences.values() if each.until > now_ms()] == [("", "")]
+    assert [(silence.rule, silence.key) for silence in world.ledger.silences.values() if silence.until > now_ms()] == [
+        ("", "")
+    ]
 
 
 def test_a_case_tells_why_it_fired(page: Page, world: World) -> None:
@@ -258,10 +260,17 @@ def test_a_filter_by_rule_and_text(page: Page, world: World) -> None:
 def test_hostile_text_is_text(page: Page, world: World) -> None:
     key = f"{HOSTILE}{TURNED}\n/../?#&"
     world.put(
-        *fired(key, text=f"Text {HOSTILE}", reason=HOSTILE, delivery="refused", row={HOSTILE: HOSTILE}, place=HOSTILE)
+        *fired(
+            key,
+            text=f"Text {HOSTILE}",
+            reason=HOSTILE,
+            delivery="refused",
+            row={HOSTILE: HOSTILE},
+            record_location=HOSTILE,
+        )
     )
     world.put(quiet(rule="silent", why=HOSTILE, by=HOSTILE), ack(key, by=HOSTILE))
-    world.put(Standing(name=HOSTILE, where=HOSTILE, problem=HOSTILE, since=now_ms()))
+    world.put(ChannelHealthRecord(name=HOSTILE, destination=HOSTILE, problem=HOSTILE, since=now_ms()))
     found = page.locator("#firing .case")
     expect(found.locator(".case-text")).to_have_text(f"Text {HOSTILE}")
     expect(found.locator(".case-open")).to_contain_text(r"\u202eevil")
@@ -274,21 +283,21 @@ def test_hostile_text_is_text(page: Page, world: World) -> None:
     page.locator("#panel").get_by_role("button", name="Silence…").click()
     page.get_by_role("dialog").get_by_role("button", name="Silence").click()
     expect(page.locator("#firing .case")).to_have_count(0)
-    assert key in [each.key for each in world.ledger.silences.values()]
+    assert key in [silence.key for silence in world.ledger.silences.values()]
     assert page.locator("main img, main script, #panel img, #panel script").count() == 0
 
 
 def test_what_is_wrong_is_said_above_all(page: Page, world: World) -> None:
     banner = page.locator("#banner")
     expect(banner).to_be_hidden()
-    world.put(Standing(name="sms", problem="it cannot be reached", since=now_ms()))
+    world.put(ChannelHealthRecord(name="sms", problem="it cannot be reached", since=now_ms()))
     expect(banner).to_have_text(re.compile(r"^sms: alerts are parked since \d\d:\d\d: it cannot be reached$"))
-    world.following.late = Behind(1234, now_ms() - 20_000)
+    world.following.late = AlertLag(1234, now_ms() - 20_000)
     expect(banner.locator("p")).to_have_count(2)
     expect(banner).to_contain_text("1,234 offsets wait to be judged")
     expect(page.locator("#facts")).to_contain_text("1,234 offsets behind")
     world.following.late = None
-    world.put(Standing(name="sms"), life(ended=now_ms()))
+    world.put(ChannelHealthRecord(name="sms"), life(ended=now_ms()))
     expect(banner).to_contain_text("Alerts do not run since")
     expect(page.locator("#facts")).to_contain_text("stopped at")
     world.following.change(trouble="No broker answers")

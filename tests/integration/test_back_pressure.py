@@ -17,9 +17,9 @@ from riverrun.app import App
 from riverrun.config import KafkaSettings
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.progress import Account, StreamProgress
-from riverrun.streams import running
-from riverrun.streams.books import Books
+from riverrun.model.progress import RecordCounts, StreamProgress
+from riverrun.streams.run import running_stream
+from riverrun.streams.run.progress import ProgressTracker
 from riverrun.testing.pytest_plugin import local_kafka
 from support.kafka_tools import producer_quota
 from support.streaming import run_streams
@@ -55,14 +55,14 @@ class Backlog:
     def run(self) -> "Run":
         """Run the stream from the first record to the last."""
         run = Run(self.root / ".riverrun/streams" / self.app.name / "checkpoints/kept", self.source)
-        booked = Books.batch
+        booked = ProgressTracker.record_batch
 
-        def batch(books: Books, report: Mapping[str, Any], progress: StreamProgress) -> None:
+        def batch(books: ProgressTracker, report: Mapping[str, Any], progress: StreamProgress) -> None:
             run.reports.append(report)
             booked(books, report, progress)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Books, "batch", batch)
+            patch.setattr(ProgressTracker, "record_batch", batch)
             streams = run_streams(
                 self.spark,
                 self.app,
@@ -72,7 +72,7 @@ class Backlog:
                 fresh=["kept"],
                 look=run.look,
             )
-        run.account = streams["kept"].account
+        run.account = streams["kept"].record_counts
         return run
 
     def written(self) -> Counter[int]:
@@ -89,7 +89,7 @@ class Run:
     source: str
     reports: list[Mapping[str, Any]] = field(default_factory=list)
     ahead: list[int] = field(default_factory=list)
-    account: Account = field(default_factory=Account)
+    account: RecordCounts = field(default_factory=RecordCounts)
 
     def look(self) -> None:
         """Records that Spark has set out to read beyond those whose rows are all in the output topic."""
@@ -108,7 +108,7 @@ class Run:
     @property
     def batches(self) -> list[tuple[int, int]]:
         """Records and milliseconds of each batch that read something."""
-        return [(each["numInputRows"], each["batchDuration"]) for each in self.reports if each["numInputRows"]]
+        return [(report["numInputRows"], report["batchDuration"]) for report in self.reports if report["numInputRows"]]
 
     @property
     def full(self) -> list[tuple[int, int]]:
@@ -157,16 +157,16 @@ def backlog(spark: SparkSession, strict_kafka: Connection, tmp_path: Path) -> It
     # The name that the quota is for: nobody else has it.
     settings = KafkaSettings(bootstrap_servers=strict_kafka.bootstrap_servers, client={"client.id": f"press-{mark}"})
     with pytest.MonkeyPatch.context() as patch:
-        for bound in ("FIRST_BITE", "SMALLEST_BITE", "LARGEST_BITE"):
-            patch.setattr(running, bound, BITE)
+        for bound in ("INITIAL_BATCH_SIZE", "MIN_BATCH_SIZE", "MAX_BATCH_SIZE"):
+            patch.setattr(running_stream, bound, BITE)
         yield Backlog(spark, Connection(settings), tmp_path, app, readings.name, target)
 
 
 def check(run: Run) -> None:
     account = run.account
     assert account.exact
-    assert account.closes
-    assert (account.read, account.out, account.dead, account.late) == (RECORDS, len(KEPT), len(DEAD), 0)
+    assert account.balanced
+    assert (account.read, account.out, account.dead_letters, account.late) == (RECORDS, len(KEPT), len(DEAD), 0)
     assert account.filtered == RECORDS - len(KEPT) - len(DEAD)
     assert sum(rows for rows, _ in run.batches) == RECORDS
     assert len(run.full) >= BITES - 2

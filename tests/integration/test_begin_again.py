@@ -13,14 +13,14 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from riverrun.app import load_app
-from riverrun.errors import ChangedError, CheckpointError
+from riverrun.errors import CheckpointError, StreamChangedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.progress import PipelineProgress
-from riverrun.streams.batch_run import BatchRun, all_records
-from riverrun.streams.books import Books
 from riverrun.streams.checkpoint import remove_checkpoint
-from riverrun.streams.versions import TOPICS
+from riverrun.streams.evolve.versions import TOPIC_IDS_FILE
+from riverrun.streams.run.batch_run import BatchRun, read_topic_ranges
+from riverrun.streams.run.progress import ProgressTracker
 from riverrun.testing import KafkaUnderTest
 from support.streaming import make_pipeline, read_rows, run_streams
 
@@ -99,7 +99,7 @@ def test_a_topic_that_was_made_again_is_not_gone_on_in(pipe: Pipe) -> None:
     admin.delete_topics([pipe.topic])
     load_app(pipe.root / "app.py").apply(pipe.connection)
     pipe.send(6, 7, 8)
-    with pytest.raises(ChangedError) as caught:
+    with pytest.raises(StreamChangedError) as caught:
         pipe.run(speed="near-real-time")
     assert f"{pipe.topic}, which it reads, was deleted and made again since" in str(caught.value)
     assert f"--fresh {pipe.stream}" in str(caught.value)
@@ -107,7 +107,7 @@ def test_a_topic_that_was_made_again_is_not_gone_on_in(pipe: Pipe) -> None:
     pipe.send(10)
     pipe.run(speed="near-real-time")
     assert pipe.numbers() == [2, 4, 6, 8, 10]
-    assert json.loads((pipe.folder / TOPICS).read_text()) == {pipe.topic: admin.topic(pipe.topic).topic_id}
+    assert json.loads((pipe.folder / TOPIC_IDS_FILE).read_text()) == {pipe.topic: admin.topic(pipe.topic).topic_id}
 
 
 def test_a_topic_made_again_under_a_running_stream_ends_it(pipe: Pipe) -> None:
@@ -123,7 +123,7 @@ def test_a_topic_made_again_under_a_running_stream_ends_it(pipe: Pipe) -> None:
 
     def changed(progress: PipelineProgress) -> None:
         nonlocal remade
-        if not remade and progress.streams[0].account.read == 4:
+        if not remade and progress.streams[0].record_counts.read == 4:
             remade = True
             admin.delete_topics([pipe.topic])
             load_app(pipe.root / "app.py").apply(pipe.connection)
@@ -136,7 +136,7 @@ def test_a_topic_made_again_under_a_running_stream_ends_it(pipe: Pipe) -> None:
     assert not stop.is_set(), "nothing was noticed"
     assert "made again" in str(caught.value)
     assert f"--fresh {pipe.stream}" in str(caught.value)
-    with pytest.raises(ChangedError, match="was deleted and made again since"):
+    with pytest.raises(StreamChangedError, match="was deleted and made again since"):
         pipe.run(speed="near-real-time")
     pipe.run(speed="near-real-time", fresh=[pipe.stream])
     assert {2, 4, 6, 8, 10, 12, 14} == set(pipe.numbers())
@@ -144,9 +144,9 @@ def test_a_topic_made_again_under_a_running_stream_ends_it(pipe: Pipe) -> None:
 
 def test_a_batch_that_was_cut_off_is_not_finished_by_other_code(pipe: Pipe) -> None:
     pipe.send(1, 2, 3, 4)
-    ids, begin, _ = all_records(Admin(pipe.connection), [pipe.topic])
+    ids, begin, _ = read_topic_ranges(Admin(pipe.connection), [pipe.topic])
     ends = {pipe.topic: {0: 2}}
-    begun = BatchRun.begin_over(pipe.folder / "batch-run.json", "of other code", ids, begin, ends)
+    begun = BatchRun.create(pipe.folder / "batch-run.json", "of other code", ids, begin, ends)
     (said,) = [each for each in pipe.run(speed="batch") if "cut off" in each]
     assert "its code has changed since: it begins a new one over all records" in said
     assert pipe.numbers() == [2, 4]
@@ -159,16 +159,16 @@ def test_a_batch_that_was_cut_off_goes_on_over_the_same_records(pipe: Pipe) -> N
     # What that one wrote down of its code, and half of what it read.
     file = pipe.folder / "batch-run.json"
     begun: list[BatchRun] = []
-    original = BatchRun.begin_over.__func__  # type: ignore[attr-defined]
+    original = BatchRun.create.__func__  # type: ignore[attr-defined]
 
     def keep(cls: type[BatchRun], *what: Any) -> BatchRun:
         begun.append(original(cls, *what))
         return begun[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(BatchRun, "begin_over", classmethod(keep))
+        patched.setattr(BatchRun, "create", classmethod(keep))
         pipe.run(speed="batch")
-    BatchRun.begin_over(file, begun[0].code, begun[0].topics, {pipe.topic: {0: 0}}, {pipe.topic: {0: 2}})
+    BatchRun.create(file, begun[0].code, begun[0].topics, {pipe.topic: {0: 0}}, {pipe.topic: {0: 2}})
     (said,) = [each for each in pipe.run(speed="batch") if "cut off" in each]
     assert "what it wrote is not written again" in said
     assert pipe.numbers() == [2, 4, 2, 4, 2]
@@ -183,7 +183,7 @@ def test_a_batch_that_another_host_was_cut_off_in_is_not_begun_again(
     pipe.send(1, 2, 3, 4)
     pipe.run(speed="batch")
     with monkeypatch.context() as patched:
-        patched.setattr(Books, "whole", power_cut)
+        patched.setattr(ProgressTracker, "record_full_run", power_cut)
         with pytest.raises(CheckpointError, match="the power is off"):
             pipe.run(speed="batch")
     # As on a host that does not have the stream's folder.
@@ -205,7 +205,7 @@ def test_a_batch_that_was_cut_off_is_not_finished_on_a_topic_that_was_made_again
     pipe.send(1, 2, 3, 4)
     with monkeypatch.context() as patched:
         # Its rows and its marks are written, and it is not over.
-        patched.setattr(Books, "whole", power_cut)
+        patched.setattr(ProgressTracker, "record_full_run", power_cut)
         with pytest.raises(CheckpointError, match="the power is off"):
             pipe.run(speed="batch")
     Admin(pipe.connection).delete_topics([pipe.topic])

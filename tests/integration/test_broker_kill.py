@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from riverrun.app import App
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
@@ -42,7 +42,7 @@ def read_all(servers: str, topic: str, partitions: int) -> dict[int, list[tuple[
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "check", "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, each) for each in range(partitions)]
-        ends = {each.partition: consumer.get_watermark_offsets(each, timeout=30)[1] for each in places}
+        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
         consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)])
         found: dict[int, list[tuple[str, int]]] = {each: [] for each in range(partitions)}
         reached = dict.fromkeys(range(partitions), 0)
@@ -102,7 +102,7 @@ def wait_for_copies(connection: Connection) -> None:
     """Until the broker that came back has caught up: two dead of three would be one too many."""
     admin = Admin(connection)
     deadline = time.monotonic() + 60
-    while any(len(each.in_sync) < 3 for each in admin.topic("numbers").partitions):
+    while any(len(partition.in_sync) < 3 for partition in admin.topic("numbers").partitions):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

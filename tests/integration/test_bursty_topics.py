@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import riverrun as rr
 from riverrun.kafka.admin.admin import Admin
-from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.compile.sources import KafkaRecordSource
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -64,7 +64,7 @@ def test_a_batch_does_not_wait_for_records_that_have_not_come(
     Admin(kafka.connection).create_topic(topic, partitions=1, replicas=1, config={})
 
     def start(name: str, options: Mapping[str, str]) -> StreamingQuery:
-        rows = KafkaRecords(spark, kafka.connection, options=options).moving(topic)
+        rows = KafkaRecordSource(spark, kafka.connection, options=options).read_stream(topic)
         writer = rows.writeStream.format("noop").trigger(processingTime="0 seconds")
         return writer.option("checkpointLocation", str(tmp_path / name)).start()
 

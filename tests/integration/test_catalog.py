@@ -9,10 +9,10 @@ import pytest
 import riverrun as rr
 from riverrun.errors import StoreError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.tail import Tail
-from riverrun.model.state import Place
+from riverrun.kafka.reading.tail_reader import TopicTailReader
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.catalog import Catalog, catalog_topic, publish
+from riverrun.store.catalog import Catalog, catalog_topic, publish_tables
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.connecting import wait_until
 
@@ -24,10 +24,10 @@ def test_tables_come_change_and_go(kafka: KafkaUnderTest) -> None:
     app = f"catalog{secrets.token_hex(4)}"
     with Catalog(kafka.connection, app) as catalog:
         assert catalog.refresh() == {}, "nobody has published yet"
-        publish(kafka.connection, app, [LOAD, HIGH])
+        publish_tables(kafka.connection, app, [LOAD, HIGH])
         assert catalog.refresh() == {"load": LOAD, "high": HIGH}
         wider = replace(LOAD, columns=(*LOAD.columns, Column("amps", "double", ("amps",))))
-        publish(kafka.connection, app, [wider])
+        publish_tables(kafka.connection, app, [wider])
         assert catalog.refresh() == {"load": wider}
         assert catalog.refresh() == {"load": wider}
     with Catalog(kafka.connection, app) as later:
@@ -39,7 +39,7 @@ def test_one_that_comes_right_after_it_was_not_there_is_seen(kafka: KafkaUnderTe
     admin = Admin(kafka.connection)
     for _ in range(10):
         topic = f"tail-{secrets.token_hex(4)}"
-        tail = Tail(kafka.connection, topic)
+        tail = TopicTailReader(kafka.connection, topic)
         with pytest.raises(TopicNotFoundError):
             tail.read()
         admin.create_topic(topic, partitions=1, replicas=0, config={})
@@ -51,7 +51,7 @@ def test_one_that_comes_right_after_it_was_not_there_is_seen(kafka: KafkaUnderTe
 
 def test_one_that_cannot_be_read_is_said_and_the_others_are_followed(kafka: KafkaUnderTest) -> None:
     app = f"catalog{secrets.token_hex(4)}"
-    publish(kafka.connection, app, [LOAD])
+    publish_tables(kafka.connection, app, [LOAD])
     with rr.Producer(kafka.connection) as producer:
         producer.send(catalog_topic(app), b'{"name": "odd"}', key="odd")
     publish_later = replace(LOAD, retention_ms=5)
@@ -67,16 +67,16 @@ def test_one_that_cannot_be_read_is_said_and_the_others_are_followed(kafka: Kafk
 
 def test_what_has_not_changed_is_not_published_again(kafka: KafkaUnderTest) -> None:
     app = f"catalog{secrets.token_hex(4)}"
-    place = Place(catalog_topic(app), 0)
-    publish(kafka.connection, app, [LOAD])
+    place = TopicPartition(catalog_topic(app), 0)
+    publish_tables(kafka.connection, app, [LOAD])
     end = Admin(kafka.connection).offsets([place], "latest")[place]
-    publish(kafka.connection, app, [LOAD])
+    publish_tables(kafka.connection, app, [LOAD])
     assert Admin(kafka.connection).offsets([place], "latest")[place] == end
 
 
 def test_what_stands_behind_an_open_transaction_comes_with_a_later_read(kafka: KafkaUnderTest) -> None:
     app = f"catalog{secrets.token_hex(4)}"
-    publish(kafka.connection, app, [LOAD])
+    publish_tables(kafka.connection, app, [LOAD])
     topic = catalog_topic(app)
     with (
         Catalog(kafka.connection, app) as catalog,

@@ -13,16 +13,16 @@ from pyspark.sql import SparkSession
 
 from riverrun.app import load_app
 from riverrun.config import Project, Settings, SparkSettings
-from riverrun.errors import ChangedError
+from riverrun.errors import StreamChangedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.streams.blueprint import FILE, History, blueprint_of
-from riverrun.streams.checkpoint import read_stand
-from riverrun.streams.compiler import compile_app
-from riverrun.streams.pipeline import Pipeline, checked_graph
-from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.verify import Verdict, Verifier
-from riverrun.streams.versions import changes_of
+from riverrun.streams.checkpoint import read_checkpoint_status
+from riverrun.streams.compile.compiler import compile_app
+from riverrun.streams.compile.fingerprint import HISTORY_FILE, VersionHistory, compute_fingerprint
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.evolve.versions import find_changes
+from riverrun.streams.pipeline import Pipeline, build_checked_graph
+from riverrun.streams.verify.verifier import Verdict, Verifier
 from riverrun.testing import KafkaUnderTest
 from support.shell import Shell
 from support.streaming import read_rows, run_streams
@@ -193,9 +193,9 @@ class Edits:
 
     def write(self, *edits: str) -> None:
         text = FIRST
-        for each in edits:
-            old, new = EDITS[each]
-            assert text.count(old) == 1, each
+        for edit in edits:
+            old, new = EDITS[edit]
+            assert text.count(old) == 1, edit
             text = text.replace(old, new)
         self.file.write_text(text.replace("_X", f"_{self.mark}"))
 
@@ -210,20 +210,20 @@ class Edits:
 
     def verdicts(self, **options: Any) -> dict[str, str]:
         """By the stem of the stream's name, where some cannot go on: `lines` say why not, one for each."""
-        graph = checked_graph(load_app(self.file))
+        graph = build_checked_graph(load_app(self.file))
         self.said.clear()
         settings = Settings(spark=SparkSettings(shuffle_partitions=PARTS))
         pipeline = Pipeline(
             graph, self.spark, settings, Project(self.root), self.connection, notice=self.said.append, **options
         )
-        with pytest.raises(ChangedError) as caught:
+        with pytest.raises(StreamChangedError) as caught:
             pipeline.prepare()
         self.lines = list(caught.value.problems)
         return {name.removesuffix(f"_{self.mark}"): change.kind for name, change in pipeline.changes.items()}
 
     def run(self, **options: Any) -> list[str]:
         """What it said on the way."""
-        names: dict[str, Any] = {key: [self.name(each) for each in stems] for key, stems in options.items()}
+        names: dict[str, Any] = {key: [self.name(stem) for stem in stems] for key, stems in options.items()}
         said: list[str] = []
         run_streams(self.spark, self.file, self.connection, self.root, notice=said.append, **names)
         return said
@@ -237,11 +237,13 @@ class Edits:
 
     def verify(self, stem: str) -> Verdict:
         app = load_app(self.file)
-        done = compile_app(checked_graph(app), self.spark, KafkaRecords(self.spark, self.connection)).require()
+        done = compile_app(
+            build_checked_graph(app), self.spark, KafkaRecordSource(self.spark, self.connection)
+        ).require()
         name, folder = self.name(stem), self.folder
         verifier = Verifier(done, self.connection, Admin(self.connection))
-        stand = read_stand(folder / "checkpoints" / name, name)
-        return verifier.verify(name, stand, history=History.read(folder / name / FILE))
+        stand = read_checkpoint_status(folder / "checkpoints" / name, name)
+        return verifier.verify(name, stand, history=VersionHistory.read(folder / name / HISTORY_FILE))
 
 
 def house(number: int) -> str:
@@ -357,9 +359,9 @@ def test_back_again_and_on(edits: Edits) -> None:
     assert windows(edits.rows("renamed"), 300) == windows_of(now, 300)
     (told,) = [each for each in said if edits.name("renamed") in each]
     assert f"{edits.name('renamed')} does what {edits.name('windowed')} did" in told
-    history = History.read(edits.folder / edits.name("plain") / FILE)
-    assert [each.number for each in history.versions] == [1, 2, 3]
-    assert history.versions[0].fingerprint == history.versions[2].fingerprint != history.versions[1].fingerprint
+    history = VersionHistory.read(edits.folder / edits.name("plain") / HISTORY_FILE)
+    assert [version.number for version in history.versions] == [1, 2, 3]
+    assert history.versions[0].digest == history.versions[2].digest != history.versions[1].digest
 
 
 def test_the_same_file_is_the_same_in_another_process(
@@ -367,15 +369,15 @@ def test_the_same_file_is_the_same_in_another_process(
 ) -> None:
     file = tmp_path / "app.py"
     file.write_text(KINDS)
-    done = compile_app(checked_graph(load_app(file)), spark, KafkaRecords(spark, kafka.connection)).require()
+    done = compile_app(build_checked_graph(load_app(file)), spark, KafkaRecordSource(spark, kafka.connection)).require()
     for name in done.streams:
-        blueprint_of(done, name).write(tmp_path / ".riverrun" / "streams" / "kinds" / name / FILE)
+        compute_fingerprint(done, name).write(tmp_path / ".riverrun" / "streams" / "kinds" / name / HISTORY_FILE)
     rows = Shell(tmp_path, kafka.bootstrap_servers).fine("plan", "app.py", "--json").json
-    assert {each["stream"]: each["change"] for each in rows} == dict.fromkeys(done.streams, "unchanged")
+    assert {row["stream"]: row["change"] for row in rows} == dict.fromkeys(done.streams, "unchanged")
     edited = KINDS.replace("self.most = 3", "self.most = 4").replace("price > 1", "price > 2")
     file.write_text(edited.replace('F.sum("load")', '(F.sum("load") * 2)'))
-    done = compile_app(checked_graph(load_app(file)), spark, KafkaRecords(spark, kafka.connection)).require()
-    kinds = {name: each.kind for name, each in changes_of(done, tmp_path / ".riverrun" / "streams" / "kinds").items()}
+    done = compile_app(build_checked_graph(load_app(file)), spark, KafkaRecordSource(spark, kafka.connection)).require()
+    kinds = {name: each.kind for name, each in find_changes(done, tmp_path / ".riverrun" / "streams" / "kinds").items()}
     # What is made of the sums is above the state of one stream, and below that of another that runs it inside its query.
     assert kinds == {
         "odd": "unchanged", "priced": "compatible", "met": "unchanged", "counted": "fresh", "hourly": "kept", "top": "fresh"
@@ -394,8 +396,8 @@ def windows(rows: list[dict[str, Any]], seconds: int) -> dict[str, int]:
 
 def windows_of(numbers: range, seconds: int) -> dict[str, int]:
     found: dict[str, int] = {}
-    for each in numbers:
-        at = BEGIN + timedelta(seconds=10 * each)
+    for number in numbers:
+        at = BEGIN + timedelta(seconds=10 * number)
         start = datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC).isoformat()
-        found[start] = found.get(start, 0) + each
+        found[start] = found.get(start, 0) + number
     return found

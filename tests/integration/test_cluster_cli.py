@@ -17,7 +17,7 @@ import pytest
 
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection, connect
-from riverrun.kafka.probe import Probe
+from riverrun.kafka.probe import ClusterProbe
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import TAKE_TERMINAL, ProjectDriver, after, guard_of, lives, wait_for
 
@@ -66,7 +66,7 @@ def test_up_prints_the_address_and_status_describes_the_broker(running: ProjectD
     assert 50 < server["memory_mb"] < 1000
     assert server["uptime_seconds"] > 0
     assert Path(server["log"]).is_file()
-    assert len(Probe({"bootstrap.servers": status["bootstrap_servers"]}).look(10).brokers) == 1
+    assert len(ClusterProbe({"bootstrap.servers": status["bootstrap_servers"]}).fetch_metadata(10).brokers) == 1
 
 
 def test_no_other_user_reads_what_is_written_for_servers(running: ProjectDriver) -> None:
@@ -80,7 +80,11 @@ def test_no_other_user_reads_what_is_written_for_servers(running: ProjectDriver)
 
 def test_all_ports_are_on_the_loopback_only(running: ProjectDriver) -> None:
     (pid,) = running.java()
-    listening = [each.laddr for each in psutil.Process(pid).net_connections() if each.status == psutil.CONN_LISTEN]
+    listening = [
+        net_connection.laddr
+        for net_connection in psutil.Process(pid).net_connections()
+        if net_connection.status == psutil.CONN_LISTEN
+    ]
     assert len(listening) == 2
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert all(address.port < 32768 for address in listening)
@@ -134,14 +138,14 @@ def test_logs_follow_what_is_added(running: ProjectDriver) -> None:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    return any(each.path == str(path) for each in psutil.Process(pid).open_files())
+    return any(open_file.path == str(path) for open_file in psutil.Process(pid).open_files())
 
 
 def test_doctor_finds_nothing_wrong(running: ProjectDriver) -> None:
     done = running.run("doctor", "--json")
-    findings = {each["check"]: each for each in json.loads(done.out)}
+    findings = {load["check"]: load for load in json.loads(done.out)}
     assert done.code == 0, done.out
-    assert not [each for each in findings.values() if each["state"] == "fail"]
+    assert not [finding for finding in findings.values() if finding["state"] == "fail"]
     assert "1 broker" in findings["cluster"]["found"]
     assert findings["kafka jars"]["state"] == "ok"
 
@@ -302,7 +306,7 @@ def test_attached_up_starts_nothing(project: ProjectDriver, kafka: KafkaUnderTes
     status = project.status()
     assert status["state"] == "ready"
     assert {server["address"] for server in status["servers"]} == {
-        each.address for each in Probe(Connection(kafka.settings).properties()).look(10).brokers
+        each.address for each in ClusterProbe(Connection(kafka.settings).properties()).fetch_metadata(10).brokers
     }
 
 

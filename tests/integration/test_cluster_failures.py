@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import find_java
-from riverrun.cluster.jvm import Runtime
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.jvm import JavaRuntime
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.cluster.server import Deadline
 from riverrun.config import JavaSettings, KafkaSettings, Settings
 from riverrun.errors import (
@@ -318,8 +318,8 @@ def test_another_collector_of_the_users_choice(tmp_path: Path) -> None:
 
 
 def test_a_broken_class_archive_never_stops_a_start(tmp_path: Path) -> None:
-    found = Runtime.prepare(Settings())
-    runtime = Runtime(found.java, found.class_path, tmp_path / "cache")
+    found = JavaRuntime.prepare(Settings())
+    runtime = JavaRuntime(found.java, found.class_path, tmp_path / "cache")
     with LocalKafka(tmp_path / "one", runtime=runtime, first_port=random.randrange(12000, 28000, 10)) as kafka:
         assert kafka._archive is not None
         assert kafka._archive.wait(60), (tmp_path / "one/logs/class-archive.out").read_text()
@@ -333,12 +333,12 @@ def test_a_broken_class_archive_never_stops_a_start(tmp_path: Path) -> None:
 
 
 def test_a_java_that_cannot_be_run(tmp_path: Path) -> None:
-    found = Runtime.prepare(Settings())
+    found = JavaRuntime.prepare(Settings())
     broken = tmp_path / "java"
     broken.write_text("#!/nowhere\n")
     broken.chmod(0o755)
     java = find_java(JavaSettings())
-    runtime = Runtime(type(java)(java.home, broken, 17, "17", "test"), found.class_path, tmp_path / "cache")
+    runtime = JavaRuntime(type(java)(java.home, broken, 17, "17", "test"), found.class_path, tmp_path / "cache")
     with pytest.raises(ServerDiedError) as caught, LocalKafka(tmp_path / "one", runtime=runtime):
         pass
     assert caught.value.fields["exit_code"] == 127

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from riverrun.kafka.probe import Probe, answers
+from riverrun.kafka.probe import ClusterProbe, is_kafka_responding
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 
 
 def test_the_fixture_is_a_real_broker(kafka: KafkaUnderTest) -> None:
-    seen = Probe(kafka.connection.properties()).look(10)
+    seen = ClusterProbe(kafka.connection.properties()).fetch_metadata(10)
     assert seen.brokers
     host, _, port = kafka.bootstrap_servers.split(",")[0].rpartition(":")
-    assert answers(host, int(port), 5.0)
+    assert is_kafka_responding(host, int(port), 5.0)
 
 
 def test_topics_have_names_of_their_own(kafka: KafkaUnderTest, kafka_topic: Callable[..., str]) -> None:

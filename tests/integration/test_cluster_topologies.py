@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from riverrun.cluster import storage
-from riverrun.cluster.jvm import Runtime
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.jvm import JavaRuntime
+from riverrun.cluster.kafka import storage
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings, Settings
 from riverrun.errors import DataDirectoryError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.probe import Probe, answers
-from riverrun.model.state import Place
+from riverrun.kafka.probe import ClusterProbe, is_kafka_responding
+from riverrun.model.cluster_state import TopicPartition
 from support.cluster import lives, wait_for
 
 
@@ -65,7 +65,9 @@ def test_a_broker_of_three_can_be_killed_and_comes_back(three: LocalKafka) -> No
 
 
 def ids(kafka: LocalKafka) -> set[int]:
-    return {each.id for each in Probe({"bootstrap.servers": kafka.bootstrap_servers}).look(10).brokers}
+    return {
+        broker.id for broker in ClusterProbe({"bootstrap.servers": kafka.bootstrap_servers}).fetch_metadata(10).brokers
+    }
 
 
 def test_three_combined_nodes_stop_together_before_their_time_is_up_and_lose_nothing(tmp_path: Path) -> None:
@@ -83,10 +85,10 @@ def test_three_combined_nodes_stop_together_before_their_time_is_up_and_lose_not
     # Kafka by itself takes minutes for a broker that nobody lets go; ours is killed when the others cannot any more. Its
     # logs are open then: it happens when the others have left before it was allowed to.
     assert seconds < KafkaSettings().stop_timeout_seconds
-    assert sum(node.closed_its_logs for node in kafka.nodes) >= 2
+    assert sum(node.is_cleanly_shut_down for node in kafka.nodes) >= 2
     with local(tmp_path, brokers=3) as again:
         admin = admin_of(again)
-        ends = admin.offsets([Place("some", part) for part in range(6)], "latest")
+        ends = admin.offsets([TopicPartition("some", part) for part in range(6)], "latest")
         assert set(ends.values()) == {100}
 
 
@@ -98,7 +100,7 @@ def test_a_controller_of_its_own(tmp_path: Path) -> None:
         ]
         assert kafka.bootstrap_servers == kafka.brokers[0].address
         (controller,) = kafka.controllers
-        assert answers("127.0.0.1", controller.port, 5)
+        assert is_kafka_responding("127.0.0.1", controller.port, 5)
         controller.kill()
         controller.restart()
         admin_of(kafka).create_topic("after", partitions=1, replicas=0, config={})
@@ -151,11 +153,11 @@ def test_java_never_gets_a_console_or_our_lock(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runtime() -> Runtime:
-    return Runtime.prepare(Settings())
+def runtime() -> JavaRuntime:
+    return JavaRuntime.prepare(Settings())
 
 
-def tool(runtime: Runtime, *arguments: str) -> str:
+def tool(runtime: JavaRuntime, *arguments: str) -> str:
     done = subprocess.run(
         runtime.command("kafka.tools.StorageTool", arguments), capture_output=True, text=True, timeout=60, check=False
     )
@@ -163,7 +165,7 @@ def tool(runtime: Runtime, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_features_are_the_latest_production_ones(runtime: Runtime) -> None:
+def test_the_features_are_the_latest_production_ones(runtime: JavaRuntime) -> None:
     mapping = dict(line.split("=", 1) for line in tool(runtime, "version-mapping").splitlines() if "=" in line)
     wanted = {name: int(value.split()[0]) for name, value in mapping.items()}
     # The quorum's own version is 0 for a static quorum, and is not written by a format.
@@ -172,7 +174,7 @@ def test_the_features_are_the_latest_production_ones(runtime: Runtime) -> None:
     assert storage.FEATURES[minor] == wanted
 
 
-def test_our_format_is_the_tools_format(runtime: Runtime, tmp_path: Path) -> None:
+def test_our_format_is_the_tools_format(runtime: JavaRuntime, tmp_path: Path) -> None:
     properties = tmp_path / "server.properties"
     properties.write_text(
         "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:9093\n"
@@ -205,7 +207,7 @@ def without_times(content: bytes) -> list[bytes]:
 
 
 def test_a_kafka_version_we_do_not_know_is_formatted_by_its_tool(
-    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: JavaRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "FEATURES", {})
     with LocalKafka(tmp_path, runtime=runtime, first_port=random.randrange(12000, 28000, 20)) as kafka:

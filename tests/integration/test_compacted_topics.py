@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from riverrun.alerts.kafka_log import tell_tables
-from riverrun.connectors import ledger as connectors
+from riverrun.alerts.kafka_log import publish_watched_tables
+from riverrun.connectors import state_topic as connectors
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.consumer.reader import Reader, spans
-from riverrun.kafka.dead_letters.ledger import make_ledger as make_redriven
-from riverrun.kafka.ledger import COMPACTED, make_compacted
+from riverrun.kafka.compacted_topic import COMPACTED_TOPIC_CONFIG, ensure_compacted_topic
+from riverrun.kafka.dead_letters.redrive_log import ensure_redrive_topic as make_redriven
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.when import EARLIEST
+from riverrun.kafka.reading.partition_reader import PartitionReader, resolve_offset_ranges
+from riverrun.model.positions import EARLIEST
 from riverrun.store import catalog
 from riverrun.testing import KafkaUnderTest
 
@@ -20,29 +20,29 @@ pytestmark = pytest.mark.kafka
 
 
 def settings_of(admin: Admin, topic: str) -> dict[str, str]:
-    return {name: admin.topic(topic).config[name].value for name in COMPACTED}
+    return {name: admin.topic(topic).config[name].value for name in COMPACTED_TOPIC_CONFIG}
 
 
 def test_every_topic_of_ours_that_is_compacted_has_the_settings(kafka: KafkaUnderTest) -> None:
     app, admin = f"short-{secrets.token_hex(4)}", Admin(kafka.connection)
-    tell_tables(kafka.connection, app, {})
-    connectors.make_ledger(kafka.connection, app)
-    catalog.publish(kafka.connection, app, [])
+    publish_watched_tables(kafka.connection, app, {})
+    connectors.create_state_topic(kafka.connection, app)
+    catalog.publish_tables(kafka.connection, app, [])
     made = [f"{app}.alerts", f"{app}.connectors", f"{app}.tables", make_redriven(admin, f"{app}.dead")]
-    assert [settings_of(admin, each) for each in made] == [COMPACTED] * 4
+    assert [settings_of(admin, each) for each in made] == [COMPACTED_TOPIC_CONFIG] * 4
 
 
 def test_a_topic_that_was_made_with_default_segments_gets_them(kafka: KafkaUnderTest) -> None:
     topic, admin = f"old-{secrets.token_hex(4)}", Admin(kafka.connection)
     admin.create_topic(topic, partitions=1, replicas=0, config={"cleanup.policy": "compact"})
     assert settings_of(admin, topic)["segment.bytes"] == str(1 << 30)
-    make_compacted(admin, topic)
-    assert settings_of(admin, topic) == COMPACTED
+    ensure_compacted_topic(admin, topic)
+    assert settings_of(admin, topic) == COMPACTED_TOPIC_CONFIG
 
 
 def test_a_start_does_not_read_what_was_overwritten(kafka: KafkaUnderTest) -> None:
     topic, admin = f"overwritten-{secrets.token_hex(4)}", Admin(kafka.connection)
-    make_compacted(admin, topic)
+    ensure_compacted_topic(admin, topic)
     written = 0
     with Producer(kafka.connection, transactional_id=topic) as producer:
         for _ in range(24):
@@ -59,5 +59,5 @@ def test_a_start_does_not_read_what_was_overwritten(kafka: KafkaUnderTest) -> No
 
 
 def records_in(kafka: KafkaUnderTest, admin: Admin, topic: str) -> int:
-    with Reader(kafka.connection, spans(admin, [topic], start=EARLIEST)) as reader:
+    with PartitionReader(kafka.connection, resolve_offset_ranges(admin, [topic], start=EARLIEST)) as reader:
         return sum(len(batch) for batch in reader)

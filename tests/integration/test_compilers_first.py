@@ -1,4 +1,4 @@
-"""Java's compilers come before Spark's tasks: what a task runs is slow until it is compiled (streams/session.py)."""
+"""Java's compilers come before Spark's tasks: what a task runs is slow until it is compiled (streams/run/session.py)."""
 
 import json
 import os
@@ -16,7 +16,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from riverrun.config import Settings, SparkSettings
-from riverrun.streams.session import start_session, stop_session
+from riverrun.streams.run.session import start_session, stop_session
 from test_compilers_first import threads_of
 
 session = start_session(Settings(spark=SparkSettings(driver_memory_mb=1024)), Path(sys.argv[1]), name="nice")

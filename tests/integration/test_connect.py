@@ -16,8 +16,14 @@ import pytest
 from riverrun.cluster.connect import ConnectRuntime, LocalConnect, secrets_folder
 from riverrun.cluster.connect.plan import TOPICS
 from riverrun.config import ConnectSettings, Secret, Settings
-from riverrun.connectors.kafka_connect import ConnectClient, Vault, dead_letters, keep_connectors, wait_until_running
-from riverrun.connectors.kafka_connect.keeping import OWNER
+from riverrun.connectors.kafka_connect import (
+    ConnectClient,
+    Vault,
+    dead_letter_config,
+    reconcile_connectors,
+    wait_until_running,
+)
+from riverrun.connectors.kafka_connect.reconcile import OWNER_PROPERTY
 from riverrun.errors import (
     ConnectError,
     ConnectFailedError,
@@ -80,14 +86,14 @@ def name(client: ConnectClient) -> Iterator[str]:
 
 
 def lines(kafka: KafkaUnderTest, topic: str) -> list[str]:
-    return [(each or b"").decode() for each in values(read(kafka, topic))]
+    return [(value or b"").decode() for value in values(read(kafka, topic))]
 
 
 # --- the server ---
 
 
 def test_it_has_our_plugins_and_those_of_the_users_folder(client: ConnectClient) -> None:
-    found = {each.name: each for each in client.plugins()}
+    found = {plugin.name: plugin for plugin in client.plugins()}
     assert found[FILE_SOURCE].kind == "source"
     assert found[FILE_SOURCE].version == client.version() == "4.3.1"
     assert found["io.debezium.connector.jdbc.JdbcSinkConnector"].kind == "sink"
@@ -101,9 +107,13 @@ def test_drivers_under_other_licences_are_left_out(connect: LocalConnect) -> Non
 
 
 def test_it_listens_on_the_loopback_only_and_asks_for_a_password(connect: LocalConnect) -> None:
-    process = psutil.Process(connect.worker.pid)
-    listening = [each.laddr for each in process.net_connections(kind="tcp") if each.status == psutil.CONN_LISTEN]
-    assert {(each.ip.removeprefix("::ffff:"), each.port) for each in listening} == {("127.0.0.1", connect.worker.port)}
+    process = psutil.Process(connect.node.pid)
+    listening = [
+        net_connection.laddr
+        for net_connection in process.net_connections(kind="tcp")
+        if net_connection.status == psutil.CONN_LISTEN
+    ]
+    assert {(each.ip.removeprefix("::ffff:"), each.port) for each in listening} == {("127.0.0.1", connect.node.port)}
     assert httpx.get(f"{connect.url}/connectors", trust_env=False).status_code == 401
     with (
         ConnectClient(replace(connect.attached, password=Secret("no"))) as stranger,
@@ -178,10 +188,10 @@ def test_all_that_is_wrong_with_a_configuration_is_said_at_once(client: ConnectC
 
 
 def test_a_plugin_that_is_not_there(client: ConnectClient) -> None:
-    (problem,) = client.problems({"connector.class": "org.example.Nothing", "name": "x"})
+    (problem,) = client.validation_problems({"connector.class": "org.example.Nothing", "name": "x"})
     assert "there is no plugin 'org.example.Nothing'" in problem
     assert FILE_SOURCE in problem
-    (problem,) = client.problems({"name": "x"})
+    (problem,) = client.validation_problems({"name": "x"})
     assert "connector.class: it is missing" in problem
 
 
@@ -198,7 +208,7 @@ def test_why_a_task_failed_is_told_in_words(
     # Once its folder is there it can be started again.
     gone.parent.mkdir(parents=True)
     client.restart(name)
-    wait_until_running(client, [name], SOON, told_anew=[name])
+    wait_until_running(client, [name], SOON, reconfigured=[name])
 
 
 def test_a_record_that_a_sink_cannot_read_goes_to_the_dead_letters(
@@ -207,7 +217,7 @@ def test_a_record_that_a_sink_cannot_read_goes_to_the_dead_letters(
     topic = kafka_topic()
     dead, out = f"{topic}.dead", tmp_path / "out.txt"
     config = file_sink(out, topic) | {"value.converter": "org.apache.kafka.connect.json.JsonConverter"}
-    client.put(name, {**config, "value.converter.schemas.enable": "false", **dead_letters(dead)})
+    client.put(name, {**config, "value.converter.schemas.enable": "false", **dead_letter_config(dead)})
     wait_until_running(client, [name], SOON)
     bench = Bench(kafka.connection, kafka_topic, topic=topic)
     bench.send([(b'"good"', b"k", 0), (b"{broken", b"k", 0), (b'"after"', b"k", 0)])
@@ -268,9 +278,9 @@ def test_a_connector_reads_no_file_of_ours_by_reference(
     (tmp_path / "other").write_text("not for you")
     config = file_source(tmp_path / "in.txt", kafka_topic()) | {"file": f"${{secrets:{tmp_path}:other}}"}
     client.put(name, config, checked=True)
-    assert connect.worker.alive
+    assert connect.node.alive
     wait_for(lambda: client.state(name).state in ("running", "failed"), SOON, "nothing happened")
-    assert "not for you" not in connect.worker.log.read_text(encoding="utf-8")
+    assert "not for you" not in connect.node.log.read_text(encoding="utf-8")
 
 
 # --- kept equal to a pipeline file ---
@@ -286,21 +296,21 @@ def test_connectors_are_kept_equal_to_what_an_app_declares(
     one, two, three = (f"{app}.{each}" for each in ("one", "two", "three"))
     hand_made, longer = f"{app}.by-hand", f"{app}.eu.one"
     client.put(hand_made, file_source(files[2], topic))
-    client.put(longer, file_source(files[2], topic, **{OWNER: f"{app}.eu"}))
+    client.put(longer, file_source(files[2], topic, **{OWNER_PROPERTY: f"{app}.eu"}))
     try:
-        done = keep_connectors(
+        done = reconcile_connectors(
             client, vault, app, {one: file_source(files[0], topic), two: file_source(files[1], topic)}, seconds=SOON
         )
         assert done.created == (one, two)
         assert client.state(one).overall == "running"
 
-        again = keep_connectors(
+        again = reconcile_connectors(
             client, vault, app, {one: file_source(files[0], topic), three: file_source(files[2], topic)}, seconds=SOON
         )
         assert (again.created, again.updated, again.removed, again.unchanged) == ((three,), (), (two,), (one,))
 
         other = kafka_topic()
-        changed = keep_connectors(
+        changed = reconcile_connectors(
             client, vault, app, {one: file_source(files[0], other), three: file_source(files[2], topic)}, seconds=SOON
         )
         assert (changed.updated, changed.unchanged) == ((one,), (three,))
@@ -309,23 +319,23 @@ def test_connectors_are_kept_equal_to_what_an_app_declares(
 
         before = client.configs()
         with pytest.raises(ConnectRefusedError) as caught:
-            keep_connectors(client, vault, app, {one: {"connector.class": FILE_SOURCE}, two: {}}, seconds=SOON)
+            reconcile_connectors(client, vault, app, {one: {"connector.class": FILE_SOURCE}, two: {}}, seconds=SOON)
         assert any(f"{one}: topic" in problem for problem in caught.value.problems)
         assert any(f"{two}: connector.class" in problem for problem in caught.value.problems)
         assert client.configs() == before, "nothing is changed when anything is wrong"
 
         gone = tmp_path / "no" / "folder" / "out.txt"
         with pytest.raises(ConnectFailedError) as failed:
-            keep_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON)
+            reconcile_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON)
         assert str(gone) in failed.value.fields["reason"]
         gone.parent.mkdir(parents=True)
-        mended = keep_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON)
+        mended = reconcile_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON)
         assert mended.restarted == (one,)
 
         client.pause(one)
         wait_for(lambda: client.state(one).state == "paused", SOON, "it was not paused")
-        assert keep_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON).resting == (one,)
-        assert keep_connectors(client, vault, app, {}, seconds=SOON).removed == (one,)
+        assert reconcile_connectors(client, vault, app, {one: file_sink(gone, topic)}, seconds=SOON).paused == (one,)
+        assert reconcile_connectors(client, vault, app, {}, seconds=SOON).removed == (one,)
         assert {each for each in client.names() if each.startswith(f"{app}.")} == {hand_made, longer}
     finally:
         for each in client.names():

@@ -32,8 +32,8 @@ def pipeline(page: str, folder: Path) -> App:
 def test_a_page_declares_what_it_says(page: str, tmp_path: Path) -> None:
     app = pipeline(page, tmp_path)
     sources, sinks = PAGES[page]
-    assert [each.topic for each in app.sources.values()] == sources
-    assert [each.of for each in app.sinks.values()] == sinks
+    assert [source.topic for source in app.sources.values()] == sources
+    assert [sink.upstream for sink in app.sinks.values()] == sinks
 
 
 def test_the_webhook_gets_what_its_stream_lets_pass(stream_test: Callable[..., StreamTest], tmp_path: Path) -> None:

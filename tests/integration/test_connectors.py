@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import riverrun as rr
-from riverrun.connectors.ledger import read_ledger
-from riverrun.connectors.process import behind_of
-from riverrun.errors import ConnectorRefusedError, FencedError, RetryLaterError
+from riverrun.connectors.process import sink_lag
+from riverrun.connectors.state_topic import read_connector_state
+from riverrun.errors import ConnectorRefusedError, ProducerFencedError, RetryLaterError
 from riverrun.testing import KafkaUnderTest
 from support.connecting import (
     Numbers,
@@ -39,12 +39,14 @@ def test_each_item_is_there_once_and_the_source_is_told(
     source = Numbers(1000, parts=("a", "b"), bite=70)
     app.source(topic, source)
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: [each.state for each in process.standings] == ["finished"] * 2)
+        wait_until(lambda: [standing.state for standing in process.statuses] == ["finished"] * 2)
     found = [each["house_id"] for each in values_in(kafka.connection, topic.name)]
     assert sorted(found) == sorted(f"{part}-{n}" for part in "ab" for n in range(1000))
     assert source.acknowledged.count(1000) == 2
     assert {each.key() for each in records_in(kafka.connection, topic.name)} == {each.encode() for each in found}
-    assert {part: kept.position for (_, part), kept in read_ledger(kafka.connection, app.name).positions.items()} == {
+    assert {
+        part: kept.position for (_, part), kept in read_connector_state(kafka.connection, app.name).positions.items()
+    } == {
         "a": 1000,
         "b": 1000,
     }
@@ -59,7 +61,7 @@ def test_it_goes_on_where_it_was(kafka: KafkaUnderTest, kafka_topic: Topics, tmp
     source.count = 150
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: 150 in source.acknowledged)
-        assert wait_until(lambda: process.standings[0].state == "waiting" and process.standings[0]).records == 150
+        assert wait_until(lambda: process.statuses[0].state == "waiting" and process.statuses[0]).records == 150
     assert source.opened == [None, 100]
     assert [each["load_kw"] for each in values_in(kafka.connection, topic.name)] == list(map(float, range(150)))
 
@@ -79,7 +81,7 @@ class OddReader(NumbersReader):
         extra = [
             {"house_id": "bad", "load_kw": -1},
             b"no json",
-            rr.Item(b"x", problem="line 3 has 4 columns, not 5", place="a.csv@17"),
+            rr.Item(b"x", problem="line 3 has 4 columns, not 5", location="a.csv@17"),
             rr.Item({"house_id": "h", "load_kw": "2.5"}, loose=True),
             rr.Item({"house_id": "large", "load_kw": 1, "note": "x" * 2_000_000}),
         ]
@@ -93,12 +95,12 @@ def test_what_does_not_fit_goes_to_the_dead_letters_with_its_reason(
     app.source(topic, Odd(10))
     with running(app, kafka.connection, tmp_path) as process:
         standing = wait_until(
-            lambda: process.standings and process.standings[0].state == "finished" and process.standings[0]
+            lambda: process.statuses and process.statuses[0].state == "finished" and process.statuses[0]
         )
-    assert (standing.records, standing.dead) == (15, 4)
+    assert (standing.records, standing.dead_letters) == (15, 4)
     assert len(records_in(kafka.connection, topic.name)) == 11
     letters = records_in(kafka.connection, f"{topic.name}.dead")
-    reasons = [header_of(each, "riverrun.dead.message") for each in letters]
+    reasons = [header_of(letter, "riverrun.dead.message") for letter in letters]
     assert len(letters) == 4
     assert "load_kw" in reasons[0]
     assert "malformed" in reasons[1] or "invalid" in reasons[1].lower()
@@ -125,7 +127,7 @@ class BlobsReader(rr.Reader):
     def read(self) -> rr.Items | None:
         items = [rr.Item(os.urandom(900)) for _ in range(50)]
         name = os.urandom(30_000).hex()
-        items.append(rr.Item(os.urandom(self.large), headers={"mqtt.topic": name}, place=name))
+        items.append(rr.Item(os.urandom(self.large), headers={"mqtt.topic": name}, location=name))
         return rr.Items(items, 51, last=True)
 
 
@@ -138,9 +140,9 @@ def test_what_the_broker_would_refuse_is_a_dead_letter_and_no_retry_for_ever(
     app.source(topic, Blobs(large))
     with running(app, kafka.connection, tmp_path) as process:
         standing = wait_until(
-            lambda: process.standings and process.standings[0].state == "finished" and process.standings[0]
+            lambda: process.statuses and process.statuses[0].state == "finished" and process.statuses[0]
         )
-    assert (standing.records, standing.dead) == (51, 1)
+    assert (standing.records, standing.dead_letters) == (51, 1)
     assert len(records_in(kafka.connection, topic.name)) == 50
     (letter,) = records_in(kafka.connection, f"{topic.name}.dead")
     assert "too large" in header_of(letter, "riverrun.dead.message")
@@ -149,7 +151,7 @@ def test_what_the_broker_would_refuse_is_a_dead_letter_and_no_retry_for_ever(
 class Dated(rr.Source):
     """Many parts that end, of which those in `changed` have more to give."""
 
-    begins_again = True
+    reopens_finished = True
 
     def __init__(self, count: int) -> None:
         self.changed = {f"p{number}": 10 for number in range(count)}
@@ -179,16 +181,16 @@ class DatedReader(rr.Reader):
 def test_parts_that_ended_hold_no_thread_and_are_begun_again_when_they_are_named_again(
     kafka: KafkaUnderTest, kafka_topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("riverrun.connectors.process.PARTS_SECONDS", 0.2)
+    monkeypatch.setattr("riverrun.connectors.process.PART_DISCOVERY_SECONDS", 0.2)
     app, topic = app_of(kafka_topic())
     source = Dated(5)
     app.source(topic, source)
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: len(source.ended) == 5)
-        wait_until(lambda: not [each for each in process._threads if each.is_alive()], "no thread is left")
+        wait_until(lambda: not [thread for thread in process._threads if thread.is_alive()], "no thread is left")
         source.changed["p3"] = 15
         wait_until(lambda: len(source.ended) == 6)
-        wait_until(lambda: sum(each.records for each in process.standings) == 55)
+        wait_until(lambda: sum(standing.records for standing in process.statuses) == 55)
     assert source.ended[-1] == "p3"
     assert len(records_in(kafka.connection, topic.name)) == 55
 
@@ -205,14 +207,14 @@ def test_the_counts_of_a_sink_go_on_after_a_restart(kafka: KafkaUnderTest, kafka
     app.sink(topic, Taking(), name="out")
 
     def sink(process: Any) -> Any:
-        return next((each for each in process.standings if each.kind == "sink"), None)
+        return next((standing for standing in process.statuses if standing.kind == "sink"), None)
 
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: (found := sink(process)) and found.records == 100)
     source.count = 150
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: (found := sink(process)) and found.records == 150)
-    assert read_ledger(kafka.connection, app.name).standings["sink", "out", "all"].records == 150
+    assert read_connector_state(kafka.connection, app.name).statuses["sink", "out", "all"].records == 150
 
 
 def test_a_second_process_takes_over_and_the_first_ends(
@@ -224,10 +226,10 @@ def test_a_second_process_takes_over_and_the_first_ends(
 
     def first() -> None:
         with (
-            pytest.raises(FencedError, match="Another process runs the connectors"),
+            pytest.raises(ProducerFencedError, match="Another process runs the connectors"),
             running(app, kafka.connection, tmp_path) as process,
         ):
-            wait_until(lambda: process._fence is not None, "the first process is fenced")
+            wait_until(lambda: process._fenced_by is not None, "the first process is fenced")
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -260,13 +262,13 @@ def test_a_part_that_fails_for_good_is_said_and_the_others_go_on(
     app.source(topic, Failing(50, parts=("never", "later", "fine")))
     notices: list[str] = []
     with running(app, kafka.connection, tmp_path, notices=notices) as process:
-        wait_until(lambda: {each.state for each in process.standings} == {"failed", "finished"})
-        states = {each.part: (each.state, each.error) for each in process.standings}
+        wait_until(lambda: {standing.state for standing in process.statuses} == {"failed", "finished"})
+        states = {standing.part: (standing.state, standing.error) for standing in process.statuses}
     assert states["never"] == ("failed", "There is no such device. Plug it in.")
     assert states["later"] == states["fine"] == ("finished", "")
-    assert any("OSError: the line is busy" in each for each in notices)
+    assert any("OSError: the line is busy" in notice for notice in notices)
     assert len(values_in(kafka.connection, topic.name)) == 100
-    told = read_ledger(kafka.connection, app.name).standings
+    told = read_connector_state(kafka.connection, app.name).statuses
     assert told["source", topic.name, "never"].error == "There is no such device. Plug it in."
 
 
@@ -280,7 +282,7 @@ class Collected(rr.Sink):
         self.away = 2
 
     def write(self, records: Sequence[Any]) -> None:
-        loads = [each.value.load_kw for each in records]
+        loads = [record.value.load_kw for record in records]
         if 3.0 in loads:
             raise ConnectorRefusedError("Threes are not taken")
         if 5.0 in loads and self.away:
@@ -302,9 +304,9 @@ def test_a_sink_gets_everything_it_takes(kafka: KafkaUnderTest, kafka_topic: Top
         wait_until(lambda: len(records_in(kafka.connection, f"{topic.name}.dead")) == 2)
     assert sink.got == [float(n) for n in range(20) if n not in (3, 7)]
     letters = records_in(kafka.connection, f"{topic.name}.dead")
-    assert {header_of(each, "riverrun.dead.message") for each in letters} == {"Threes are not taken.", "'seven'"}
+    assert {header_of(letter, "riverrun.dead.message") for letter in letters} == {"Threes are not taken.", "'seven'"}
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: all(each.lag == 0 for each in process.standings if each.kind == "sink"))
+        wait_until(lambda: all(standing.lag == 0 for standing in process.statuses if standing.kind == "sink"))
         # The mark of the source's last transaction, too, which is no record.
-        wait_until(lambda: behind_of(kafka.connection, app, topic.name) == 0)
+        wait_until(lambda: sink_lag(kafka.connection, app, topic.name) == 0)
     assert len(sink.got) == 18

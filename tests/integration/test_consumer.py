@@ -16,14 +16,14 @@ import riverrun as rr
 from riverrun.errors import (
     BrokerUnreachableError,
     CommitError,
-    PollTooLateError,
+    MaxPollExceededError,
     RecordUnreadableError,
     TopicNotFoundError,
     UsageError,
 )
 from riverrun.kafka.connection import connect
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
 from support.consuming import Bench
@@ -301,7 +301,7 @@ def test_seeking_back_and_forth(wide: Bench) -> None:
         assert sorted(record.value for record in consumer) == list(range(30))
         consumer.seek(1, 8)
         assert [record.value for record in consumer] == [25, 28]
-        consumer.seek(Place(wide.topic, 0), 0)
+        consumer.seek(TopicPartition(wide.topic, 0), 0)
         consumer.seek_to_end(0)
         assert list(consumer) == []
         consumer.seek_to_beginning(2)
@@ -339,7 +339,7 @@ def test_a_seek_holds_though_the_group_is_told_later_that_it_has_no_offset(bench
     with bench.consumer() as consumer:
         consumer.seek(0, 1)
         # The client asks for the group's offset as it gets a partition. On a busy machine the answer takes until now.
-        consumer._reading._event(_Told(bench.place()))  # type: ignore[arg-type]
+        consumer._subscription._handle_event(_Told(bench.place()))  # type: ignore[arg-type]
         assert [record.value for record in consumer] == [1, 2]
 
 
@@ -347,7 +347,7 @@ def test_a_seek_holds_though_the_group_is_told_later_that_it_has_no_offset(bench
 class _Told:
     """What the client says of a partition of which the group has no offset."""
 
-    place: Place
+    place: TopicPartition
 
     def error(self) -> KafkaError:
         return KafkaError(KafkaError._AUTO_OFFSET_RESET)
@@ -366,10 +366,10 @@ class _Told:
 @pytest.mark.parametrize("in_run", [False, True])
 def test_partitions_begin_where_they_are_told_as_they_come(wide: Bench, protocol: Any, in_run: bool) -> None:
     wide.fill(30)
-    wide.admin.commit(wide.group, {wide.place(0): 4})
+    wide.admin.alter_group_offsets(wide.group, {wide.place(0): 4})
     seen: list[tuple[int, int]] = []
 
-    def came(places: list[Place]) -> None:
+    def came(places: list[TopicPartition]) -> None:
         for place in places:
             if place.partition:
                 consumer.seek(place, 7 + place.partition)
@@ -522,7 +522,7 @@ def test_a_record_that_takes_too_long_is_explained(bench: Bench) -> None:
         wait_for(lambda: not members(bench), 30, "the group still has its member")
         with pytest.raises(CommitError, match=bench.group):
             consumer.commit()
-        with pytest.raises(PollTooLateError) as caught:
+        with pytest.raises(MaxPollExceededError) as caught:
             for _ in consumer:
                 pass
         assert caught.value.fields["max_poll_seconds"] == 6
@@ -558,7 +558,7 @@ def test_leaving_the_group_is_seen_at_once(bench: Bench) -> None:
 
 def test_a_static_member_keeps_its_partitions_while_it_is_away(bench: Bench) -> None:
     bench.fill(2)
-    came: list[list[Place]] = []
+    came: list[list[TopicPartition]] = []
     with bench.consumer(instance="one", session_timeout_seconds=30, on_assigned=came.append) as consumer:
         next(consumer)
     assert members(bench) == 1

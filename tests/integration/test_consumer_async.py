@@ -33,7 +33,7 @@ async def ignore(_record: rr.Record[Any]) -> None:
 
 
 async def collect(records: AsyncIterator[Any]) -> list[Any]:
-    return [each async for each in records]
+    return [record async for record in records]
 
 
 def test_a_loop_reads_all_and_commits_what_it_read(bench: Bench) -> None:

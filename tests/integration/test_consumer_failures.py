@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import riverrun as rr
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings
-from riverrun.errors import CommitError, OffsetGoneError, TopicNotFoundError
+from riverrun.errors import CommitError, OffsetOutOfRangeError, TopicNotFoundError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.gone import Gap
+from riverrun.kafka.consumer.offset_gap import OffsetGap
 from riverrun.testing.pytest_plugin import KafkaUnderTest, local_kafka
 from support.cluster import wait_for
 from support.consuming import Bench
@@ -46,28 +46,28 @@ def lose(bench: Bench, before: int, *, partition: int = 0) -> None:
 
 def test_a_reader_behind_the_log_is_told_and_goes_on(wide: Bench, caplog: pytest.LogCaptureFixture) -> None:
     wide.fill(200)
-    wide.admin.commit(wide.group, {wide.place(0): 10, wide.place(1): 20})
+    wide.admin.alter_group_offsets(wide.group, {wide.place(0): 10, wide.place(1): 20})
     lose(wide, 50)
-    told: list[OffsetGoneError] = []
+    told: list[OffsetOutOfRangeError] = []
     with wide.consumer(on_gone=told.append) as consumer:
         read = [(record.partition, record.offset) for record in consumer]
         assert consumer.metrics().gone == 40
     assert sorted(read) == [(0, offset) for offset in range(50, 100)] + [(1, offset) for offset in range(20, 100)]
     (error,) = told
     assert error.fields["count"] == 40
-    assert error.fields["gaps"] == (Gap(wide.place(0), 10, 50, 100),)
+    assert error.fields["gaps"] == (OffsetGap(wide.place(0), 10, 50, 100),)
     assert f"40 records of {wide.topic} are gone" in caplog.text
     assert f"{wide.topic}[0] from 10 to 49" in caplog.text
 
 
 def test_a_reader_told_to_stop_stops_and_skips_nothing(bench: Bench) -> None:
     bench.fill(100)
-    bench.admin.commit(bench.group, {bench.place(): 10})
+    bench.admin.alter_group_offsets(bench.group, {bench.place(): 10})
     lose(bench, 50)
     with bench.consumer(on_gone="stop") as consumer:
-        with pytest.raises(OffsetGoneError):
+        with pytest.raises(OffsetOutOfRangeError):
             next(consumer)
-        with pytest.raises(OffsetGoneError) as caught:
+        with pytest.raises(OffsetOutOfRangeError) as caught:
             next(consumer)
         assert (caught.value.fields["partition"], caught.value.fields["count"]) == (0, 40)
         # Whoever says where to go on, goes on.
@@ -75,7 +75,7 @@ def test_a_reader_told_to_stop_stops_and_skips_nothing(bench: Bench) -> None:
         assert next(consumer).offset == 50
     with bench.consumer(group="", on_gone="stop") as consumer:
         consumer.seek(0, 3)
-        with pytest.raises(OffsetGoneError):
+        with pytest.raises(OffsetOutOfRangeError):
             next(consumer)
 
 
@@ -114,15 +114,15 @@ def test_what_was_fetched_before_retention_came_is_handed_out(bench: Bench, batc
 
 def test_run_notices_as_well_and_commits_behind_the_gap(bench: Bench) -> None:
     bench.fill(100)
-    bench.admin.commit(bench.group, {bench.place(): 10})
+    bench.admin.alter_group_offsets(bench.group, {bench.place(): 10})
     lose(bench, 100)
     with bench.consumer() as consumer:
         metrics = consumer.run(ignore)
     # Nothing is left to read, and the group is not behind any more.
     assert (metrics.gone, metrics.handled) == (90, 0)
     assert bench.committed() == {0: 100}
-    bench.admin.commit(bench.group, {bench.place(): 10})
-    with bench.consumer(on_gone="stop") as consumer, pytest.raises(OffsetGoneError):
+    bench.admin.alter_group_offsets(bench.group, {bench.place(): 10})
+    with bench.consumer(on_gone="stop") as consumer, pytest.raises(OffsetOutOfRangeError):
         consumer.run(ignore)
     assert bench.committed() == {0: 10}
 
@@ -157,7 +157,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning_and_said(bench: Bench, cap
     bench.admin.delete_topics([bench.topic])
     bench.admin.create_topic(bench.topic, partitions=1, replicas=0, config={})
     bench.fill(5)
-    bench.admin.commit(bench.group, {bench.place(): 100})
+    bench.admin.alter_group_offsets(bench.group, {bench.place(): 100})
     with bench.consumer() as consumer:
         assert [record.value for record in consumer] == [0, 1, 2, 3, 4]
     assert "made anew" in caplog.text

@@ -111,7 +111,7 @@ def test_one_is_killed_and_one_comes_and_nothing_is_skipped(kafka: KafkaUnderTes
         return found[0].lag if found and len(found[0].partitions) == PARTITIONS else None
 
     wait_for(lambda: behind() == 0, 90, "the lag did not fall to 0")
-    ends = {place.partition: end for place, end in admin.offsets(admin.topic(topic).places, "latest").items()}
+    ends = {place.partition: end for place, end in admin.offsets(admin.topic(topic).topic_partitions, "latest").items()}
     assert sum(ends.values()) == COUNT
     handled = members.handled()
     for partition, end in ends.items():
@@ -120,7 +120,7 @@ def test_one_is_killed_and_one_comes_and_nothing_is_skipped(kafka: KafkaUnderTes
         for offsets in handled[partition]:
             # A member may lose a partition, get it back, and read some of it again; it never skips ahead.
             ahead = [pair for pair in pairwise(offsets) if pair[1] > pair[0] + 1]
-            after_others = {each + 1 for others in handled[partition] if others is not offsets for each in others}
+            after_others = {other + 1 for others in handled[partition] if others is not offsets for other in others}
             assert all(after in after_others for _, after in ahead), f"partition {partition}: order kept"
     assert_others_agree(kafka, topic, group, ends)
     members.stop()

@@ -10,7 +10,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
 from support.consuming import Bench
@@ -58,10 +58,10 @@ class Member:
         **options: Any,
     ) -> None:
         self.seen: list[tuple[int, int]] = []
-        self.held: set[Place] = set()
+        self.held: set[TopicPartition] = set()
         self.problems: list[BaseException] = []
-        self.revoked: list[Place] = []
-        self.lost: list[Place] = []
+        self.revoked: list[TopicPartition] = []
+        self.lost: list[TopicPartition] = []
         self.consumer: Consumer[Any] = bench.consumer(
             follow=True,
             on_assigned=self._came,
@@ -74,10 +74,10 @@ class Member:
         self.thread = threading.Thread(target=self._live)
         self.thread.start()
 
-    def _came(self, places: list[Place]) -> None:
+    def _came(self, places: list[TopicPartition]) -> None:
         self.held.update(places)
 
-    def _go(self, places: list[Place]) -> None:
+    def _go(self, places: list[TopicPartition]) -> None:
         if self._commit_on_revoke:
             self.consumer.commit()
         self.held.difference_update(places)

@@ -259,7 +259,7 @@ def test_a_dead_letter_has_the_record_as_it_was_and_why_it_died(bench: Bench) ->
     (dead,) = dead_letters(bench)
     assert (dead.raw, dead.key) == (value, key)
     assert dead.headers[:2] == headers
-    told = DeadLetter.of(dead)
+    told = DeadLetter.from_record(dead)
     assert told is not None
     assert (told.topic, told.partition, told.offset) == (bench.topic, 0, 0)
     assert (told.error, told.message, told.attempts, told.group) == ("KeyError", "'house'", 3, bench.group)
@@ -277,13 +277,13 @@ def test_a_dead_letter_is_written_before_its_offset_is_committed(bench: Bench) -
     bench.fill(1)
     order: list[str] = []
     with bench.consumer(commit="record") as consumer:
-        send = consumer._reading.commits._send
+        send = consumer._subscription.committer._send
 
         def count_and_send(offsets: Any) -> None:
             order.append(f"{len(dead_letters(bench))} dead")
             send(offsets)
 
-        consumer._reading.commits._send = count_and_send
+        consumer._subscription.committer._send = count_and_send
         consumer.run(fail, retry=0, on_error="dead-letter")
     assert order == ["1 dead"]
 
@@ -308,8 +308,8 @@ def test_a_dead_letter_that_is_too_large_for_the_topic_there_is_keeps_what_fits(
     with bench.consumer() as consumer:
         assert consumer.run(ignore, on_unreadable="dead-letter", dead_letter=small).dead == 2
     letters = dead_letters(bench, small)
-    told = [DeadLetter.of(each) for each in letters]
-    assert [each and (each.offset, each.cut) for each in told] == [(0, 50_000), (1, 0)]
+    told = [DeadLetter.from_record(letter) for letter in letters]
+    assert [each and (each.offset, each.original_size) for each in told] == [(0, 50_000), (1, 0)]
     assert value.startswith(letters[0].raw or b"-")
 
 
@@ -358,7 +358,7 @@ def test_unreadable_records_go_their_own_way_and_are_not_tried_again(bench: Benc
     assert (metrics.handled, metrics.dead, metrics.failed, metrics.retried) == (1, 1, 1, 0)
     assert [(record.offset, record.deleted) for record in seen] == [(0, False), (2, True)]
     (dead,) = dead_letters(bench)
-    told = DeadLetter.of(dead)
+    told = DeadLetter.from_record(dead)
     assert told is not None
     assert (dead.raw, told.error) == (b'{"house_id":"a"}', "RecordUnreadableError")
     assert "load_kw" in told.message

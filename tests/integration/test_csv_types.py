@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import riverrun as rr
-from riverrun.model.pipeline import Line, Table
-from riverrun.streams.sources import Records, table_frame
+from riverrun.model.pipeline import SourceLine, Table
+from riverrun.streams.compile.sources import RecordSource, read_table
 
 pytestmark = pytest.mark.slow
 
@@ -17,8 +17,8 @@ def test_a_phone_number_keeps_its_plus_and_an_article_its_zeros(spark: SparkSess
     (tmp_path / "depots.csv").write_text(
         "depot,capacity,phone,article,share\nDUB1,20,+353850000001,0042,0.5\nCRK1,30,353850000002,17,-1\n"
     )
-    table = Table("depots", rr.csv("depots.csv"), ("depot",), Line("app.py", 1))
-    frame = table_frame(spark, table, cast("Records", None), tmp_path)
+    table = Table("depots", rr.csv("depots.csv"), ("depot",), SourceLine("app.py", 1))
+    frame = read_table(spark, table, cast("RecordSource", None), tmp_path)
     assert [(each.name, each.dataType.simpleString()) for each in frame.schema] == [
         ("depot", "string"), ("capacity", "int"), ("phone", "string"), ("article", "string"), ("share", "double"),
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 import riverrun as rr
 from riverrun.model.table import TableSpec
 from support.browsing import chromium, page_of
-from support.dashing import DashServer
+from support.dashboards import DashServer
 from support.memory_store import MemoryStore, columns
 
 BEGIN = datetime(2026, 3, 2, 10, 41, tzinfo=UTC)

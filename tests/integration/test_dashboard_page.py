@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 import riverrun as rr
 from support.browsing import chromium, page_of
 from support.city import BEGIN, City, city_app
-from support.dashing import DashServer
+from support.dashboards import DashServer
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 # What a browser says of a server that is gone is no fault of the page.
@@ -43,7 +43,7 @@ def page(browser: Browser, server: DashServer) -> Iterator[Page]:
         found.goto(server.address)
         live(found)
         yield found
-    assert [each for each in complaints if not any(word in each for word in GONE)] == []
+    assert [complaint for complaint in complaints if not any(word in complaint for word in GONE)] == []
 
 
 def live(page: Page) -> None:

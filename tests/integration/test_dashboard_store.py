@@ -11,8 +11,8 @@ import pytest
 
 import riverrun as rr
 from riverrun.config.spec import StoreSettings
-from riverrun.dash.live import Hub
-from riverrun.dash.routes import POLICY, dash_routes
+from riverrun.dashboard.live.hub import DashboardHub
+from riverrun.dashboard.routes import CONTENT_SECURITY_POLICY, dashboard_routes
 from riverrun.model.table import TableSpec
 from riverrun.store.embedded.store import EmbeddedStore
 from riverrun.store.server import StoreServer
@@ -61,12 +61,12 @@ def test_records_become_figures(kafka: KafkaUnderTest, kafka_topic: Any, tmp_pat
     send(kafka, spec, city, range(12))
     with EmbeddedStore(tmp_path, kafka.connection, StoreSettings()) as store:
         store.apply([spec])
-        hub = Hub(store, board().dashboards, "meters")
+        hub = DashboardHub(store, board().dashboards, "meters")
         with (
-            StoreServer(store, routes=dash_routes(hub)) as server,
+            StoreServer(store, routes=dashboard_routes(hub)) as server,
             httpx.Client(base_url=server.start(), trust_env=False, timeout=SECONDS) as client,
         ):
-            assert client.get("/").headers["content-security-policy"] == POLICY
+            assert client.get("/").headers["content-security-policy"] == CONTENT_SECURITY_POLICY
             assert client.get("/assets/main.js").headers["cache-control"] == "no-cache"
             assert client.get("/api/tables").status_code == 200
             tiles: dict[str, dict[str, Any]] = {}
@@ -77,13 +77,13 @@ def test_records_become_figures(kafka: KafkaUnderTest, kafka_topic: Any, tmp_pat
                         apply(tiles, message)
                     figure = tiles.get("city-load", {}).get("rows", [[0, None]])[-1][1]
                     # A tile may have been asked before there were rows, and is asked again by itself.
-                    whole = len(tiles) == 5 and all(each.get("rows") for each in tiles.values())
+                    whole = len(tiles) == 5 and all(tile.get("rows") for tile in tiles.values())
                     if figure == pytest.approx(total(city, sent - 1)) and whole:
                         if sent == 15:
                             break
                         send(kafka, spec, city, range(sent, sent + 1))
                         sent += 1
-            hub.end()
+            hub.request_close()
         ours = {(row[0], row[1]): row[2] for row in tiles["load-by-street"]["rows"]}
         assert all(ours[key] > 0 for key in ours)
         assert {street for _, street in ours} == set(STREETS)

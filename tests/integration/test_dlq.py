@@ -24,13 +24,13 @@ from confluent_kafka.admin import (
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.errors import FencedError
+from riverrun.errors import ProducerFencedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.dead_letters.ledger import read_ledger
-from riverrun.kafka.dead_letters.redrive import REDRIVEN, Redrive
+from riverrun.kafka.dead_letters.redrive import REDRIVEN_HEADER, Redrive
+from riverrun.kafka.dead_letters.redrive_log import read_redrive_log
 from riverrun.kafka.dead_letters.summary import summarize
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest, local_kafka
 from support.cluster import wait_for
 from support.consuming import Bench
@@ -91,7 +91,7 @@ def all_of(bench: Bench, topic: str = "") -> list[rr.Record[Any]]:
 
 
 def redriven_of(bench: Bench) -> list[rr.Record[Any]]:
-    return [record for record in all_of(bench) if record.header(REDRIVEN) is not None]
+    return [record for record in all_of(bench) if record.header(REDRIVEN_HEADER) is not None]
 
 
 def redrive(shell: Shell, topic: str, *arguments: str) -> Any:
@@ -218,9 +218,9 @@ def test_mended_letters_go_back_once_and_the_rest_stays(shell: Shell, meters: Be
     found = {record.key: record for record in redriven_of(meters)}
     assert sorted(json.loads(each.raw or b"")["load_kw"] for each in found.values()) == [1.0, 1.0, 2.0, 3.5]
     one = found[b"h4"]
-    assert [name for name, _ in one.headers] == ["trace", "riverrun.schema", REDRIVEN]
+    assert [name for name, _ in one.headers] == ["trace", "riverrun.schema", REDRIVEN_HEADER]
     assert one.header("riverrun.schema") == b"Reading/2"
-    assert re.fullmatch(rf"{meters.topic}\.dead/0/\d", (one.header(REDRIVEN) or b"").decode())
+    assert re.fullmatch(rf"{meters.topic}\.dead/0/\d", (one.header(REDRIVEN_HEADER) or b"").decode())
 
     again = redrive(shell, meters.topic, "--fix", "mend.py:fix")
     assert (again["sent"], again["redriven_before"], sum(again["left"].values())) == ({}, 4, 3)
@@ -285,7 +285,9 @@ def test_without_a_type_records_go_back_as_they_are_and_may_die_again(shell: She
     (counted,) = shell.fine("dlq", "list", bench.topic, "--json").json
     assert (counted["letters"], counted["waiting"], counted["died_again"]) == (4, 2, 2)
     assert redrive(shell, bench.topic)["sent"] == {bench.topic: 2}
-    assert [len([name for name, _ in each.headers if name == REDRIVEN]) for each in redriven_of(bench)] == [1] * 4
+    assert [len([name for name, _ in each.headers if name == REDRIVEN_HEADER]) for each in redriven_of(bench)] == [
+        1
+    ] * 4
 
 
 def test_a_record_that_two_groups_gave_up_goes_back_once(shell: Shell, bench: Bench) -> None:
@@ -343,7 +345,7 @@ def test_entries_of_letters_that_retention_removed_are_taken_back(shell: Shell, 
     assert die(bench, typed=False) == 2
     redrive(shell, bench.topic)
     dead = f"{bench.topic}.dead"
-    bench.admin.delete_records({Place(dead, 0): 1})
+    bench.admin.delete_records({TopicPartition(dead, 0): 1})
     bench.send([(b"{more", b"k", 1)])
     # The two that came back die again, and a new one with them.
     assert die(bench, typed=False) == 3
@@ -395,7 +397,7 @@ def test_killed_again_and_again_each_is_sent_once(shell: Shell, bench: Bench) ->
     found = redriven_of(bench)
     assert len(found) == 4000
     assert {record.raw for record in found} == values
-    assert len({record.header(REDRIVEN) for record in found}) == 4000
+    assert len({record.header(REDRIVEN_HEADER) for record in found}) == 4000
 
 
 def test_ctrl_c_leaves_what_is_sent_and_noted(shell: Shell, bench: Bench, tmp_path: Path) -> None:
@@ -413,7 +415,7 @@ def test_ctrl_c_leaves_what_is_sent_and_noted(shell: Shell, bench: Bench, tmp_pa
     assert f"Stopped: 1 000 letters of {bench.topic}.dead re-driven; the rest waits as before." in err.decode()
     assert len(redriven_of(bench)) == 1000
     assert redrive(shell, bench.topic)["sent"] == {bench.topic: 200}
-    assert len({each.header(REDRIVEN) for each in redriven_of(bench)}) == 1200
+    assert len({each.header(REDRIVEN_HEADER) for each in redriven_of(bench)}) == 1200
 
 
 def test_of_two_at_a_time_the_later_one_takes_over(bench: Bench) -> None:
@@ -426,12 +428,12 @@ def test_of_two_at_a_time_the_later_one_takes_over(bench: Bench) -> None:
         if done == 800:
             second.run()
 
-    with pytest.raises(FencedError, match="Another re-drive of"):
+    with pytest.raises(ProducerFencedError, match="Another re-drive of"):
         first.run(interfere)
     assert (first.done.sent_count, second.done.sent_count) == (500, 700)
-    assert len({each.header(REDRIVEN) for each in redriven_of(bench)}) == len(redriven_of(bench)) == 1200
+    assert len({each.header(REDRIVEN_HEADER) for each in redriven_of(bench)}) == len(redriven_of(bench)) == 1200
     assert summarize(bench.admin, dead).count.waiting == 0
-    assert len(read_ledger(bench.admin, dead)._letters) == 1200
+    assert len(read_redrive_log(bench.admin, dead)._letters) == 1200
 
 
 def test_a_right_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from riverrun.cluster.druid import LocalDruid
-from riverrun.cluster.druid.probe import answers_sql, ask, leads
+from riverrun.cluster.druid.probe import answers_sql, is_leader, request_json
 from riverrun.cluster.server import Deadline
 from riverrun.config import DruidSettings
 from riverrun.errors import ClusterError, PortTakenError
@@ -23,7 +23,7 @@ ROLES = ["druid-coordinator", "druid-broker", "druid-historical", "druid-indexer
 
 
 def question(port: int, sql: str) -> Any:
-    return ask(port, "/druid/v2/sql", 20, {"query": sql, "resultFormat": "array"})
+    return request_json(port, "/druid/v2/sql", 20, {"query": sql, "resultFormat": "array"})
 
 
 # --- one that runs ---
@@ -31,7 +31,7 @@ def question(port: int, sql: str) -> Any:
 
 def test_sql_through_the_router_knows_all_servers(druid: LocalDruid) -> None:
     assert druid.url == f"http://{druid.router.address}"
-    assert druid.works()
+    assert druid.is_working()
     kinds = {"coordinator", "overlord", "broker", "historical", "indexer", "router"}
 
     def seen() -> bool:
@@ -44,7 +44,7 @@ def test_sql_through_the_router_knows_all_servers(druid: LocalDruid) -> None:
 def test_its_extensions_are_loaded(druid: LocalDruid) -> None:
     for node in druid.nodes:
         if node.name in ROLES:
-            _, status = ask(node.port, "/status", 20)
+            _, status = request_json(node.port, "/status", 20)
             assert status["version"] == "33.0.0"
             assert {"druid-kafka-indexing-service", "druid-datasketches"} <= {
                 module["artifact"] for module in status["modules"]
@@ -55,9 +55,9 @@ def test_all_ports_are_on_the_loopback_only(druid: LocalDruid) -> None:
     found: dict[str, set[int]] = {}
     for node in druid.nodes:
         listening = [
-            each.laddr
-            for each in psutil.Process(node.pid).net_connections(kind="tcp")
-            if each.status == psutil.CONN_LISTEN
+            net_connection.laddr
+            for net_connection in psutil.Process(node.pid).net_connections(kind="tcp")
+            if net_connection.status == psutil.CONN_LISTEN
         ]
         assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}, node.name
         found[node.name] = {address.port for address in listening}
@@ -93,10 +93,10 @@ def test_a_killed_role_is_started_again_by_hand(druid: LocalDruid, name: str) ->
     before = node.pid
     node.kill()
     assert not node.alive
-    assert "was ended by signal 9" in node.death().what
+    assert "was ended by signal 9" in node.exit_error().what
     node.restart()
     assert node.pid not in (0, before)
-    wait_for(druid.works, 60, "Druid did not answer again")
+    wait_for(druid.is_working, 60, "Druid did not answer again")
 
 
 # --- one that does not start ---
@@ -194,7 +194,7 @@ def test_killed_servers_come_back(project: ProjectDriver, killed: list[str]) -> 
 
     wait_for(back, 120, f"{killed} did not come back")
     port = router_port(project)
-    wait_for(lambda: leads(port, 5) and answers_sql(port, 5), 60, "Druid does not answer")
+    wait_for(lambda: is_leader(port, 5) and answers_sql(port, 5), 60, "Druid does not answer")
     after = servers(project)
     assert {name: after[name]["address"] for name in killed} == {name: before[name]["address"] for name in killed}
     untouched = set(before) - set(killed)

@@ -26,9 +26,9 @@ from riverrun.errors import (
 )
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.table import RECORD_TIME, Column, TableSpec
-from riverrun.store.contract import Limits, Standing
+from riverrun.store.contract import QueryLimits, TableStatus
 from riverrun.store.druid import DruidStore
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
@@ -86,13 +86,13 @@ def reading(second: int, house: str = "", load: float | None = None, **more: Any
     return {"at": at, "house": house or f"house-{second % 7}", "load": second / 8 if load is None else load, **more}
 
 
-def standing(store: DruidStore, name: str) -> Standing:
-    return next(each for each in store.standing() if each.table == name)
+def standing(store: DruidStore, name: str) -> TableStatus:
+    return next(each for each in store.table_statuses() if each.table == name)
 
 
-def settled(store: DruidStore, name: str, rows: int) -> Standing:
+def settled(store: DruidStore, name: str, rows: int) -> TableStatus:
     """Where a table stands once it has read everything."""
-    last: list[Standing] = []
+    last: list[TableStatus] = []
 
     def is_there() -> bool:
         last[:] = [standing(store, name)]
@@ -106,7 +106,7 @@ def settled(store: DruidStore, name: str, rows: int) -> Standing:
 
 
 def rows_of(store: DruidStore, sql: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = store.ask(sql).rows.to_pylist()
+    found: list[dict[str, Any]] = store.query(sql).rows.to_pylist()
     return found
 
 
@@ -138,7 +138,7 @@ def rows(druid: LocalDruid, kafka: KafkaUnderTest) -> Iterator[DruidStore]:
             make_topic(kafka, each, partitions=1 if each is TOTAL else 2)
         assert opened.apply(tables)[0] == "types: made; Druid reads the topic meters.types"
         # Before Druid has a row of it, a table is there and empty.
-        assert all(opened.ask(f"FROM {each.name}").rows.num_rows == 0 for each in tables)
+        assert all(opened.query(f"FROM {each.name}").rows.num_rows == 0 for each in tables)
         empty = {"at": "2026-01-02T00:00:00.000001+00:00"}
         send(kafka, TYPES.topic, [("a", FULL), ("b", empty), ("c", {**FULL, "open": False, "price": 0.5})])
         # All of a house within a millisecond or two; the newest is not the largest, and has a null where others have none.
@@ -289,7 +289,7 @@ def test_another_process_knows_the_tables_and_an_edited_spec_is_noticed(
     assert "suspended" in said
     httpx.post(f"{place}/resume", trust_env=False).raise_for_status()
     rules = httpx.get(f"{druid.url}/druid/coordinator/v1/rules/meters.edited", trust_env=False).json()
-    assert [each["type"] for each in rules] == ["loadByPeriod", "dropForever"]
+    assert [rule["type"] for rule in rules] == ["loadByPeriod", "dropForever"]
     compaction = f"{druid.url}/druid/coordinator/v1/config/compaction/meters.edited"
     assert httpx.get(compaction, trust_env=False).status_code == 200
 
@@ -335,9 +335,9 @@ def test_offsets_that_are_gone_are_a_failure_with_its_reason(store: DruidStore, 
     # While it is suspended, records come and go that it has not read.
     place = f"{store._client.url}/druid/indexer/v1/supervisor/meters.expired"
     httpx.post(f"{place}/suspend", trust_env=False).raise_for_status()
-    wait_for(lambda: not store._busy("meters.expired"), 120, "the task did not publish")
+    wait_for(lambda: not store._has_tasks("meters.expired"), 120, "the task did not publish")
     send(kafka, declared.topic, [("a", reading(at)) for at in range(10)])
-    Admin(kafka.connection).delete_records({Place(declared.topic, 0): 20})
+    Admin(kafka.connection).delete_records({TopicPartition(declared.topic, 0): 20})
     httpx.post(f"{place}/resume", trust_env=False).raise_for_status()
     wait_for(lambda: standing(store, "expired").state == "failing", 120, "it does not fail")
     assert "removed from the topic" in standing(store, "expired").detail
@@ -391,20 +391,20 @@ def test_a_question_is_bounded_and_can_be_cancelled(store: DruidStore, kafka: Ka
     store.apply([declared])
     send(kafka, declared.topic, [("a", reading(at)) for at in range(1000)])
     settled(store, "asked", 1000)
-    answer = store.ask("SELECT load FROM asked GROUP BY load ORDER BY load DESC", Limits(rows=10))
+    answer = store.query("SELECT load FROM asked GROUP BY load ORDER BY load DESC", QueryLimits(rows=10))
     assert (answer.rows.num_rows, answer.more) == (10, True)
     assert answer.rows["load"][0].as_py() == 999 / 8
-    assert store.ask("SELECT house FROM asked GROUP BY 1", Limits(rows=7)).more is False
+    assert store.query("SELECT house FROM asked GROUP BY 1", QueryLimits(rows=7)).more is False
     with pytest.raises(QueryError, match="nothing"):
-        store.ask("SELECT nothing FROM asked")
+        store.query("SELECT nothing FROM asked")
     slow = "SELECT COUNT(*) FROM asked a, asked b, asked c WHERE a.load + b.load + c.load < 0"
     with pytest.raises(QueryTimeoutError):
-        store.ask(slow, Limits(seconds=1))
+        store.query(slow, QueryLimits(seconds=1))
     ended: list[BaseException] = []
 
     def ask() -> None:
         try:
-            store.ask(slow, Limits(seconds=60), name="slow")
+            store.query(slow, QueryLimits(seconds=60), name="slow")
         except QueryCancelledError as error:
             ended.append(error)
 

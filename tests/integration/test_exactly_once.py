@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.errors import BatchChangedError, CheckpointError, StreamCodeError, StreamFailedError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.commit_markers import OutputTopic, last_committed_marker, max_tasks
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.marks import Target, last_mark, parts_in
-from riverrun.kafka.parts import release
+from riverrun.kafka.exactly_once import abort_open_transactions
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.pipeline import Speed
-from riverrun.streams.books import Books
-from riverrun.streams.sink import ExactSink
+from riverrun.streams.run.progress import ProgressTracker
+from riverrun.streams.run.sink import ExactlyOnceSink
 from riverrun.testing import KafkaUnderTest
 from support.part_failures import PARTITIONS, Rounds
 from support.streaming import make_pipeline, run_streams
@@ -56,18 +56,18 @@ def written(connection: Connection, topic: str) -> Counter[int]:
 @pytest.mark.parametrize(
     ("speed", "owner", "name", "local"),
     [
-        ("near-real-time", ExactSink, "_write", True),
+        ("near-real-time", ExactlyOnceSink, "_write", True),
         # As on a cluster: Spark's workers write.
-        ("near-real-time", ExactSink, "_write", False),
-        ("batch", ExactSink, "_write", True),
-        ("batch", Books, "whole", True),
+        ("near-real-time", ExactlyOnceSink, "_write", False),
+        ("batch", ExactlyOnceSink, "_write", True),
+        ("batch", ProgressTracker, "record_full_run", True),
     ],
 )
 def test_rows_are_there_once(
     spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     speed: Speed, owner: type, name: str, local: bool,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr("riverrun.streams.running.is_local", lambda _: local)
+    monkeypatch.setattr("riverrun.streams.run.running_stream.is_local", lambda _: local)
     mark = secrets.token_hex(4)
     app = rr.App(f"once_{mark}")
     readings = app.topic(f"readings_{mark}", Reading, partitions=3)
@@ -83,7 +83,7 @@ def test_rows_are_there_once(
     assert broken.calls >= 2
     assert streams["kept"].restarts == 1
     assert written(kafka.connection, f"kept_{mark}") == {number: 1 for number in range(RECORDS) if number % 5}
-    assert streams["kept"].account.out == RECORDS * 4 // 5
+    assert streams["kept"].record_counts.out == RECORDS * 4 // 5
     assert not list(tmp_path.rglob("batch-run.json"))
 
 
@@ -91,7 +91,7 @@ def test_one_part_of_a_batch_fails_and_the_others_do_not(
     spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part in turn, when all others are committed: Spark numbers the parts of the rerun in another order."""
-    monkeypatch.setattr("riverrun.streams.running.is_local", lambda _: False)
+    monkeypatch.setattr("riverrun.streams.run.running_stream.is_local", lambda _: False)
     rounds = Rounds(tmp_path, kafka.connection, name=f"turns_{secrets.token_hex(4)}", seed=1)
     rounds.make_topics()
     for part in (0, PARTITIONS - 1):
@@ -111,7 +111,7 @@ class Numbers:
         self.app = rr.App(f"numbers_{mark}")
         self.readings = self.app.topic(f"readings_{mark}", Reading, partitions=3)
         self.output = f"kept_{mark}"
-        self.target = Target(
+        self.target = OutputTopic(
             connection.properties(), self.output, f"{self.app.name}.kept.marks", f"{self.app.name}.kept", ""
         )
         stream(self.app, self.readings.name, self.output)
@@ -128,10 +128,10 @@ class Numbers:
 
     def parts(self) -> set[int]:
         """Of how many parts the batches were that the newest marks are of."""
-        parts = range(parts_in(len(Admin(self.connection).topic(self.target.marks).partitions)))
-        release(self.target, parts)
-        marks = [last_mark(self.target, part) for part in parts]
-        return {mark.batch.parts for mark in marks if mark is not None}
+        parts = range(max_tasks(len(Admin(self.connection).topic(self.target.marker_topic).partitions)))
+        abort_open_transactions(self.target, parts)
+        marks = [last_committed_marker(self.target, part) for part in parts]
+        return {mark.batch.tasks for mark in marks if mark is not None}
 
 
 def all_of_them(app: rr.App, topic: str, output: str) -> None:
@@ -154,7 +154,7 @@ def test_a_batch_that_was_cut_off_is_finished_before_a_stream_goes_on_in_real_ti
     numbers = Numbers(kafka.connection, tmp_path, all_of_them)
     numbers.send(100)
     with monkeypatch.context() as patched:
-        patched.setattr(ExactSink, "_write", cut_off(ExactSink._write))
+        patched.setattr(ExactlyOnceSink, "_write", cut_off(ExactlyOnceSink._write))
         with pytest.raises(CheckpointError, match="the power is off"):
             run_streams(spark, numbers.app, kafka.connection, tmp_path)
     stop, notices = threading.Event(), list[str]()
@@ -173,7 +173,7 @@ def test_a_batch_that_was_cut_off_is_finished_before_a_stream_goes_on_in_real_ti
     numbers.send(100)
     run_streams(spark, numbers.app, kafka.connection, tmp_path)
     assert written(kafka.connection, numbers.output) == dict.fromkeys(range(200), 1)
-    assert any("finishes a batch that was cut off" in each for each in notices)
+    assert any("finishes a batch that was cut off" in notice for notice in notices)
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -181,7 +181,7 @@ def test_a_stream_that_failed_between_two_batches_goes_on(
     spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
     """As when Kafka is away while nothing comes in: whoever wrote the batch before is ready for the next one."""
-    monkeypatch.setattr("riverrun.streams.running.is_local", lambda _: local)
+    monkeypatch.setattr("riverrun.streams.run.running_stream.is_local", lambda _: local)
     numbers = Numbers(kafka.connection, tmp_path, all_of_them)
     numbers.send(100)
     notices = list[str]()
@@ -189,7 +189,7 @@ def test_a_stream_that_failed_between_two_batches_goes_on(
     stream, stop = pipeline.streams[0], threading.Event()
 
     def fail_once(_: object) -> None:
-        if numbers.sent == 100 and stream.progress.account.out == 100:
+        if numbers.sent == 100 and stream.progress.record_counts.out == 100:
             stream.fail(StreamFailedError("No broker said where the topic ends"))
             numbers.send(100)
 
@@ -210,7 +210,7 @@ def test_a_batch_that_is_planned_anew_with_other_records_is_refused(
     numbers = Numbers(kafka.connection, tmp_path, all_of_them)
     numbers.send(100)
     with monkeypatch.context() as patched:
-        patched.setattr(ExactSink, "_write", cut_off(ExactSink._write))
+        patched.setattr(ExactlyOnceSink, "_write", cut_off(ExactlyOnceSink._write))
         with pytest.raises(CheckpointError, match="the power is off"):
             run_streams(spark, numbers.app, kafka.connection, tmp_path)
     (planned,) = tmp_path.rglob("offsets/0")
@@ -234,11 +234,11 @@ def test_a_batch_of_two_topics_is_the_same_when_it_is_computed_again(
     numbers = Numbers(kafka.connection, tmp_path, merged)
     first, second = numbers.app.topics
     for local, topics in ((False, [second]), (True, [first]), (False, [first, second])):
-        monkeypatch.setattr("riverrun.streams.running.is_local", lambda _, local=local: local)
+        monkeypatch.setattr("riverrun.streams.run.running_stream.is_local", lambda _, local=local: local)
         for topic in topics:
             numbers.send(20, topic)
         with monkeypatch.context() as patched:
-            patched.setattr(ExactSink, "_write", cut_off(ExactSink._write))
+            patched.setattr(ExactlyOnceSink, "_write", cut_off(ExactlyOnceSink._write))
             with pytest.raises(CheckpointError, match="the power is off"):
                 run_streams(spark, numbers.app, kafka.connection, tmp_path)
         run_streams(spark, numbers.app, kafka.connection, tmp_path)
@@ -258,7 +258,7 @@ def test_parts_are_the_same_each_time(
     spark: SparkSession, kafka: KafkaUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Any, parts: int
 ) -> None:
     """As many as there are shuffle partitions, whatever Spark measures; one where rows go to parts by where they stood."""
-    monkeypatch.setattr("riverrun.streams.running.is_local", lambda _: False)
+    monkeypatch.setattr("riverrun.streams.run.running_stream.is_local", lambda _: False)
     parts = parts or int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     numbers = Numbers(kafka.connection, tmp_path, stream)
     numbers.send(100)

@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.cli.reference import all_commands
 from riverrun.kafka.admin.admin import Admin
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.shell import Shell
 
@@ -49,7 +49,7 @@ class Stage:
         (root / "meters.py").write_text(APP.replace("readings", self.names["readings"]), encoding="utf-8")
         (root / "riverrun.toml").write_text("[profile.prod.kafka]\nheap_mb = 512\n", encoding="utf-8")
         self.admin.create_topic(self.names["orders"], partitions=1, replicas=0, config={})
-        self.admin.commit(self.names["billing"], {Place(self.names["orders"], 0): 0})
+        self.admin.alter_group_offsets(self.names["billing"], {TopicPartition(self.names["orders"], 0): 0})
 
     def have_readings(self) -> None:
         self.admin.create_topic(self.names["readings"], partitions=4, replicas=0, config={"retention.ms": "60000"})
@@ -58,7 +58,7 @@ class Stage:
         return re.sub("|".join(self.names), lambda found: self.names[found[0]], text)
 
 
-@pytest.mark.parametrize(("path", "line"), [pytest.param(*each, id=each[0]) for each in examples()])
+@pytest.mark.parametrize(("path", "line"), [pytest.param(*example, id=example[0]) for example in examples()])
 def test_the_example_works(path: str, line: str, kafka: KafkaUnderTest, tmp_path: Path) -> None:
     stage = Stage(kafka, tmp_path)
     if "topics create" not in line:

@@ -15,7 +15,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from riverrun.config import Settings, SparkSettings
 from riverrun.errors import SparkUnavailableError
-from riverrun.streams.session import check_alive, start_session
+from riverrun.streams.run.session import check_spark_alive, start_session
 
 folder = Path(sys.argv[1])
 session = start_session(Settings(spark=SparkSettings(driver_memory_mb=512)), folder, name="full")
@@ -26,7 +26,7 @@ except (Py4JError, OSError):
     pass
 gateway.proc.wait(60)
 try:
-    check_alive(folder)
+    check_spark_alive(folder)
 except SparkUnavailableError as error:
     print(error)
 """

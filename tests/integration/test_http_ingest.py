@@ -21,10 +21,10 @@ import httpx
 import pytest
 
 from riverrun.config import Project
-from riverrun.config.ingest_state import find_ingesting
-from riverrun.connectors.contract import Around
-from riverrun.connectors.http.ingest import HEALTH_SECONDS
-from riverrun.connectors.http.once import keys_topic
+from riverrun.config.ingest_state import find_ingest_endpoint
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.http.application import HEALTH_SECONDS
+from riverrun.connectors.http.idempotency import idempotency_topic
 from riverrun.connectors.http.server import IngestServer
 from riverrun.connectors.process import ConnectorProcess
 from riverrun.kafka.admin.admin import Admin
@@ -119,7 +119,7 @@ def test_a_webhook_and_an_access_log(running: Running, kafka: KafkaUnderTest) ->
     log = [{"date": 1.5, "remote": "192.0.2.1", "code": 200, "path": "/"}] * 3
     assert running.client.post(path, json=log).json()["accepted"] == 3
     found = read(kafka, running.untyped)
-    assert [json.loads(each or b"") for each in values(found)] == [hook, *log]
+    assert [json.loads(value or b"") for value in values(found)] == [hook, *log]
     assert found[0].key() == b"ada/engine"
 
 
@@ -146,7 +146,7 @@ def test_ten_thousand_fuzzed_bodies_over_a_socket(
     assert set(found) <= {400, 422}, found
     assert found.total() == 10_000
     # The client library's own words about a busy broker are not of this.
-    assert not [each for each in caplog.records if not each.name.startswith("riverrun.kafka")]
+    assert not [record for record in caplog.records if not record.name.startswith("riverrun.kafka")]
     assert running.post(reading(1)).status_code == 200
     assert len(read(kafka, running.topic)) == 1
 
@@ -157,9 +157,9 @@ def test_two_senders_with_one_idempotency_key(running: Running, kafka: KafkaUnde
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(post, range(16)))
-    assert {each.status_code for each in answers} == {200}
-    assert len({each.content for each in answers}) == 1
-    assert sum("idempotency-replayed" in each.headers for each in answers) == 15
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1
+    assert sum("idempotency-replayed" in answer.headers for answer in answers) == 15
     assert len(read(kafka, running.topic)) == 2
     other = running.post([reading(3)], headers={"idempotency-key": "twice"})
     assert (other.status_code, other.json()["error"]["code"]) == (422, "KEY_REUSED")
@@ -172,7 +172,7 @@ def test_a_foreign_record_among_the_keys_is_passed_over(
     """It ended the thread that writes, and every request with an Idempotency-Key failed from then on."""
     app = app_of(kafka_topic())
     (topic,) = app.topics
-    keys = keys_topic(app.name)
+    keys = idempotency_topic(app.name)
     Admin(kafka.connection).create_topic(keys, partitions=1, replicas=0, config={})
     with Producer(kafka.connection) as producer:
         producer.send(keys, b"hello", key=b"no hex")
@@ -201,7 +201,7 @@ def test_keys_beyond_this_machine(kafka: KafkaUnderTest, kafka_topic: MakeTopic,
         kafka.bootstrap_servers, tmp_path, app_of(topic), {"FACTORY": "f" * 20}, said.append, **settings
     ) as server:
         server.start()
-        assert server.wants_key
+        assert server.requires_key
         path = tmp_path / ".riverrun" / "ingest-key.txt"
         assert said == [f"a key for posting records is made, in {path}"]
         assert path.stat().st_mode & 0o777 == 0o600
@@ -223,25 +223,25 @@ def test_in_the_connector_process(kafka: KafkaUnderTest, kafka_topic: MakeTopic,
     ports = set()
     for turn in (1, 2):
         said: list[str] = []
-        around = Around(app, kafka.connection, tmp_path, tmp_path, said.append)
+        around = ConnectorContext(app, kafka.connection, tmp_path, tmp_path, said.append)
         process = ConnectorProcess(around)
         stop = threading.Event()
         worker = threading.Thread(target=process.run, args=(stop,))
         worker.start()
         try:
-            wait_for(lambda: find_ingesting(Project(tmp_path)), 60, "it does not serve")
-            found = find_ingesting(Project(tmp_path))
+            wait_for(lambda: find_ingest_endpoint(Project(tmp_path)), 60, "it does not serve")
+            found = find_ingest_endpoint(Project(tmp_path))
             assert found is not None
             assert found.app == app.name
             ports.add(found.address.rpartition(":")[2])
             assert httpx.post(f"{found.address}/topics/{topic}", json=reading(turn), timeout=60).status_code == 200
-            (standing,) = process.standings
+            (standing,) = process.statuses
             wait_for(partial(getattr, standing, "records"), 30, "its records are not counted")
             assert said[-1] == f"records are taken by HTTP at {found.address}/topics/{topic}"
         finally:
             stop.set()
             worker.join(60)
-        assert find_ingesting(Project(tmp_path)) is None
+        assert find_ingest_endpoint(Project(tmp_path)) is None
     assert len(ports) == 1
     assert len(read(kafka, topic)) == 2
 
@@ -256,8 +256,8 @@ def test_the_command(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_path: Pa
     driver.configure('[project]\napp = "app.py"\n[ingest]\nrequire_key = true\n')
     command = driver.start("connectors", "run", "--bootstrap-servers", kafka.bootstrap_servers)
     try:
-        wait_for(lambda: find_ingesting(Project(tmp_path)) or command.poll() is not None, 90, "it does not serve")
-        found = find_ingesting(Project(tmp_path))
+        wait_for(lambda: find_ingest_endpoint(Project(tmp_path)) or command.poll() is not None, 90, "it does not serve")
+        found = find_ingest_endpoint(Project(tmp_path))
         assert found is not None, command.communicate()
         assert found.pid == command.pid
         key = (tmp_path / ".riverrun/ingest-key.txt").read_text().strip()
@@ -331,22 +331,22 @@ def test_killed_under_load(kafka: KafkaUnderTest, kafka_topic: MakeTopic, tmp_pa
         port = started.port
         if not senders:
             senders = [Sender(process, topic, each * 1_000_000, once=once) for each in range(4)]
-            for each in senders:
-                each.start()
-        done = sum(len(each.acknowledged) for each in senders)
+            for sender in senders:
+                sender.start()
+        done = sum(len(sender.acknowledged) for sender in senders)
         deadline = time.monotonic() + 60
         wanted = done + chance.randrange(200, 800)
-        while sum(len(each.acknowledged) for each in senders) < wanted:
+        while sum(len(sender.acknowledged) for sender in senders) < wanted:
             assert time.monotonic() < deadline, "it does not go on"
             time.sleep(0.01)
         if _ < 5:
             started.kill()
-    for each in senders:
-        each.over.set()
-    for each in senders:
-        each.join(60)
+    for sender in senders:
+        sender.over.set()
+    for sender in senders:
+        sender.join(60)
     process[0].kill()
-    acknowledged = {place: number for each in senders for place, number in each.acknowledged.items()}
+    acknowledged = {place: number for sender in senders for place, number in sender.acknowledged.items()}
     found = {place: json.loads(value or b"")["load_kw"] for place, value in places(kafka, topic).items()}
     assert len(acknowledged) > 1000
     assert {place: found.get(place) for place in acknowledged} == acknowledged

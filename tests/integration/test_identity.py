@@ -14,7 +14,7 @@ from riverrun.app import App
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing import KafkaUnderTest
 from support.killing import committed
 from support.streaming import make_pipeline
@@ -59,7 +59,7 @@ def app_of_generators(mark: str) -> tuple[App, dict[str, int]]:
 def run_until(spark: SparkSession, app: App, connection: Connection, root: Path, rows: dict[str, int]) -> None:
     """Run in real time until so many rows are in the topics, and stop in the middle of the batch."""
     stop, late = threading.Event(), threading.Event()
-    admin, places = Admin(connection), {name: Place(name, 0) for name in rows}
+    admin, places = Admin(connection), {name: TopicPartition(name, 0) for name in rows}
 
     def look(_: object) -> None:
         there = admin.offsets(list(places.values()), "latest")
@@ -68,7 +68,7 @@ def run_until(spark: SparkSession, app: App, connection: Connection, root: Path,
 
     notices: list[str] = []
     pipeline = make_pipeline(spark, app, connection, root, speed="real-time", notice=notices.append)
-    assert {each.plan.speed for each in pipeline.streams} == {"real-time"}
+    assert {stream.plan.speed for stream in pipeline.streams} == {"real-time"}
 
     def give_up() -> None:
         late.set()

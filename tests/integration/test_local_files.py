@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from riverrun.config import Settings
 from riverrun.config.spec import SparkSettings, StreamSettings
-from riverrun.streams.session import LOCAL_FILES, _properties
+from riverrun.streams.run.session import LOCAL_FILES, _properties
 
 pytestmark = pytest.mark.slow
 

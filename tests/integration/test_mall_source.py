@@ -37,12 +37,14 @@ def test_nothing_is_lost_or_counted_twice_whoever_is_killed(tmp_path: Path) -> N
         load_app(root / "app.py").apply(connection)
         records = list(islice(modules.source.events(seed=6), EVENTS))
         good = Counter(
-            (each.sensor, each.number, each.at.isoformat()) for each in records if isinstance(each, modules.app.Count)
+            (record.sensor, record.number, record.at.isoformat())
+            for record in records
+            if isinstance(record, modules.app.Count)
         )
 
         def in_topic() -> "Counter[tuple[str, int, str]]":
             values = [modules.app.counts.schema.decode(each.value()) for each in records_in(connection, "counts")]
-            return Counter((each.sensor, each.number, each.at.isoformat()) for each in values)
+            return Counter((value.sensor, value.number, value.at.isoformat()) for value in values)
 
         def there(least: int) -> bool:
             return in_topic().total() >= least

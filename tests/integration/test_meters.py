@@ -32,7 +32,7 @@ def test_streets_and_episodes_are_what_plain_python_finds(
     radio = meters.city.Radio()
     sent = [radio.send(each) for each in islice(meters.city.minutes(list(houses.values()), BEGIN), MINUTES)]
     truth = meters.figures.Truth(
-        (each for minute in sent for each in minute.readings), {name: houses[name].street for name in houses}
+        (reading for minute in sent for reading in minute.readings), {name: houses[name].street for name in houses}
     )
 
     t = stream_test(METERS / "app.py")
@@ -45,9 +45,9 @@ def test_streets_and_episodes_are_what_plain_python_finds(
     streets = {(row["minute"]["start"], row["street"]): row["load_kw"] for row in t.rows("street_load")}
     assert streets == pytest.approx(truth.street_load)
     assert len({street for _, street in streets}) == len(meters.houses.STREETS)
-    over = [each for each in truth.episodes if each.ended is not None]
+    over = [episode for episode in truth.episodes if episode.ended is not None]
     # Those that were above to the end are over for the pipeline too: time has gone on without a reading.
-    last = [each for each in truth.episodes if each.ended is None]
+    last = [episode for episode in truth.episodes if episode.ended is None]
     expected = {(each.house_id, each.began, each.ended or truth.last + MINUTE, each.peak_kw) for each in over + last}
     rows = t.rows("episodes")
     assert {(row["house_id"], row["began"], row["ended"], row["peak_kw"]) for row in rows} == expected
@@ -55,7 +55,7 @@ def test_streets_and_episodes_are_what_plain_python_finds(
     assert all(row["minutes"] == round((row["ended"] - row["began"]) / MINUTE) for row in rows)
     assert all(row["owner"] == houses[row["house_id"]].owner for row in rows)
     assert len(over) > 20
-    account = t.account("episodes")
-    assert (account.dead, account.late) == (sum(len(each.broken) for each in sent), 0)
-    assert account.dead > 0
+    account = t.record_counts("episodes")
+    assert (account.dead_letters, account.late) == (sum(len(each.broken) for each in sent), 0)
+    assert account.dead_letters > 0
     assert t.batch("episodes") == rows

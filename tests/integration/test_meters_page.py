@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from support.browsing import chromium, page_of
-from support.dashing import DashServer
+from support.dashboards import DashServer
 from support.meters import MINUTE, MeterCity, example
 
 BEGIN = datetime(2026, 11, 16, 18, 0, tzinfo=UTC)
@@ -52,7 +52,7 @@ def test_the_page_from_the_city_to_a_house(city: MeterCity, page: Page) -> None:
     expect(leader.locator(".entry-detail")).to_have_text(owner.owner)
     high = sum(load > 2 for load in whole.values())
     expect(page.locator(f"{tile('above-2-kw')} .value")).to_have_text(str(high))
-    still = [each for each in city.truth.episodes if each.ended is None]
+    still = [episode for episode in city.truth.episodes if episode.ended is None]
     expect(page.locator(f"{tile('above-2-kw-now')} tbody tr")).to_have_count(len(still))
 
     # An owner's name is somebody's input.

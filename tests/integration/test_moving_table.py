@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import riverrun as rr
 from riverrun.model.pipeline import Speed
-from riverrun.streams.planner import MOVING_TABLE_BATCH_MS
+from riverrun.streams.run.planner import MOVING_TABLE_BATCH_MS
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
 from support.streaming import make_pipeline, newest
@@ -43,7 +43,7 @@ def test_a_row_that_changes_changes_the_join(
     app.sql(f"{name}_owned", query, key="number")
     told: list[str] = []
     pipeline = make_pipeline(spark, app, kafka.connection, tmp_path, speed=speed, every="0 s", notice=told.append)
-    plan = pipeline.plan.of(f"{name}_owned")
+    plan = pipeline.plan.for_stream(f"{name}_owned")
     assert plan.speed == speed
     if speed == "real-time":
         assert plan.every_ms == MOVING_TABLE_BATCH_MS
@@ -62,7 +62,7 @@ def test_a_row_that_changes_changes_the_join(
                 number[0] += 1
                 producer.send(f"{name}_readings", Reading(house_id=each, number=number[0]))
             rows = newest(kafka.connection, f"{name}_owned", ["number"]).values()
-            mine = [each for each in rows if each["house_id"] == house]
+            mine = [row for row in rows if row["house_id"] == house]
             return max(mine, key=lambda each: each["number"], default={"owner": "", "number": 0})
 
         try:

@@ -54,12 +54,12 @@ def test_devices_messages_are_events_of_a_topic(
     topic = kafka_topic(partitions=2)
     app = app_of(topic, rr.mqtt("meters/+/load", fields={"house_id": 1}, url=broker.url))
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+        wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
         publish_all(broker.port, "meters/h1/load", readings(0, 50))
         publish_all(broker.port, "meters/h2/load", [b"{", b"", b'{"load_kw": -1}', b'{"load_kw": "much"}', b"7"])
         publish_all(broker.port, "elsewhere/h3/load", readings(0, 1))
-        standing = wait_until(lambda: process.standings[0].records == 55 and process.standings[0])
-        assert standing.dead == 5
+        standing = wait_until(lambda: process.statuses[0].records == 55 and process.statuses[0])
+        assert standing.dead_letters == 5
     found = records_in(kafka.connection, topic)
     assert [json.loads(each.value() or b"")["load_kw"] for each in found] == [float(number) for number in range(50)]
     assert {each.key() for each in found} == {b"h1"}
@@ -76,7 +76,7 @@ def test_devices_messages_are_events_of_a_topic(
     # All were acknowledged: nothing comes again.
     with running(app, kafka.connection, tmp_path) as process:
         publish_all(broker.port, "meters/h1/load", readings(50, 1))
-        wait_until(lambda: process.standings and process.standings[0].records == 56)
+        wait_until(lambda: process.statuses and process.statuses[0].records == 56)
     assert Counter(header_of(each, "mqtt.repeat") for each in records_in(kafka.connection, topic)) == {"no": 51}
 
 
@@ -86,14 +86,14 @@ def test_what_comes_while_nobody_is_there_is_kept_by_the_broker(
     topic = kafka_topic()
     app = app_of(topic, rr.mqtt("doors/+", key=1, url=broker.url), None)
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+        wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
         publish_all(broker.port, "doors/a", [b"1"])
-        wait_until(lambda: process.standings[0].records == 1)
+        wait_until(lambda: process.statuses[0].records == 1)
     publish_all(broker.port, "doors/b", [b"2", b"3"])
     broker.stop()
     broker.start()
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: process.standings and process.standings[0].records == 3)
+        wait_until(lambda: process.statuses and process.statuses[0].records == 3)
     assert [(each.key(), each.value()) for each in records_in(kafka.connection, topic)] == [
         (b"a", b"1"), (b"b", b"2"), (b"b", b"3"),
     ]  # fmt: skip
@@ -108,11 +108,11 @@ def test_a_filter_that_is_gone_from_the_file_is_ended_at_the_broker(
         app = app_of(topic, rr.mqtt(filters, url=broker.url), None)
         with running(app, kafka.connection, tmp_path) as process:
             publish_all(broker.port, "doors/a", [b"early"])
-            wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+            wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
             kept = f"{app.name}.connectors"
             wait_until(lambda: b"doors" in b"".join(each.value() or b"" for each in records_in(kafka.connection, kept)))
             publish_all(broker.port, send, [send.encode()])
-            wait_until(lambda: process.standings[0].records >= records)
+            wait_until(lambda: process.statuses[0].records >= records)
 
     run(["doors/#", "windows/#"], send="windows/w", records=1)
     run(["doors/#"], send="windows/x", records=0)
@@ -132,12 +132,12 @@ def test_the_settings_name_the_broker_and_the_login(kafka: KafkaUnderTest, kafka
         (tmp_path / "riverrun.toml").write_text(f'[mqtt]\nurl = "{broker.url}"\nusername = "{USER}"\n')
         app = app_of(topic, rr.mqtt("meters/+", password="file:password"), None)
         with running(app, kafka.connection, tmp_path) as process:
-            wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+            wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
             with device(broker.port, "meter", login=(USER, PASSWORD)) as publishing:
                 # Until it has subscribed, a message finds nobody.
                 def came() -> bool:
                     publishing.publish("meters/h", b"1")
-                    return process.standings[0].records > 0
+                    return process.statuses[0].records > 0
 
                 wait_until(came)
 
@@ -157,9 +157,9 @@ def test_a_kafka_that_stands_still_holds_the_broker_back_and_nothing_is_lost(
     app = app_of(topic, rr.mqtt("meters/+", in_flight=200, url=broker.url), None)
     me = psutil.Process()
     with running(app, fragile.connection, tmp_path) as process:
-        wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+        wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
         publish_all(broker.port, "meters/h", [b"first"])
-        wait_until(lambda: process.standings[0].records == 1)
+        wait_until(lambda: process.statuses[0].records == 1)
         with fragile.paused():
             before = me.memory_info().rss
             begun = time.monotonic()
@@ -168,9 +168,9 @@ def test_a_kafka_that_stands_still_holds_the_broker_back_and_nothing_is_lost(
                     publishing.publish("meters/h", b"%06d" % number + b"x" * 1000)
                 publishing.settle()
             wait_until(lambda: time.monotonic() - begun > 20)
-            assert (process.standings[0].lag or 0) <= 200
+            assert (process.statuses[0].lag or 0) <= 200
             grown = me.memory_info().rss - before
-        wait_until(lambda: process.standings[0].records >= count + 1, seconds=150)
+        wait_until(lambda: process.statuses[0].records >= count + 1, seconds=150)
     found = records_in(fragile.connection, topic)
     numbers = Counter(int((each.value() or b"")[:6]) for each in found[1:])
     assert sorted(numbers) == list(range(count))
@@ -193,7 +193,7 @@ def test_values_stay_as_they_are_in_a_topic_without_a_type(
     topic = kafka_topic()
     app = app_of(topic, rr.mqtt("meters/+", value="load_kw", fields={"house": 1}, url=broker.url), None)
     with running(app, kafka.connection, tmp_path) as process:
-        wait_until(lambda: process.standings and process.standings[0].state == "waiting")
+        wait_until(lambda: process.statuses and process.statuses[0].state == "waiting")
         publish_all(broker.port, "meters/h1", [b"21.5"])
-        wait_until(lambda: process.standings[0].records == 1)
+        wait_until(lambda: process.statuses[0].records == 1)
     assert values_in(kafka.connection, topic) == [{"load_kw": 21.5, "house": "h1"}]

@@ -12,9 +12,9 @@ import pytest
 
 from riverrun.config.secret import Secret
 from riverrun.connectors.mqtt.address import Address
-from riverrun.connectors.mqtt.inbox import Inbox, Message
-from riverrun.connectors.mqtt.seen import Seen
-from riverrun.connectors.mqtt.session import Session, Wanted
+from riverrun.connectors.mqtt.duplicates import DuplicateDetector
+from riverrun.connectors.mqtt.message_queue import MessageQueue, MqttMessage
+from riverrun.connectors.mqtt.session import MqttSession, SessionOptions
 from support.devices import device, publish_all
 from support.mosquitto import PASSWORD, USER, Mosquitto
 
@@ -30,21 +30,21 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 class Bridge:
     """A session and what it received."""
 
-    def __init__(self, address: Address, seen: Seen | None = None, **options: object) -> None:
+    def __init__(self, address: Address, seen: DuplicateDetector | None = None, **options: object) -> None:
         asked = {"client_id": "bridge", "filters": ("meters/+/load",), "qos": 1, "retained": "first", "expiry_seconds": 3600,
                  "in_flight": 1000, "keepalive_seconds": 30}  # fmt: skip
-        wanted = Wanted(**(asked | options))  # type: ignore[arg-type]
-        self.inbox = Inbox(2 * wanted.in_flight)
-        self.session = Session(address, wanted, self.inbox, seen or Seen())
+        wanted = SessionOptions(**(asked | options))  # type: ignore[arg-type]
+        self.inbox = MessageQueue(2 * wanted.in_flight)
+        self.session = MqttSession(address, wanted, self.inbox, seen or DuplicateDetector())
         self.session.start()
 
     def up(self) -> "Bridge":
         # A backlog may come before the broker's answer to our subscription.
-        wait_for(lambda: self.session.up or self.inbox.full, "connected")
+        wait_for(lambda: self.session.is_connected or self.inbox.is_full, "connected")
         return self
 
-    def take(self, count: int) -> list[Message]:
-        found: list[Message] = []
+    def take(self, count: int) -> list[MqttMessage]:
+        found: list[MqttMessage] = []
         deadline = time.monotonic() + 60
         while len(found) < count:
             assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
@@ -52,7 +52,7 @@ class Bridge:
             self.inbox.wait(0.05)
         return found
 
-    def acknowledge(self, messages: list[Message]) -> None:
+    def acknowledge(self, messages: list[MqttMessage]) -> None:
         before = self.session.counts.acknowledged
         self.session.acknowledge(messages)
         wait_for(lambda: self.session.counts.acknowledged == before + len(messages), "told")
@@ -66,7 +66,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
 
 
 @contextlib.contextmanager
-def bridge(broker: Mosquitto, seen: Seen | None = None, **options: object) -> Iterator[Bridge]:
+def bridge(broker: Mosquitto, seen: DuplicateDetector | None = None, **options: object) -> Iterator[Bridge]:
     found = Bridge(Address("127.0.0.1", broker.port), seen, **options)
     try:
         yield found.up()
@@ -79,8 +79,8 @@ def numbers(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def payloads(messages: list[Message]) -> list[bytes]:
-    return [each.payload for each in messages]
+def payloads(messages: list[MqttMessage]) -> list[bytes]:
+    return [message.payload for message in messages]
 
 
 def test_what_is_acknowledged_does_not_come_again_and_what_is_not_does_marked(broker: Mosquitto) -> None:
@@ -111,10 +111,10 @@ def test_a_broker_that_went_back_to_its_last_save_sends_again_and_that_is_marked
         second = bridged.take(20)
         bridged.acknowledge(second)
         broker.kill()
-        wait_for(lambda: not bridged.session.up, "lost")
+        wait_for(lambda: not bridged.session.is_connected, "lost")
         broker.start()
         bridged.up()
-        again: list[Message] = []
+        again: list[MqttMessage] = []
         while len(again) < 60:
             came = bridged.take(1)
             again += came
@@ -124,9 +124,9 @@ def test_a_broker_that_went_back_to_its_last_save_sends_again_and_that_is_marked
         assert Counter(marks[number] for number in range(20)) == {"redelivered": 20}
         assert Counter(marks[number] for number in range(20, 40)) == {"seen": 20}
         assert Counter(marks[number] for number in range(40, 60)) == {"no": 20}
-        assert bridged.session.counts.seen == 20
+        assert bridged.session.counts.duplicates == 20
         # When all is quiet, equal payloads are new messages.
-        wait_for(lambda: not bridged.session._seen._until, "caught up")
+        wait_for(lambda: not bridged.session._duplicates._until, "caught up")
         publish_all(broker.port, TOPIC, numbers(0, 10))
         assert {each.repeat for each in bridged.take(10)} == {"no"}
 
@@ -138,14 +138,14 @@ def test_an_acknowledgement_of_an_earlier_connection_is_not_sent(broker: Mosquit
         old = bridged.take(10)
         broker.kill()
         broker.saved.unlink(missing_ok=True)
-        wait_for(lambda: not bridged.session.up, "lost")
+        wait_for(lambda: not bridged.session.is_connected, "lost")
         broker.start()
         bridged.up()
         publish_all(broker.port, TOPIC, numbers(10, 10))
         new = bridged.take(10)
         assert {each.mid for each in old} & {each.mid for each in new}
         bridged.session.acknowledge(old)
-        wait_for(lambda: bridged.session.counts.too_late == 10, "noticed")
+        wait_for(lambda: bridged.session.counts.late_acknowledgements == 10, "noticed")
         assert bridged.session.counts.acknowledged == 0
     with bridge(broker) as later:
         assert payloads(later.take(10)) == numbers(10, 10)
@@ -157,7 +157,7 @@ def test_what_nobody_took_yet_is_not_lost_with_a_session_that_the_broker_forgot(
         wait_for(lambda: len(bridged.inbox) == 10, "received")
         broker.kill()
         broker.saved.unlink(missing_ok=True)
-        wait_for(lambda: not bridged.session.up, "lost")
+        wait_for(lambda: not bridged.session.is_connected, "lost")
         broker.start()
         bridged.up()
         assert payloads(bridged.take(10)) == numbers(0, 10)
@@ -169,7 +169,7 @@ def test_what_nobody_took_yet_comes_once_where_the_broker_kept_the_session(broke
         wait_for(lambda: len(bridged.inbox) == 10, "received")
         broker.save()
         broker.kill()
-        wait_for(lambda: not bridged.session.up, "lost")
+        wait_for(lambda: not bridged.session.is_connected, "lost")
         broker.start()
         bridged.up()
         assert payloads(bridged.take(10)) == numbers(0, 10)
@@ -180,7 +180,7 @@ def test_what_nobody_took_yet_comes_once_where_the_broker_kept_the_session(broke
 def test_a_session_that_the_broker_forgot_is_said(broker: Mosquitto, caplog: pytest.LogCaptureFixture) -> None:
     with bridge(broker) as bridged, caplog.at_level(logging.WARNING):
         broker.kill()
-        wait_for(lambda: not bridged.session.up, "lost")
+        wait_for(lambda: not bridged.session.is_connected, "lost")
         broker.start()
         bridged.up()
     assert "has forgotten the session bridge" in caplog.text
@@ -191,7 +191,7 @@ def test_what_waits_unacknowledged_has_an_end(broker: Mosquitto) -> None:
     with bridge(broker, in_flight=50) as bridged:
         publish_all(broker.port, TOPIC, numbers(0, 500))
         wait_for(lambda: len(bridged.inbox) == 50, "full")
-        came: list[Message] = []
+        came: list[MqttMessage] = []
         while len(came) < 500:
             bite = bridged.take(25)
             assert len(bridged.inbox) <= 100
@@ -227,7 +227,7 @@ def test_a_flood_of_qos_0_is_not_read_into_a_full_inbox(broker: Mosquitto) -> No
     with bridge(broker, in_flight=50) as bridged, device(broker.port) as flooding:
         for _ in range(2000):
             flooding.publish_qos_0(TOPIC, b"x" * 1000)
-        wait_for(lambda: bridged.inbox.full, "full")
+        wait_for(lambda: bridged.inbox.is_full, "full")
         assert len(bridged.inbox) <= 100
         assert {each.qos for each in bridged.take(2000)} == {0}
         publish_all(broker.port, TOPIC, [b"still there"], name="another")
@@ -239,13 +239,13 @@ def test_retained_messages(broker: Mosquitto, retained: str, times: int) -> None
     with device(broker.port) as publishing:
         publishing.publish(TOPIC, b"kept", retain=True)
         publishing.settle()
-    came: list[Message] = []
+    came: list[MqttMessage] = []
     for number in range(2):
         with bridge(broker, retained=retained) as bridged:
             publish_all(broker.port, TOPIC, [b"end%d" % number])
             while not came or came[-1].payload != b"end%d" % number:
                 came += bridged.take(1)
-            bridged.acknowledge([each for each in came if each.connection == bridged.session._number][-2:])
+            bridged.acknowledge([each for each in came if each.connection == bridged.session._connection_number][-2:])
     assert [(each.payload, each.retain) for each in came if each.payload == b"kept"] == [(b"kept", True)] * times
 
 
@@ -266,7 +266,7 @@ def test_a_login(tmp_path: Path) -> None:
         bad = Bridge(Address("127.0.0.1", broker.port, username=USER, password=Secret("guess")))
         wait_for(lambda: bad.session.problem, "refused")
         assert "the broker refuses us: Not authorized" in bad.session.problem
-        assert not bad.session.up
+        assert not bad.session.is_connected
         bad.session.close()
 
 
@@ -289,7 +289,7 @@ def test_tls_and_certificates_of_clients(tmp_path: Path) -> None:
             bad = Bridge(address)
             wait_for(lambda bad=bad: bad.session.problem, f"refused: {name}")  # type: ignore[misc]
             found[name] = bad.session.problem
-            assert not bad.session.up
+            assert not bad.session.is_connected
             bad.session.close()
         gc.collect()
         assert "TLS: " in found["a stranger's"]

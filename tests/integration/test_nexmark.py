@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from riverrun.app import load_app
 from riverrun.config import Project, Settings
 from riverrun.kafka.admin.admin import Admin
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.pipeline import Speed
-from riverrun.model.state import Place
-from riverrun.streams.graph import graph_of
+from riverrun.streams.compile.graph import build_graph
 from riverrun.streams.pipeline import Pipeline
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.producing import stream as records_of
@@ -110,7 +110,7 @@ class Market:
 
     def run(self, file: str, spark: SparkSession, speed: Speed) -> None:
         """As `riverrun run FILE --until-caught-up` does it, in the session of the tests."""
-        graph = graph_of(load_app(self.folder / file))
+        graph = build_graph(load_app(self.folder / file))
         pipeline = Pipeline(graph, spark, Settings(), Project(self.folder), self.kafka.connection, speed=speed)
         pipeline.prepare()
         pipeline.run(threading.Event(), until_caught_up=True)
@@ -118,16 +118,16 @@ class Market:
     def expected(self, answer: Answer) -> list[Row]:
         return sorted(tuple(map(_plain, row)) for row in self.database.execute(answer.sql).fetchall())
 
-    def ends(self, answer: Answer) -> dict[Place, int]:
+    def ends(self, answer: Answer) -> dict[TopicPartition, int]:
         topic = f"{answer.stream}_{self.mark}"
-        return Admin(self.kafka.connection).offsets([Place(topic, part) for part in range(4)], "latest")
+        return Admin(self.kafka.connection).offsets([TopicPartition(topic, part) for part in range(4)], "latest")
 
-    def rows(self, answer: Answer, after: dict[Place, int]) -> list[Row]:
+    def rows(self, answer: Answer, after: dict[TopicPartition, int]) -> list[Row]:
         """What a stream has sent after some offsets, without what it says of the closing event."""
         topic = f"{answer.stream}_{self.mark}"
         rows: dict[object, Row] = {}
         for record in records_of(self.kafka, topic):
-            place, offset = Place(topic, record.partition() or 0), record.offset() or 0
+            place, offset = TopicPartition(topic, record.partition() or 0), record.offset() or 0
             if offset >= after.get(place, 0):
                 values = json.loads(record.value() or b"")
                 key = record.key() if answer.keyed else (place, offset)
@@ -150,7 +150,7 @@ def market(kafka: KafkaUnderTest, tmp_path: Path) -> Iterator[Market]:
         sys.path.remove(str(tmp_path))
     events = list(generate.events(EVENTS, SEED))
     with duckdb.connect() as database:
-        _fill(database, tmp_path, [each for each in events if each.at != generate.CLOSING])
+        _fill(database, tmp_path, [event for event in events if event.at != generate.CLOSING])
         yield Market(tmp_path, mark, kafka, database, generate, events)
     for name in ("generate", "market"):
         del sys.modules[name]

@@ -18,23 +18,23 @@ from playwright.sync_api import Browser, Locator, Page, expect
 import riverrun as rr
 from riverrun.config.project import Project
 from riverrun.config.stream_state import StreamState
-from riverrun.dash.live import Hub
-from riverrun.dash.picture.details import Details
-from riverrun.dash.picture.live import Picture
-from riverrun.dash.picture.source import Source
+from riverrun.dashboard.live.hub import DashboardHub
+from riverrun.dashboard.topology.details import NodeDetails
+from riverrun.dashboard.topology.live import TopologyBroadcast
+from riverrun.dashboard.topology.reader import TopologyReader
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.consumer.dead_letter import PREFIX
-from riverrun.kafka.dead_letters.newest import newest_letters
-from riverrun.kafka.peeking import peek
+from riverrun.kafka.consumer.dead_letter import HEADER_PREFIX
+from riverrun.kafka.dead_letters.newest import read_newest_dead_letters
+from riverrun.kafka.reading.newest_records import read_newest_records
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.progress import StreamProgress
-from riverrun.model.state import Place
 from riverrun.model.table import TableSpec
 from riverrun.testing import KafkaUnderTest
 from support.browsing import chromium, page_of
 from support.consuming import Bench
-from support.dashing import DashServer
+from support.dashboards import DashServer
 from support.memory_store import MemoryStore, columns
-from support.picturing import Reading, meters_app, progress, shape_of_app, stream
+from support.topology import Reading, meters_app, progress, shape_of_app, stream
 
 pytestmark = pytest.mark.kafka
 
@@ -58,15 +58,15 @@ class World:
         self.store = MemoryStore(*(TableSpec(name, self.prefix + name, shape, time="minute") for name in STREAMS))
         self.state = StreamState(project, "meters.py")
 
-    def picture(self, hub: Hub) -> Picture:
+    def picture(self, hub: DashboardHub) -> TopologyBroadcast:
         connection = self.admin.connection
-        return Picture(
+        return TopologyBroadcast(
             self.app.name,
-            Source(self.project, self.app.name, connection, self.store),
-            Details(connection, self.store, topics=self.app.topics, groups=lambda name: f"{self.app.name}.{name}"),
+            TopologyReader(self.project, self.app.name, connection, self.store),
+            NodeDetails(connection, self.store, topics=self.app.topics, groups=lambda name: f"{self.app.name}.{name}"),
             declared=shape_of_app(self.app),
             viewers=lambda: hub.viewers,
-            look_seconds=0.1,
+            poll_seconds=0.1,
         )
 
     def tell(self, *changed: StreamProgress) -> None:
@@ -97,7 +97,7 @@ def world(kafka: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory) -> It
     bad = (json.dumps({"house_id": HOSTILE, "load_kw": -1}).encode(), HOSTILE.encode(), 0)
     made.readings.send([*good, bad], headers=[("trace", HOSTILE.encode()), ("raw", b"\xff\x00")])
     assert made.die(fails=True) == 4
-    made.admin.commit(f"{made.app.name}.house_load", {Place(made.readings.topic, 0): 1})
+    made.admin.alter_group_offsets(f"{made.app.name}.house_load", {TopicPartition(made.readings.topic, 0): 1})
     made.store.put("house_load", [{"house_id": HOSTILE, "load_kw": 1.0}])
     with made.state:
         made.tell()
@@ -191,7 +191,7 @@ def test_every_part_is_shown_with_its_state_and_figures(page: Page, world: World
 
 
 def test_figures_change_without_a_reload(page: Page, world: World) -> None:
-    quiet = replace(stream("high_load"), account=replace(stream("x").account, dead=0))
+    quiet = replace(stream("high_load"), record_counts=replace(stream("x").record_counts, dead_letters=0))
     world.tell(replace(quiet, lag=54_321, rows_in_per_second=77.0))
     expect(node(page, "stream:high_load").locator(".side").first).to_have_text("lag 54.3k")
     expect(node(page, "stream:high_load").locator(".node-figure").first).to_have_text("in 77/s")
@@ -238,12 +238,17 @@ def test_a_stream_tells_its_account_and_where_it_stands(page: Page, world: World
     expect(found.locator(".facts").first).to_contain_text("near-real-time")
     expect(found.locator(".facts").first).to_contain_text("no. 7, 140 ms")
     rows = found.get_by_role("region", name="Where it stands").locator("tbody tr")
-    ends = world.admin.offsets([Place(world.readings.topic, part) for part in (0, 1)], "latest")
-    end = ends[Place(world.readings.topic, 0)]
+    ends = world.admin.offsets([TopicPartition(world.readings.topic, part) for part in (0, 1)], "latest")
+    end = ends[TopicPartition(world.readings.topic, 0)]
     expect(rows.first).to_have_text(f"{world.readings.topic}[0]1{end}{end - 1}")
-    expect(rows.nth(1)).to_have_text(f"{world.readings.topic}[1]{NONE}{ends[Place(world.readings.topic, 1)]}{NONE}")
+    expect(rows.nth(1)).to_have_text(
+        f"{world.readings.topic}[1]{NONE}{ends[TopicPartition(world.readings.topic, 1)]}{NONE}"
+    )
     world.tell(
-        replace(stream("house_load"), account=replace(stream("x").account, exact=False, note="a join makes many"))
+        replace(
+            stream("house_load"),
+            record_counts=replace(stream("x").record_counts, exact=False, note="a join makes many"),
+        )
     )
     expect(found.locator(".verdict")).to_have_text("a join makes many")
 
@@ -310,9 +315,9 @@ def test_letters_are_sent_back_after_a_question_each_once(page: Page, world: Wor
     with rr.Consumer(world.readings.topic, connection=world.readings.connection, follow=False) as reader:
         records = list(reader)
     assert len(records) == 7
-    back = [each for each in records if each.header("riverrun.redriven") is not None]
+    back = [record for record in records if record.header("riverrun.redriven") is not None]
     assert sorted(each.key or b"" for each in back) == [b"h0", b"h1", b"h2"]
-    assert all(not name.startswith(PREFIX) for each in back for name, _ in each.headers)
+    assert all(not name.startswith(HEADER_PREFIX) for each in back for name, _ in each.headers)
     assert end == 4
 
 
@@ -336,12 +341,12 @@ def test_over_http_only_what_is_asked_for_is_given(server: DashServer, world: Wo
 
 def test_looking_is_bounded_however_much_there_is(world: World) -> None:
     topic = world.readings.topic
-    assert not peek(world.admin, topic, 5, most_bytes=10).whole
-    few = newest_letters(world.admin, f"{topic}.dead", most=1, limit=1)
+    assert not read_newest_records(world.admin, topic, 5, max_bytes=10).complete
+    few = read_newest_dead_letters(world.admin, f"{topic}.dead", max_scanned=1, limit=1)
     assert (few.total, len(few.letters)) == (4, 1)
-    assert few.looked < few.total
-    assert few.summary.count.letters == few.looked
-    newest = max(world.dead_letters(), key=lambda each: each.header(f"{PREFIX}at") or b"")
+    assert few.scanned < few.total
+    assert few.summary.count.letters == few.scanned
+    newest = max(world.dead_letters(), key=lambda each: each.header(f"{HEADER_PREFIX}at") or b"")
     assert few.letters[0][0].record.offset == newest.offset
 
 

@@ -10,15 +10,15 @@ from uuid import UUID
 import pytest
 
 import riverrun
-from riverrun.cli.connect_beside import ConnectBeside, connect_beside
+from riverrun.cli.connect_reconciler import ConnectReconciler, reconcile_connect
 from riverrun.config import Project, Secret, load
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.jdbc.config import sink_configs
-from riverrun.connectors.jdbc.target import Target
+from riverrun.connectors.jdbc.target import JdbcTarget
 from riverrun.connectors.kafka_connect import ConnectClient, Vault
-from riverrun.connectors.kafka_connect.keeping import OWNER, wait_for_state
+from riverrun.connectors.kafka_connect.reconcile import OWNER_PROPERTY, wait_for_state
+from riverrun.connectors.postgres.connector_configs import cdc_connectors, source_configs
 from riverrun.connectors.postgres.debezium import FAILED_CHANGES
-from riverrun.connectors.postgres.wanted import followings_of, source_configs
 from riverrun.errors import DatabaseNotReadyError
 from riverrun.model.connectors.jdbc import jdbc
 from riverrun.model.table import Column, TableSpec
@@ -53,7 +53,7 @@ def followed(shop: Shop, app: riverrun.App, database: str, *statements: str) -> 
 
 def follow(shop: Shop, app: riverrun.App, settings: PostgresSettings, database: str) -> None:
     project = Project(shop.root / database)
-    configs = source_configs(followings_of(app, settings, project), settings, project)
+    configs = source_configs(cdc_connectors(app, settings, project), settings, project)
     app.apply(shop.connection)
     shop.tell(configs)
 
@@ -109,9 +109,9 @@ def test_every_type_is_read_as_what_it_is(shop: Shop, spark: "SparkSession") -> 
     assert {name: getattr(read, name) for name in READ} == READ
     assert not hasattr(read, "left_out")
     # Spark reads the same, with the topic's own type.
-    from riverrun.streams.values import Shape
+    from riverrun.streams.compile.record_schema import RecordSchema
 
-    shape = Shape.of_event(schema.event)
+    shape = RecordSchema.from_event(schema.event)
     raw = spark.createDataFrame([(bytearray(json.dumps(value).encode()),)], "raw binary")
     row = shape.parse(raw, "raw").collect()[0]
     assert row["_ok"]
@@ -283,8 +283,8 @@ def test_a_row_that_was_deleted_before_its_update_was_read_does_not_stop_the_oth
             database="gone",
         )
         client.resume(name)
-        beside = ConnectBeside(client, Vault(None), "gone", {name: {}}, said.append)
-        monkeypatch.setattr(beside, "_keep", lambda: True)
+        beside = ConnectReconciler(client, Vault(None), "gone", {name: {}}, said.append)
+        monkeypatch.setattr(beside, "_reconcile", lambda: True)
         beside.start()
         found = values(shop, "gone.notes", 6)
         assert [(key, value and value["n"]) for key, value in found] == [
@@ -337,20 +337,20 @@ def test_a_connector_that_is_not_declared_any_more_goes_with_its_slot(shop: Shop
 
     def told() -> None:
         postgres = settings.settings.postgres
-        configs = source_configs(followings_of(app, postgres, project), postgres, project)
+        configs = source_configs(cdc_connectors(app, postgres, project), postgres, project)
         app.apply(shop.connection)
-        shop.tell({name: {**config, OWNER: "leaving"} for name, config in configs.items()})
+        shop.tell({name: {**config, OWNER_PROPERTY: "leaving"} for name, config in configs.items()})
 
     slots = "select slot_name from pg_replication_slots where database = 'leaving'"
     told()
     values(shop, "leaving.rooms", 1)
     assert shop.postgres.run(slots) == [("riverrun_leaving_postgres",)]
     said: list[str] = []
-    with connect_beside(settings, riverrun.App("leaving"), {}, said.append) as beside:
+    with reconcile_connect(settings, riverrun.App("leaving"), {}, said.append) as beside:
         assert beside is not None
 
         def dropped() -> bool:
-            beside.look()
+            beside.poll()
             return "dropped the slot" in str(said)
 
         shop.wait(dropped, "the slot is still there")
@@ -366,12 +366,12 @@ def test_a_connector_that_is_not_declared_any_more_goes_with_its_slot(shop: Shop
 # --- and out again ---
 
 
-def target(sink: jdbc, columns: str, topic: str, key: tuple[str, ...], *, text: bool) -> Target:
+def target(sink: jdbc, columns: str, topic: str, key: tuple[str, ...], *, text: bool) -> JdbcTarget:
     made = []
     for part in columns.split(", "):
         name, kind, *path = part.split(" ")
         made.append(Column(name, kind, tuple(path[0].split(".")) if path else (name,)))
-    return Target("load", "app.py:1", sink, TableSpec("load", topic, tuple(made), key), decimals_are_text=text)
+    return JdbcTarget("load", "app.py:1", sink, TableSpec("load", topic, tuple(made), key), decimals_are_text=text)
 
 
 def sent(shop: Shop, topic: str, records: list[tuple[str, dict[str, Any] | None]]) -> None:

@@ -9,11 +9,11 @@ import pytest
 import riverrun
 from riverrun.config import Project, Secret
 from riverrun.config.spec import PostgresSettings
-from riverrun.connectors.postgres.checks import Check, check_following
-from riverrun.connectors.postgres.columns import resolve
-from riverrun.connectors.postgres.following import followed_by, grouped
+from riverrun.connectors.postgres.capture import captured_tables, group_tables
+from riverrun.connectors.postgres.checks import DatabaseCheck, check_databases
+from riverrun.connectors.postgres.columns import resolve_columns
+from riverrun.connectors.postgres.connector_configs import cdc_connectors, source_configs
 from riverrun.connectors.postgres.sql import RESERVED, quoted, quoted_table
-from riverrun.connectors.postgres.wanted import followings_of, source_configs
 from riverrun.errors import DatabaseNotReadyError, DatabaseRefusedError, DatabaseUnreachableError
 from support.postgres import TestPostgres
 from support.shell import Shell
@@ -46,18 +46,23 @@ def table_app(key: str | tuple[str, ...] = ()) -> riverrun.App:
     return app
 
 
-def checked(app: riverrun.App, url: str, root: Path, *, mend: bool = False) -> list[Check]:
+def checked(app: riverrun.App, url: str, root: Path, *, mend: bool = False) -> list[DatabaseCheck]:
     settings = settings_of(url)
-    keys = resolve(app, settings, Project(root), fresh=True)
-    return check_following(grouped(app.name, followed_by(app), keys), settings, root, mend=mend)
+    keys = resolve_columns(app, settings, Project(root), fresh=True)
+    return check_databases(group_tables(app.name, captured_tables(app), keys), settings, root, fix=mend)
 
 
-def only(found: list[Check], state: str) -> list[Check]:
+def only(found: list[DatabaseCheck], state: str) -> list[DatabaseCheck]:
     return [each for each in found if each.state == state]
 
 
 def mends(
-    server: TestPostgres, database: str, problem: Check, again: Callable[[], list[Check]], *, restart: bool = False
+    server: TestPostgres,
+    database: str,
+    problem: DatabaseCheck,
+    again: Callable[[], list[DatabaseCheck]],
+    *,
+    restart: bool = False,
 ) -> None:
     """The SQL of a problem is SQL, and afterwards the problem is gone."""
     server.run(*[each for each in problem.sql.partition(" --")[0].split(";") if each.strip()], database=database)
@@ -74,7 +79,7 @@ def test_a_database_that_is_ready_is_followed_and_the_publication_made(
     assert {each.state for each in before} == {"ok"}
     app = table_app()
     project = Project(tmp_path)
-    followings = followings_of(app, settings_of(url), project)
+    followings = cdc_connectors(app, settings_of(url), project)
     (config,) = source_configs(followings, settings_of(url), project).values()
     assert config["publication.name"] == "riverrun_meters_postgres"
     made = server.run("select pubname, tablename from pg_publication_tables", database=database)
@@ -99,7 +104,7 @@ def test_a_table_that_is_declared_later_is_a_group_of_its_own(
         app = riverrun.App("meters")
         for name in names:
             app.table(name, riverrun.postgres(name))
-        followings = followings_of(app, settings_of(url), Project(tmp_path))
+        followings = cdc_connectors(app, settings_of(url), Project(tmp_path))
         configs = source_configs(followings, settings_of(url), Project(tmp_path))
         return {name: str(each["table.include.list"]).replace("\\", "") for name, each in configs.items()}
 
@@ -126,10 +131,10 @@ def test_a_table_that_is_declared_later_is_a_group_of_its_own(
     gone = settings_of(url.replace(f":{server.port}", ":1"))
     app = table_app()
     app.table("order", riverrun.postgres("order"))
-    assert [each.group for each in followings_of(app, gone, Project(tmp_path))] == [1, 2]
+    assert [each.group for each in cdc_connectors(app, gone, Project(tmp_path))] == [1, 2]
     app.table("cities", riverrun.postgres("cities", columns="id int"), key="id")
     with pytest.raises(DatabaseUnreachableError, match=r"Whether public\.cities is followed already is not known"):
-        followings_of(app, gone, Project(tmp_path))
+        cdc_connectors(app, gone, Project(tmp_path))
 
 
 def test_names_that_need_quotes_have_them(server: TestPostgres) -> None:
@@ -152,18 +157,18 @@ def test_rights_and_publications_that_our_login_may_not_have(
     app = riverrun.App("meters")
     app.table("houses", riverrun.postgres("s.houses", columns="house_id text"), key="house_id")
 
-    def again() -> list[Check]:
-        followings = grouped("meters", followed_by(app), {"houses": ("house_id",)})
-        return check_following(followings, settings_of(url, "reader"), tmp_path, mend=True)
+    def again() -> list[DatabaseCheck]:
+        followings = group_tables("meters", captured_tables(app), {"houses": ("house_id",)})
+        return check_databases(followings, settings_of(url, "reader"), tmp_path, fix=True)
 
     problems = only(again(), "fail")
-    assert [each.sql for each in problems] == [
+    assert [problem.sql for problem in problems] == [
         "ALTER ROLE reader WITH REPLICATION;",
         "GRANT USAGE ON SCHEMA s TO reader;",
         "GRANT SELECT ON s.houses TO reader;",
     ]
-    for each in problems:
-        server.run(each.sql, database=database)
+    for problem in problems:
+        server.run(problem.sql, database=database)
     (last,) = only(again(), "fail")
     assert last.check == "publication"
     assert last.sql.startswith("CREATE PUBLICATION riverrun_meters_postgres FOR TABLE s.houses")
@@ -208,12 +213,12 @@ def test_long_values_that_an_update_does_not_tell(server: TestPostgres, database
     url = server.shop(database, papers.format(more="days date[]"), HOUSES)
     assert not only(checked(table_app(), url, tmp_path), "fail")
 
-    def rows() -> list[Check]:
+    def rows() -> list[DatabaseCheck]:
         app = riverrun.App("meters")
         app.table("papers", riverrun.postgres("papers"))
         return checked(app, url, tmp_path)
 
-    def changes() -> list[Check]:
+    def changes() -> list[DatabaseCheck]:
         app = riverrun.App("meters")
         app.source(app.topic("papers", Paper), riverrun.postgres("papers"))
         return checked(app, url, tmp_path)
@@ -242,7 +247,7 @@ def test_an_event_type_that_does_not_fit_the_table(server: TestPostgres, databas
     )
     app = riverrun.App("bank")
     app.source(app.topic("payments", Payment), riverrun.postgres("payments"))
-    said = " ".join(each.words for each in only(checked(app, url, tmp_path), "fail"))
+    said = " ".join(each.message for each in only(checked(app, url, tmp_path), "fail"))
     assert "Payment.at cannot be read from timestamp with time zone: declare it as datetime" in said
     assert "Payment.gone has no column in public.payments" in said
     assert "has a column change" in said
@@ -271,10 +276,10 @@ def test_a_server_that_has_no_room_and_no_rows_in_its_log(tmp_path: Path) -> Non
         url = server.shop("shop", HOUSES)
         server.run("select pg_create_physical_replication_slot('standby')")
         problems = only(checked(table_app(), url, tmp_path), "fail")
-        assert [each.check for each in problems] == ["wal_level", "slots", "senders"]
+        assert [problem.check for problem in problems] == ["wal_level", "slots", "senders"]
         assert "All 1 replication slots are taken (standby)" in problems[1].found
-        for each in problems:
-            server.run(each.sql.partition(";")[0])
+        for problem in problems:
+            server.run(problem.sql.partition(";")[0])
         assert "ALTER SYSTEM" in problems[0].sql
         # What the command line says goes before ALTER SYSTEM: without it, the settings hold from the next start on.
         server.forget_settings("wal_level", "max_replication_slots", "max_wal_senders")
@@ -285,17 +290,17 @@ def test_a_server_that_has_no_room_and_no_rows_in_its_log(tmp_path: Path) -> Non
 def test_a_database_that_is_away_or_does_not_let_us_in(server: TestPostgres, database: str, tmp_path: Path) -> None:
     url = server.shop(database, HOUSES)
     with pytest.raises(DatabaseRefusedError, match="does not let cdc in") as caught:
-        resolve(table_app(), settings_of(url, "wrong hush"), Project(tmp_path))
+        resolve_columns(table_app(), settings_of(url, "wrong hush"), Project(tmp_path))
     assert "wrong hush" not in str(caught.value)
     with pytest.raises(DatabaseRefusedError, match="does not exist"):
-        resolve(table_app(), settings_of(url.replace(database, "nowhere")), Project(tmp_path))
+        resolve_columns(table_app(), settings_of(url.replace(database, "nowhere")), Project(tmp_path))
     gone = url.replace(f":{server.port}", ":1")
     with pytest.raises(DatabaseUnreachableError, match="does not answer"):
-        resolve(table_app(), settings_of(gone), Project(tmp_path))
+        resolve_columns(table_app(), settings_of(gone), Project(tmp_path))
     app = table_app()
-    resolve(app, settings_of(url), Project(tmp_path))
+    resolve_columns(app, settings_of(url), Project(tmp_path))
     told: list[str] = []
-    followings = followings_of(app, settings_of(gone), Project(tmp_path), told.append)
+    followings = cdc_connectors(app, settings_of(gone), Project(tmp_path), told.append)
     assert source_configs(followings, settings_of(gone), Project(tmp_path), notice=told.append)
     assert any("does not answer" in each for each in told)
 

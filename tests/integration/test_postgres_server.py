@@ -10,7 +10,7 @@ import psutil
 import psycopg
 import pytest
 
-from riverrun.cluster.postgres import LocalPostgres, folder_for
+from riverrun.cluster.postgres import LocalPostgres, data_folder_for
 from riverrun.cluster.server import Deadline
 from support.cluster import wait_for
 from support.postgres import TestPostgres
@@ -18,8 +18,8 @@ from support.postgres import TestPostgres
 STARTS = """
 import sys, time
 from pathlib import Path
-from riverrun.cluster.postgres import LocalPostgres, folder_for
-with LocalPostgres(folder_for(Path(sys.argv[1]))) as server:
+from riverrun.cluster.postgres import LocalPostgres, data_folder_for
+with LocalPostgres(data_folder_for(Path(sys.argv[1]))) as server:
     print(server.folder, flush=True)
     time.sleep(600)
 """
@@ -40,7 +40,7 @@ def test_it_needs_a_password_and_keeps_its_data() -> None:
         server.run("create table kept(n int)", "insert into kept values (7)")
         with pytest.raises(psycopg.OperationalError, match="password"):
             psycopg.connect(LocalPostgres.url(server, "postgres"), connect_timeout=10)
-        server.halt()
+        server.shut_down()
         assert servers_in(server.folder) == []
         server.start()
         server.ready(Deadline(60))
@@ -53,7 +53,7 @@ def test_it_needs_a_password_and_keeps_its_data() -> None:
 
 
 def test_it_begins_anew_where_one_was_killed_and_nobody_else_writes_where_its_log_is(tmp_path: Path) -> None:
-    folder = folder_for(tmp_path / "postgres")
+    folder = data_folder_for(tmp_path / "postgres")
     try:
         left = LocalPostgres(folder)
         left.start()

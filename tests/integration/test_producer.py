@@ -107,8 +107,8 @@ def test_deliveries_and_callbacks(kafka: KafkaUnderTest, kafka_topic: MakeTopic)
             producer.send_soon(topic, reading(n), on_delivery=lambda d: called.append(d.result().offset))
             for n in range(1000)
         ]
-        assert [each.result().offset for each in deliveries] == list(range(1000))
-        assert all(each.done() and each.exception() is None for each in deliveries)
+        assert [delivery.result().offset for delivery in deliveries] == list(range(1000))
+        assert all(delivery.done() and delivery.exception() is None for delivery in deliveries)
     assert called == list(range(1000)), "each once, in the order of the partition"
     assert numbers(read(kafka, topic.name)) == list(range(1000))
 

@@ -28,10 +28,10 @@ def test_asyncio_sends(kafka: KafkaUnderTest, kafka_topic: MakeTopic) -> None:
             assert (await deliveries[500]).offset == 501
             assert await deliveries[500] == await deliveries[500]
             receipts = await asyncio.gather(*deliveries)
-            assert [each.offset for each in receipts] == list(range(1, 1000))
-            assert all(each.done() for each in deliveries)
+            assert [receipt.offset for receipt in receipts] == list(range(1, 1000))
+            assert all(delivery.done() for delivery in deliveries)
             receipts = await asyncio.gather(*(producer.send(topic, reading(n)) for n in range(1000, 1100)))
-            assert sorted(each.offset for each in receipts) == list(range(1000, 1100))
+            assert sorted(receipt.offset for receipt in receipts) == list(range(1000, 1100))
             assert producer.metrics().acknowledged == 1100
 
     asyncio.run(main())

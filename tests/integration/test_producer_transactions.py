@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer as BareConsumer
 
-from riverrun.errors import DeliveryError, FencedError, RecordTooLargeError, TransactionError, UsageError
+from riverrun.errors import DeliveryError, ProducerFencedError, RecordTooLargeError, TransactionError, UsageError
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.topic import Topic
@@ -74,7 +74,7 @@ def test_a_newer_producer_takes_over(kafka: KafkaUnderTest, kafka_topic: MakeTop
         with old.transaction() as tx:
             tx.send(topic, b"old")
         for late in (overtaken, again):
-            with pytest.raises(FencedError):
+            with pytest.raises(ProducerFencedError):
                 late()
     assert values(read(kafka, topic)) == [b"old", b"new"]
 
@@ -88,7 +88,7 @@ def test_a_transaction_fenced_at_its_commit(kafka: KafkaUnderTest, kafka_topic: 
         tx.send(topic, b"old")
         with new.transaction() as taken:
             taken.send(topic, b"new")
-        with pytest.raises(FencedError):
+        with pytest.raises(ProducerFencedError):
             tx.commit()
     assert values(read(kafka, topic)) == [b"new"]
 

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.cluster.registry import LocalRegistry
 from riverrun.config import RegistrySettings, Secret
-from riverrun.connectors.http.records import Bad, Taker
+from riverrun.connectors.http.record_parser import RejectedRecord, TopicRecordParser
 from riverrun.errors import (
     EventInvalidError,
     RegistryRefusedError,
@@ -35,8 +35,8 @@ from riverrun.errors import (
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.dead_letters.redrive import Redrive
-from riverrun.kafka.registry.client import KINDS, Registry, registry_of
-from riverrun.model.framing import Format, framed, header_of
+from riverrun.kafka.registry.client import SCHEMA_TYPES, Registry, registry_of
+from riverrun.model.framing import Format, encode_frame, frame_header
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support import connecting
@@ -276,7 +276,7 @@ def test_a_field_with_a_default_is_taken_and_old_and_new_records_are_read(
     with rr.Producer(connection) as producer:
         producer.send(second, More.Reading(house="new", load_kw=2, phase=3))
         # Of nobody's schema, of no schema, of the wrong bytes.
-        bad = [framed(999_999, b"{"), b'{"house":"plain","load_kw":1}', header_of(1) + b"\x02"]
+        bad = [encode_frame(999_999, b"{"), b'{"house":"plain","load_kw":1}', frame_header(1) + b"\x02"]
         for each in bad:
             producer.send(name, each, key="bad")
         producer.send(second, More.Reading(house="last", load_kw=3))
@@ -306,13 +306,13 @@ def test_a_field_with_a_default_is_taken_and_old_and_new_records_are_read(
     output = named("loads")
     app.sql("loads", f"select house, load_kw, phase from `{name}`", key="house", topic=output)  # noqa: S608
     progress = run_streams(spark, app, connection, tmp_path)
-    assert progress["loads"].account.dead == 3
-    rows = [json.loads(each) for each in raw_values(connection, output)]
+    assert progress["loads"].record_counts.dead_letters == 3
+    rows = [json.loads(raw_value) for raw_value in raw_values(connection, output)]
     mine = {row["house"]: (row["load_kw"], row["phase"]) for row in rows}
     assert mine == {"old": (1.0, 1), "new": (2.0, 3), "last": (3.0, 1)}
     with rr.Consumer(f"{name}.dead", connection=connection, follow=False) as consumer:
-        letters = [rr.DeadLetter.of(record) for record in consumer]
-    assert [each.offset for each in letters if each is not None] == [2, 3, 4]
+        letters = [rr.DeadLetter.from_record(record) for record in consumer]
+    assert [letter.offset for letter in letters if letter is not None] == [2, 3, 4]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -352,13 +352,13 @@ def test_it_keeps_what_it_has_when_it_is_killed(connection: Connection, local: L
     topic = applied(connection, named("kept"), Reading, "avro")
     with Registry(local.attached) as registry:
         before = registry.latest(topic.subject)
-        local.worker.kill()
+        local.node.kill()
         with pytest.raises(RegistryUnavailableError, match="did not answer"):
             registry.subjects()
-        local.worker.restart()
+        local.node.restart()
         assert before is not None
         assert registry.latest(topic.subject) == before
-        assert registry.level() == "BACKWARD"
+        assert registry.compatibility_level() == "BACKWARD"
 
 
 def test_a_registry_that_is_away_wrong_or_closed_ends_in_one_message(connection: Connection) -> None:
@@ -386,11 +386,11 @@ def test_a_source_writes_it(connection: Connection, tmp_path: Path) -> None:
 
 def test_posted_records_are_written_in_it(connection: Connection) -> None:
     topic = applied(connection, named("posted"), Reading, "json-schema")
-    taker = Taker(topic, rr.http(), 1_000_000, connection.registry)
+    taker = TopicRecordParser(topic, rr.http(), 1_000_000, connection.registry)
     _, (values,) = taker.split(b'[{"house":"h","load_kw":1,"more":2},{"house":"h"}]', "json", None, 10)
     good, bad = taker.records(values, None)
-    assert isinstance(bad, Bad)
-    assert not isinstance(good, Bad)
+    assert isinstance(bad, RejectedRecord)
+    assert not isinstance(good, RejectedRecord)
     # The schema is closed: what the type does not know is not written.
     assert good[1][5:] == b'{"house":"h","load_kw":1.0}'
 
@@ -433,8 +433,8 @@ def test_at_the_command_line(kafka: KafkaUnderTest, local: LocalRegistry, tmp_pa
     assert driver.run("consume", topic, "--where", "load_kw>1.7", "--json").out.count(topic) == 1
     listed = driver.run("registry", "list", "--json")
     assert "at the level BACKWARD" in listed.err
-    mine = next(each for each in json.loads(listed.out) if each["subject"] == f"{topic}-value")
-    assert (mine["version"], mine["kind"]) == (1, KINDS[format_])
+    mine = next(load for load in json.loads(listed.out) if load["subject"] == f"{topic}-value")
+    assert (mine["version"], mine["kind"]) == (1, SCHEMA_TYPES[format_])
     assert "load_kw" in driver.run("registry", "show", topic).out
     app.write_text(APP.format(kind="str", topic=topic, format=format_), encoding="utf-8")
     for command in (("registry", "check"), ("topics", "apply"), ("topics", "apply", "--dry-run")):

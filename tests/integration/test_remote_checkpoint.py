@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from riverrun.app import load_app
 from riverrun.config import Project, Settings, SparkSettings, StreamSettings
-from riverrun.errors import ChangedError, CheckpointError
+from riverrun.errors import CheckpointError, StreamChangedError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.table import TableGeneration
 from riverrun.store.catalog import Catalog, publish_generations
-from riverrun.streams.checkpoint import read_position, read_stand
-from riverrun.streams.pipeline import Pipeline, checked_graph
-from riverrun.streams.remote_files import HadoopFolder
+from riverrun.streams.checkpoint import read_checkpoint_offsets, read_checkpoint_status
+from riverrun.streams.checkpoint_files import HadoopFolder
+from riverrun.streams.pipeline import Pipeline, build_checked_graph
 from riverrun.testing import KafkaUnderTest
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -62,7 +62,13 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
 
     def made(root: Path = tmp_path, **options: Any) -> Pipeline:
         pipeline = Pipeline(
-            checked_graph(app), spark, settings, Project(root), kafka.connection, speed="near-real-time", **options
+            build_checked_graph(app),
+            spark,
+            settings,
+            Project(root),
+            kafka.connection,
+            speed="near-real-time",
+            **options,
         )
         pipeline.prepare()
         return pipeline
@@ -74,12 +80,12 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
         made().run(threading.Event(), until_caught_up=True)
         local = folder / f"far{mark}" / f"copy{mark}"
         remote = HadoopFolder(spark, f"{place}/far{mark}/copy{mark}")
-        assert read_position(remote) == read_position(local)
-        assert read_stand(remote, "copy") == read_stand(local, "copy")
-        assert read_position(remote).end == {f"houses{mark}": {0: 2}}
+        assert read_checkpoint_offsets(remote) == read_checkpoint_offsets(local)
+        assert read_checkpoint_status(remote, "copy") == read_checkpoint_status(local, "copy")
+        assert read_checkpoint_offsets(remote).end == {f"houses{mark}": {0: 2}}
         made()
         # A driver on another host sees the checkpoint, and has no file that says of which code and topics it is.
-        with pytest.raises(ChangedError, match=r"blueprint\.json is not there.*Copy the folder"):
+        with pytest.raises(StreamChangedError, match=r"blueprint\.json is not there.*Copy the folder"):
             made(tmp_path / "other-host")
         shutil.rmtree(local)
         # As a copy of the project does not know it.
@@ -91,7 +97,7 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
             assert catalog.refresh()[f"copy{mark}"].generations == (replayed,), (
                 "what is refused tells the stores nothing"
             )
-        assert read_stand(remote, "copy") is None
+        assert read_checkpoint_status(remote, "copy") is None
         made(fresh=[f"copy{mark}"])
     finally:
         Admin(kafka.connection).delete_topics([f"houses{mark}", f"copy{mark}"])

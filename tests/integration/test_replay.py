@@ -26,25 +26,25 @@ from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
 from riverrun.config.stream_state import StreamState
 from riverrun.errors import (
     AlreadyRunningError,
-    ChangedError,
-    OffsetGoneError,
+    OffsetOutOfRangeError,
     RiverrunError,
+    StreamChangedError,
     TopicExistsError,
     UsageError,
 )
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.progress import PipelineProgress
-from riverrun.model.state import Place
 from riverrun.store.catalog import Catalog
-from riverrun.streams.checkpoint import read_stand
-from riverrun.streams.compiler import compile_app
-from riverrun.streams.generations import Generation, checkpoint_of, read_generations
-from riverrun.streams.pipeline import Pipeline, checked_graph, checkpoints_of, streams_folder
-from riverrun.streams.replay import Replay
-from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.verify import Verdict, Verifier
-from riverrun.streams.wish import Wish, cancel, wish_of
+from riverrun.streams.checkpoint import read_checkpoint_status
+from riverrun.streams.compile.compiler import compile_app
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.evolve.replay import Replay
+from riverrun.streams.evolve.replay_request import ReplayRequest, cancel_replay, make_replay_request
+from riverrun.streams.generations import Generation, checkpoint_path, read_generations
+from riverrun.streams.pipeline import Pipeline, build_checked_graph, checkpoints_location, streams_folder
+from riverrun.streams.verify.verifier import Verdict, Verifier
 from riverrun.testing.pytest_plugin import local_kafka
 from support.shell import Shell
 from support.streaming import SETTINGS, make_pipeline, run_streams
@@ -152,27 +152,29 @@ class Town:
             stop.set()
             thread.join()
 
-    def wish(self, stream: str, asked: str) -> Wish:
-        return wish_of(self.app, SETTINGS, Project(self.root), stream, asked)
+    def wish(self, stream: str, asked: str) -> ReplayRequest:
+        return make_replay_request(self.app, SETTINGS, Project(self.root), stream, asked)
 
     def replay(
         self, stream: str, asked: str, stop: threading.Event | None = None, settings: Settings = SETTINGS
     ) -> Generation | None:
         wish, project = self.wish(stream, asked), Project(self.root)
-        with wish.replay.hold():
-            graph = checked_graph(wish.app)
+        with wish.replay.lock():
+            graph = build_checked_graph(wish.app)
             work = Replay(wish, graph, self.spark, self.connection, settings=settings, project=project)
             work.prepare()
             return work.run(stop or threading.Event())
 
     def verify(self, stream: str) -> Verdict:
-        done = compile_app(checked_graph(self.app), self.spark, KafkaRecords(self.spark, self.connection)).require()
-        checkpoint = checkpoint_of(checkpoints_of(SETTINGS, Project(self.root), self.app), self.folder(stream))
-        earlier = [each.topic for each in read_generations(self.folder(stream))[-1:]]
+        done = compile_app(
+            build_checked_graph(self.app), self.spark, KafkaRecordSource(self.spark, self.connection)
+        ).require()
+        checkpoint = checkpoint_path(checkpoints_location(SETTINGS, Project(self.root), self.app), self.folder(stream))
+        earlier = [read_generation.topic for read_generation in read_generations(self.folder(stream))[-1:]]
         verifier = Verifier(done, self.connection, self.admin)
-        return verifier.verify(stream, read_stand(Path(checkpoint), stream), earlier=earlier)
+        return verifier.verify(stream, read_checkpoint_status(Path(checkpoint), stream), earlier=earlier)
 
-    def rows(self, topic: str) -> list[tuple[Place, int, dict[str, Any]]]:
+    def rows(self, topic: str) -> list[tuple[TopicPartition, int, dict[str, Any]]]:
         """All committed rows of a topic, in the order of each partition."""
         consumer = Consumer(
             self.connection.properties({
@@ -189,7 +191,7 @@ class Town:
             if message.error():
                 ended += 1
                 continue
-            place = Place(topic, message.partition() or 0)
+            place = TopicPartition(topic, message.partition() or 0)
             found.append((place, message.offset() or 0, json.loads(message.value() or b"")))
         consumer.close()
         return found
@@ -229,8 +231,8 @@ class Live:
     def wait_until_read(self, town: Town) -> None:
         def done() -> bool:
             streams = self.last.streams if self.last else []
-            return bool(streams) and all(each.phase == "running" and each.lag == 0 for each in streams) and all(
-                each.caught_up for each in self.pipeline.streams
+            return bool(streams) and all(stream.phase == "running" and stream.lag == 0 for stream in streams) and all(
+                stream.caught_up for stream in self.pipeline.streams
             )  # fmt: skip
 
         wait_for(done, f"all {town.sent} records to be read")
@@ -311,17 +313,17 @@ def check_kept(town: Town, made: Generation, seen: list[dict[str, Any]]) -> None
 def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
     town.send_history()
     with town.flow(), Reader(town, "kept") as reader, Live(town) as live:
-        wait_for(lambda: live.last and all(each.batch >= 0 for each in live.last.streams), "the streams to run")
+        wait_for(lambda: live.last and all(stream.batch >= 0 for stream in live.last.streams), "the streams to run")
         minutes = town.replay("minutes", "1 hour ago")
         assert minutes is not None
         assert abs(minutes.since_ms / 1000 - (time.time() - 3600)) < MOST_SECONDS
         wait_for(
-            lambda: live.last and all(each.phase == "running" for each in live.last.streams), "the next generation"
+            lambda: live.last and all(stream.phase == "running" for stream in live.last.streams), "the next generation"
         )
         # With another stream that could not go on, the pipeline would end at the swap.
         both = PIPELINE.replace("F.lit(1)", "F.lit(2)").replace('"1 minute")', '"2 minutes")')
         (town.root / "app.py").write_text(both)
-        with pytest.raises(ChangedError, match="minutes cannot go on with it"):
+        with pytest.raises(StreamChangedError, match="minutes cannot go on with it"):
             town.replay("kept", "1 hour ago")
         # The pipeline file is changed, and the running one knows nothing of it.
         (town.root / "app.py").write_text(PIPELINE.replace("F.lit(1)", "F.lit(2)"))
@@ -336,7 +338,7 @@ def test_an_hour_is_replayed_while_data_flows(town: Town) -> None:
     # A window that is final is sent once, by one of the two generations, and none is left out.
     starts = [row["minute"]["start"] for _, _, row in town.rows("minutes")]
     assert len(set(starts)) == len(starts) > 100
-    times = sorted(datetime.fromisoformat(each) for each in starts)
+    times = sorted(datetime.fromisoformat(start) for start in starts)
     assert {after - before for before, after in pairwise(times)} == {timedelta(minutes=1)}
     for name in ("kept", "minutes"):
         verdict = town.verify(name)
@@ -377,19 +379,19 @@ def test_a_replay_that_is_killed_goes_on(town: Town) -> None:
     town.send(500)
     command = ["replay", "app.py", "minutes", "--from", "0"]
     # When rows are written, and Spark does not know that they are.
-    killed(town, command, module="sink", owner="ExactSink", name="write", after=True)
+    killed(town, command, module="run.sink", owner="ExactlyOnceSink", name="write", after=True)
     assert town.wish("minutes", "").state["planned"]
     with pytest.raises(UsageError, match="from 0 is not finished"):
         town.replay("minutes", "1")
     # When the swap is decided, and nothing of it is done.
-    killed(town, command, module="replay", owner="Replay", name="_finish", after=False)
+    killed(town, command, module="evolve.replay", owner="Replay", name="_finish", after=False)
     assert read_generations(town.folder("minutes")) == []
     assert len(town.rows("minutes")) == before
     run()
     (made,) = read_generations(town.folder("minutes"))
     # The store is told, and that all of its rows are replaced.
     with Catalog(town.connection, "town") as catalog:
-        assert catalog.refresh()["minutes"].generations == (made.as_told(),)
+        assert catalog.refresh()["minutes"].generations == (made.as_table_generation(),)
     assert made.since_ms == 0
     assert town.verify("minutes").state == "equal"
     old, new = ([row["minute"]["start"] for _, _, row in town.rows(each)] for each in ("minutes", made.topic))
@@ -417,7 +419,7 @@ def check_mistakes(town: Town) -> None:
     with pytest.raises(UsageError, match="has not finished a batch yet"):
         town.wish("kept", "").check()
     with pytest.raises(UsageError, match="no replay of minutes to cancel"):
-        cancel(town.wish("minutes", ""), town.admin)
+        cancel_replay(town.wish("minutes", ""), town.admin)
     town.admin.create_topic("minutes.3", partitions=1, replicas=1, config={})
     refused(TopicExistsError, "riverrun topics delete minutes.3", "minutes", "")
     town.admin.delete_topics(["minutes.3"])
@@ -428,10 +430,10 @@ def check_mistakes(town: Town) -> None:
     stop.set()
     assert town.replay("minutes", "", stop) is None
     assert town.admin.topics(["minutes.3"])
-    with town.wish("minutes", "").replay.hold(), pytest.raises(AlreadyRunningError, match="under way"):
+    with town.wish("minutes", "").replay.lock(), pytest.raises(AlreadyRunningError, match="under way"):
         town.replay("minutes", "")
-    assert cancel(town.wish("minutes", ""), town.admin) == "minutes.3"
+    assert cancel_replay(town.wish("minutes", ""), town.admin) == "minutes.3"
     assert not town.admin.topics(["minutes.3"])
-    town.admin.delete_records({Place("readings", 0): 10})
-    refused(OffsetGoneError, "--from beginning", "minutes", "5")
+    town.admin.delete_records({TopicPartition("readings", 0): 10})
+    refused(OffsetOutOfRangeError, "--from beginning", "minutes", "5")
     assert read_generations(town.folder("minutes")) == stood

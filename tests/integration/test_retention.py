@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 import riverrun as rr
-from riverrun.errors import OffsetGoneError
+from riverrun.errors import OffsetOutOfRangeError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 
 SHORT = {
@@ -21,7 +21,7 @@ SHORT = {
 COUNT = 50_000
 
 
-def wait_until_dropped(admin: Admin, place: Place) -> int:
+def wait_until_dropped(admin: Admin, place: TopicPartition) -> int:
     """Until retention has removed records from the partition (the broker looks every ten seconds); how many."""
     deadline = time.monotonic() + 60
     while (first := admin.offsets([place], "earliest")[place]) < COUNT // 2:
@@ -35,7 +35,7 @@ def test_a_reader_who_fell_behind_is_told_and_goes_on_or_stops(
     kafka: KafkaUnderTest, kafka_topic: Callable[..., str]
 ) -> None:
     topic = kafka_topic(config=SHORT)
-    place, group = Place(topic, 0), f"slow-{topic}"
+    place, group = TopicPartition(topic, 0), f"slow-{topic}"
     admin = Admin(kafka.connection)
     with rr.Producer(kafka.connection, compression="none") as producer:
         producer.send_all(topic, ({"n": n, "text": "x" * 80} for n in range(COUNT)))
@@ -46,11 +46,11 @@ def test_a_reader_who_fell_behind_is_told_and_goes_on_or_stops(
         # Only closed segments are dropped: a later record closes the last one.
         time.sleep(0.6)
         producer.send(topic, {"n": COUNT, "text": "the last"})
-        read_to = admin.committed(group)[place]
+        read_to = admin.committed_offsets(group)[place]
         first = wait_until_dropped(admin, place)
 
         with (
-            pytest.raises(OffsetGoneError) as caught,
+            pytest.raises(OffsetOutOfRangeError) as caught,
             rr.Consumer(topic, group=group, connection=kafka.connection, on_gone="stop") as consumer,
         ):
             next(iter(consumer))
@@ -60,8 +60,8 @@ def test_a_reader_who_fell_behind_is_told_and_goes_on_or_stops(
         assert str(gone["count"]) in str(caught.value).replace(",", "")
         assert str(place) in str(caught.value)
 
-        assert admin.committed(group)[place] == read_to, "what it did not read, it does not commit"
-        told: list[OffsetGoneError] = []
+        assert admin.committed_offsets(group)[place] == read_to, "what it did not read, it does not commit"
+        told: list[OffsetOutOfRangeError] = []
         with rr.Consumer(
             topic, group=group, connection=kafka.connection, on_gone=told.append, follow=False
         ) as consumer:

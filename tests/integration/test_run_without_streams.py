@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from riverrun.config.project import Project
-from riverrun.config.serve_state import Serving, find_serving
+from riverrun.config.serve_state import StoreEndpoint, find_store_endpoint
 from riverrun.errors import RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
@@ -63,12 +63,12 @@ def started(project: Project, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def answer(project: Project, sql: str) -> object:
-    serving = find_serving(project)
+    serving = find_store_endpoint(project)
     if serving is None:
         return None
     with StoreClient(serving.address) as client:
         try:
-            return client.ask(sql).rows.to_pylist()
+            return client.query(sql).rows.to_pylist()
         except RiverrunError as error:
             return str(error)
 
@@ -92,12 +92,12 @@ def test_its_topics_are_tables(project: Project, command: str) -> None:
             lambda: process.poll() is not None or answer(project, asked) == [{"n": 3, "cars": 3}], 120, "no rows came"
         )
         assert process.poll() is None, process.communicate()[0]
-        names = [each.name() for each in psutil.Process(process.pid).children(recursive=True)]
+        names = [child.name() for child in psutil.Process(process.pid).children(recursive=True)]
         assert not [name for name in names if "java" in name]
         listed = started(project, "tables").communicate(timeout=60)[0]
         assert "gates" in listed
-        serving = find_serving(project)
-        assert isinstance(serving, Serving)
+        serving = find_store_endpoint(project)
+        assert isinstance(serving, StoreEndpoint)
     finally:
         said = stopped(process)
     assert "Stopped." in said

@@ -19,9 +19,9 @@ from riverrun.errors import AuthenticationError, AuthorizationError, RiverrunErr
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import connect, with_pem_contents
 from riverrun.kafka.producer.producer import Producer
-from riverrun.kafka.tail import Tail
-from riverrun.model.state import Place
-from riverrun.streams.sources import KafkaRecords
+from riverrun.kafka.reading.tail_reader import TopicTailReader
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.streams.compile.sources import KafkaRecordSource
 from support.secured import CLIENT, CLIENT_SECRET, GUEST, PASSWORD, USER, Secured, secured_kafka
 
 
@@ -91,13 +91,13 @@ def test_a_worker_that_has_no_certificate_file_logs_in(tmp_path: Path, secured: 
     shutil.copy(secured.ca_file, file)
     settings = {**login(secured, "SCRAM-SHA-512"), "ssl_ca_file": str(file)}
     connection = connect(secured.login, project=tmp_path, request_timeout_seconds=20, **settings)
-    properties, records = with_pem_contents(connection.properties()), KafkaRecords(spark, connection)
+    properties, records = with_pem_contents(connection.properties()), KafkaRecordSource(spark, connection)
     Admin(connection).create_topic("by_content", partitions=1, replicas=1, config={})
     with Producer(connection) as producer:
         producer.send("by_content", b"{}")
     file.unlink()
     assert "by_content" in AdminClient(properties).list_topics(timeout=20).topics
-    frame = records.still("by_content")
+    frame = records.read_batch("by_content")
     assert frame.count() == 1
     assert "open-sesame" not in frame._jdf.queryExecution().toString()
 
@@ -169,7 +169,7 @@ def owner(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Admin:
     root = tmp_path_factory.mktemp("owner")
     found = Admin(connect(secured.login, project=root, request_timeout_seconds=30, **login(secured, "PLAIN")))
     found.create_topic("orders", partitions=1, replicas=1, config={})
-    found.commit("billing", {Place("orders", 0): 0})
+    found.alter_group_offsets("billing", {TopicPartition("orders", 0): 0})
     return found
 
 
@@ -182,15 +182,18 @@ def guest(secured: Secured, root: Path) -> Admin:
     ("act", "missing"),
     [
         (lambda admin: admin.topic("orders"), "Describe on the topic orders"),
-        (lambda admin: admin.offsets([Place("orders", 0)], "latest"), "Describe on the topic orders"),
+        (lambda admin: admin.offsets([TopicPartition("orders", 0)], "latest"), "Describe on the topic orders"),
         (lambda admin: admin.create_topic("mine", partitions=1, replicas=1, config={}), "Create on the topic mine"),
         (lambda admin: admin.alter_config("orders", {"retention.ms": "1"}), "AlterConfigs on the topic orders"),
         (lambda admin: admin.delete_topics(["orders"]), "Delete on the topic orders"),
         (lambda admin: admin.group("billing"), "Describe on the group billing"),
-        (lambda admin: admin.commit("billing", {Place("orders", 0): 0}), "Read on the group billing"),
+        (
+            lambda admin: admin.alter_group_offsets("billing", {TopicPartition("orders", 0): 0}),
+            "Read on the group billing",
+        ),
         (lambda admin: admin.delete_group("billing"), "Delete on the group billing"),
         (lambda admin: _send(admin, "orders"), "Describe on the topic orders"),
-        (lambda admin: Tail(admin.connection, "orders").read(), "Read on the topic orders"),
+        (lambda admin: TopicTailReader(admin.connection, "orders").read(), "Read on the topic orders"),
     ],
 )
 def test_a_right_that_is_missing_is_named(
@@ -213,10 +216,10 @@ def _send(admin: Admin, topic: str) -> None:
 def test_groups_that_may_not_be_seen_are_not_called_none(
     tmp_path: Path, secured: Secured, owner: Admin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert owner.sees_all_groups()
+    assert owner.can_see_all_groups()
     assert "billing" in owner.group_names()
     limited = guest(secured, tmp_path)
-    assert not limited.sees_all_groups()
+    assert not limited.can_see_all_groups()
     monkeypatch.setattr("riverrun.cli.groups.open_admin", lambda _: (None, limited))
     assert run(["groups"]) == 0
     said = capsys.readouterr().err

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from riverrun.alerts.kafka_log import tell
-from riverrun.alerts.ledger import kept, ledger_of
+from riverrun.alerts.kafka_log import publish_changes
+from riverrun.alerts.state_topic import alerts_topic_name, encode_upsert
 from riverrun.cli.main import run
 from riverrun.config.project import Project
-from riverrun.config.serve_state import find_serving
+from riverrun.config.serve_state import find_store_endpoint
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.ledger import make_compacted
-from riverrun.store import opening
+from riverrun.kafka.compacted_topic import ensure_compacted_topic
+from riverrun.store import factory
 from riverrun.store.client import StoreClient
 from riverrun.testing import KafkaUnderTest
 from support.alerted import quiet
@@ -50,24 +50,24 @@ def test_serve_answers_and_ends_in_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The command as it is, but for the store, which is the test's own. The app has had alerts."""
-    make_compacted(Admin(kafka.connection), ledger_of(app))
-    tell(kafka.connection, app, [kept(quiet("s1", why="painters"))])
+    ensure_compacted_topic(Admin(kafka.connection), alerts_topic_name(app))
+    publish_changes(kafka.connection, app, [encode_upsert(quiet("s1", why="painters"))])
     monkeypatch.delenv("RIVERRUN_PROJECT", raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(opening, "open_store", lambda *_: store)
+    monkeypatch.setattr(factory, "create_store", lambda *_: store)
     project = Project(tmp_path)
     found: list[Any] = []
 
     def user() -> None:
         deadline = time.monotonic() + 60
         try:
-            while find_serving(project) is None:
+            while find_store_endpoint(project) is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            serving = find_serving(project)
+            serving = find_store_endpoint(project)
             assert serving is not None
             with StoreClient(serving.address) as client:
-                found.append(client.ask("select count(*) as n from houses").rows.to_pylist())
+                found.append(client.query("select count(*) as n from houses").rows.to_pylist())
                 alerts = httpx.get(f"{serving.address}/api/alerts", trust_env=False).json()
                 found.append([each["why"] for each in alerts["silences"]])
                 found.append(run(["serve", "--name", app, "--bootstrap-servers", kafka.bootstrap_servers]))
@@ -82,7 +82,7 @@ def test_serve_answers_and_ends_in_order(
     thread.join(60)
     assert found == [[{"n": 3}], ["painters"], 1]
     assert code == 0
-    assert find_serving(project) is None
+    assert find_store_endpoint(project) is None
     told = capsys.readouterr().err
     assert f"The tables of {app} are at http://127.0.0.1:" in told
     assert f"The alerts of {app} are at http://127.0.0.1:" in told
@@ -103,7 +103,7 @@ def test_others_log_in_and_nothing_secret_is_told(
         running = subprocess.Popen(command, stdout=told, stderr=told, env=environ, cwd=tmp_path)
         try:
             deadline = time.monotonic() + 60
-            while (serving := find_serving(project)) is None:
+            while (serving := find_store_endpoint(project)) is None:
                 assert running.poll() is None, (tmp_path / "told").read_text()
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -116,7 +116,7 @@ def test_others_log_in_and_nothing_secret_is_told(
             assert run(["query", "select 1 as one", "--format", "csv"]) == 0
             assert run(["tables"]) == 0
             assert capsys.readouterr().out.startswith("one\n1\n")
-            with httpx.Client(base_url=serving.outside, trust_env=False, timeout=30) as client:
+            with httpx.Client(base_url=serving.public_address, trust_env=False, timeout=30) as client:
                 assert client.get("/api/tables").status_code == 401
                 assert client.post("/login", json={"password": password}).status_code == 200
                 assert client.get("/api/tables").status_code == 200

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.errors import OffsetGoneError
+from riverrun.errors import OffsetOutOfRangeError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.consumer.reader import Reader, Span
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
+from riverrun.kafka.reading.partition_reader import OffsetRange, PartitionReader
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.cluster import wait_for
 from support.shell import Shell
@@ -364,35 +364,39 @@ def test_a_topic_that_is_deleted_ends_its_follower(admin: Admin, shell: Shell, k
 def test_what_retention_removed_before_it_was_read_is_counted(admin: Admin, kafka_topic: Callable[..., str]) -> None:
     """The command looks where the log begins and starts there; a log whose beginning moves meanwhile is the reader's."""
     topic = kafka_topic(config=FOREVER)
-    place = Place(topic, 0)
+    place = TopicPartition(topic, 0)
     numbered(topic, admin, 10)
     admin.delete_records({place: 4})
-    gone: list[tuple[Place, int, int]] = []
-    with Reader(admin.connection, {place: Span(1, 8)}, on_gone=lambda *what: gone.append(what)) as reader:
+    gone: list[tuple[TopicPartition, int, int]] = []
+    with PartitionReader(
+        admin.connection, {place: OffsetRange(1, 8)}, on_gone=lambda *what: gone.append(what)
+    ) as reader:
         offsets = [record.offset() for batch in reader for record in batch]
     assert gone == [(place, 1, 3)]
     assert offsets == [4, 5, 6, 7]
-    with Reader(admin.connection, {place: Span(0, 3)}, on_gone=lambda *what: gone.append(what)) as reader:
+    with PartitionReader(
+        admin.connection, {place: OffsetRange(0, 3)}, on_gone=lambda *what: gone.append(what)
+    ) as reader:
         assert [record for batch in reader for record in batch] == []
 
 
 def test_a_log_that_went_back_is_told_and_not_counted_as_gone(admin: Admin, kafka_topic: Callable[..., str]) -> None:
     """A topic made again while it is read: there were «-7 records gone»."""
     topic = kafka_topic(config=FOREVER)
-    place = Place(topic, 0)
+    place = TopicPartition(topic, 0)
     numbered(topic, admin, 3)
-    gone: list[tuple[Place, int, int]] = []
-    cut: list[OffsetGoneError] = []
-    with Reader(
-        admin.connection, {place: Span(10, 12)}, on_gone=lambda *what: gone.append(what), on_cut=cut.append
+    gone: list[tuple[TopicPartition, int, int]] = []
+    cut: list[OffsetOutOfRangeError] = []
+    with PartitionReader(
+        admin.connection, {place: OffsetRange(10, 12)}, on_gone=lambda *what: gone.append(what), on_truncated=cut.append
     ) as reader:
         offsets = [record.offset() for batch in reader for record in batch]
     assert not gone
     assert f"{topic}[0] was to be read from offset 10 on, and its log ends at 3" in str(cut[0])
     assert offsets == [0, 1, 2]
     with (
-        Reader(admin.connection, {place: Span(10, None)}) as reader,
-        pytest.raises(OffsetGoneError, match="made again"),
+        PartitionReader(admin.connection, {place: OffsetRange(10, None)}) as reader,
+        pytest.raises(OffsetOutOfRangeError, match="made again"),
     ):
         list(itertools.islice(reader, 100))
 
@@ -403,13 +407,13 @@ def test_a_group_goes_on_where_it_stands(
     topic = kafka_topic(config=FOREVER)
     numbered(topic, admin, 10)
     assert numbers(shell.fine("consume", topic, "--group", name, "--limit", "4").lines) == [0, 1, 2, 3]
-    assert admin.committed(name) == {Place(topic, 0): 4}
+    assert admin.committed_offsets(name) == {TopicPartition(topic, 0): 4}
     limited = shell.fine("consume", topic, "--group", name, "--where", "n>4", "--limit", "2")
     assert numbers(limited.lines) == [5, 6]
-    assert admin.committed(name) == {Place(topic, 0): 7}
+    assert admin.committed_offsets(name) == {TopicPartition(topic, 0): 7}
     assert numbers(shell.fine("consume", topic, "--group", name, "--follow", "--limit", "1").lines) == [7]
     assert len(shell.fine("consume", topic, "--group", name, "--table").lines) == 3
-    assert admin.committed(name) == {Place(topic, 0): 10}
+    assert admin.committed_offsets(name) == {TopicPartition(topic, 0): 10}
     assert shell.fine("consume", topic, "--group", name).out == ""
     late = shell.fine("consume", topic, "--group", f"{name}-late", "--from", "2026-07-01T10:00:08Z")
     assert numbers(late.lines) == [8, 9]
@@ -423,7 +427,7 @@ def test_two_of_a_group_share_the_partitions(
     try:
         wait_for(lambda: shares(admin, name) == [1, 1], 60, "the partitions are not shared")
         numbered(topic, admin, 100, partitions=2)
-        wait_for(lambda: sum(admin.committed(name).values()) == 100, 60, "not all is committed")
+        wait_for(lambda: sum(admin.committed_offsets(name).values()) == 100, 60, "not all is committed")
         outputs = []
         for child in members:
             child.send_signal(signal.SIGINT)
@@ -433,7 +437,7 @@ def test_two_of_a_group_share_the_partitions(
         for child in members:
             child.kill()
             child.wait()
-    assert [len(each) for each in outputs] == [50, 50]
+    assert [len(output) for output in outputs] == [50, 50]
     assert sorted(outputs[0] + outputs[1]) == list(range(100))
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.config import KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.testing.pytest_plugin import local_kafka
 from support.cluster import wait_for
 from support.shell import Shell
@@ -35,7 +35,7 @@ def shell(alone: LocalKafka, tmp_path: Path) -> Shell:
 
 def end_of(alone: LocalKafka, topic: str) -> int:
     admin = Admin(Connection(KafkaSettings(bootstrap_servers=alone.bootstrap_servers)))
-    return admin.offsets([Place(topic, 0)], "latest")[Place(topic, 0)]
+    return admin.offsets([TopicPartition(topic, 0)], "latest")[TopicPartition(topic, 0)]
 
 
 def wait_for_end(alone: LocalKafka, topic: str, end: int) -> None:

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from riverrun.dash.live import Hub
-from riverrun.dash.routes import dash_routes
-from riverrun.store.contract import Limits
+from riverrun.dashboard.live.hub import DashboardHub
+from riverrun.dashboard.routes import dashboard_routes
+from riverrun.store.contract import QueryLimits
 from riverrun.store.server import StoreServer
 from support.browsing import chromium, page_of
 from support.duck_store import ROWS, DuckStore
@@ -41,10 +41,10 @@ def store() -> Iterator[DuckStore]:
 
 @pytest.fixture(scope="module")
 def address(store: DuckStore) -> Iterator[str]:
-    hub = Hub(store, {}, "meters")
-    with StoreServer(store, limits=Limits(MOST_ROWS, 30), routes=dash_routes(hub)) as server:
+    hub = DashboardHub(store, {}, "meters")
+    with StoreServer(store, limits=QueryLimits(MOST_ROWS, 30), routes=dashboard_routes(hub)) as server:
         yield server.start()
-        hub.end()
+        hub.request_close()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def page(opened: tuple[Page, list[str]], address: str) -> Iterator[Page]:
     ready(found, address)
     complaints.clear()
     yield found
-    assert [each for each in complaints if not each.startswith(STATUS)] == []
+    assert [complaint for complaint in complaints if not complaint.startswith(STATUS)] == []
 
 
 def ready(page: Page, address: str, link: str = "") -> None:
@@ -451,10 +451,13 @@ def test_a_phone_has_room_for_it_in_the_dark(browser: Browser, address: str) -> 
 
 
 def test_a_server_that_is_gone_is_said(browser: Browser, store: DuckStore) -> None:
-    with StoreServer(store, routes=dash_routes(hub := Hub(store, {}, "meters"))) as server, page_of(browser) as page:
+    with (
+        StoreServer(store, routes=dashboard_routes(hub := DashboardHub(store, {}, "meters"))) as server,
+        page_of(browser) as page,
+    ):
         page.goto(f"{server.start()}/sql")
         expect(page.locator("#limits")).to_contain_text("At most")
-        hub.end()
+        hub.request_close()
         server.close()
         run(page, "select 1 as one")
         expect(page.locator("#error")).to_contain_text("riverrun does not answer.")

@@ -13,9 +13,9 @@ from riverrun.config.spec import StoreSettings
 from riverrun.errors import StoreError, StoreTableError, StoreUnavailableError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.table import TableSpec
-from riverrun.store.catalog import Catalog, publish
+from riverrun.store.catalog import Catalog, publish_tables
 from riverrun.store.embedded import EmbeddedStore
 from riverrun.testing import KafkaUnderTest
 from support.storing import caught_up, column, events, load, loads
@@ -66,7 +66,7 @@ def event(number: int, **more: object) -> bytes:
 
 
 def rows(store: EmbeddedStore, sql: str) -> list[tuple[object, ...]]:
-    return [tuple(each.values()) for each in store.ask(sql).rows.to_pylist()]
+    return [tuple(each.values()) for each in store.query(sql).rows.to_pylist()]
 
 
 def test_topics_become_tables_and_a_restart_goes_on(
@@ -127,7 +127,7 @@ def test_records_that_retention_took_are_counted(
 ) -> None:
     topic = kafka_topic()
     send(kafka, topic, [event(number) for number in range(10)])
-    Admin(kafka.connection).delete_records({Place(topic, 0): 4})
+    Admin(kafka.connection).delete_records({TopicPartition(topic, 0): 4})
     store = opened(events(topic))
     found = caught_up(store, events=6)["events"]
     assert "4 gone before they were read" in found.detail
@@ -168,19 +168,19 @@ def test_a_new_column_appears_while_it_runs_and_a_changed_type_is_refused(
 ) -> None:
     topic, other, app = kafka_topic(), kafka_topic("other"), kafka_topic("app")
     table, beside = events(topic), events(other, name="beside")
-    publish(kafka.connection, app, [table, beside])
+    publish_tables(kafka.connection, app, [table, beside])
     store = opened(catalog=Catalog(kafka.connection, app))
     send(kafka, topic, [event(1)])
     caught_up(store, events=1, beside=0)
     # The declaration first, then rows: as a pipeline does it. The store must know the column before the first such row.
     more = replace(table, columns=(*table.columns, column("extra", "decimal(10,2)")))
-    publish(kafka.connection, app, [more, beside])
+    publish_tables(kafka.connection, app, [more, beside])
     send(kafka, topic, [event(2, extra=1.5)])
     caught_up(store, events=2)
     assert [str(each) for _, each in rows(store, "SELECT id, extra FROM events ORDER BY id")] == ["None", "1.50"]
     assert said.has("new column extra")
     wrong = replace(more, columns=(column("id", "text"), *more.columns[1:]))
-    publish(kafka.connection, app, [wrong, beside])
+    publish_tables(kafka.connection, app, [wrong, beside])
     send(kafka, topic, [event(3)])
     send(kafka, other, [event(1)])
     found = caught_up(store, beside=1)
@@ -188,10 +188,10 @@ def test_a_new_column_appears_while_it_runs_and_a_changed_type_is_refused(
     assert "riverrun tables remove events" in found["events"].detail
     assert found["events"].rows == 2
     # Taken back, it goes on where it was: nothing is lost.
-    publish(kafka.connection, app, [more, beside])
+    publish_tables(kafka.connection, app, [more, beside])
     assert caught_up(store, events=3)["events"].state == "following"
     # Or removed, and so made anew as it is declared.
-    publish(kafka.connection, app, [wrong, beside])
+    publish_tables(kafka.connection, app, [wrong, beside])
     send(kafka, other, [event(2)])
     assert caught_up(store, beside=2)["events"].state == "failing"
     store.remove("events")
@@ -214,10 +214,10 @@ def test_a_removed_table_is_read_anew(kafka: KafkaUnderTest, kafka_topic: Callab
     store = opened(events(topic))
     found = caught_up(store, events=2)["events"]
     assert "1 record did not fit" in found.detail
-    assert [(name, each.offset, each.bytes) for name, each in store.rejected()] == [("events", 1, b"bad")]
+    assert [(name, each.offset, each.bytes) for name, each in store.rejected_rows()] == [("events", 1, b"bad")]
     store.remove("events")
-    assert store.standing() == []
-    assert store.rejected() == []
+    assert store.table_statuses() == []
+    assert store.rejected_rows() == []
     with pytest.raises(StoreError, match="no table events"):
         store.remove("events")
     store.apply([events(topic, columns=(column("id", "text"), *events().columns[1:]))])
@@ -244,7 +244,7 @@ def test_a_snapshot_opens_in_duckdb_itself(
 def test_a_closed_store_says_so(kafka: KafkaUnderTest, tmp_path: Path) -> None:
     store = EmbeddedStore(tmp_path / "store", kafka.connection, SETTINGS)
     with pytest.raises(StoreUnavailableError, match="not open"):
-        store.ask("SELECT 1")
+        store.query("SELECT 1")
     with store:
         pass
     store.close()

@@ -101,8 +101,8 @@ def test_rows_are_the_topics_after_any_kill(
         # The first of them may have been killed before it had made its tables.
         store.apply([storing.events(topic), storing.loads(updates)])
         caught_up(store, events=sender.sent, loads=len(sender.last), seconds=120)
-        found = store.ask("SELECT count(*) AS n, count(DISTINCT id) AS ids, min(id) AS a, max(id) AS z FROM events")
+        found = store.query("SELECT count(*) AS n, count(DISTINCT id) AS ids, min(id) AS a, max(id) AS z FROM events")
         assert found.rows.to_pylist() == [{"n": sender.sent, "ids": sender.sent, "a": 0, "z": sender.sent - 1}]
-        rows = store.ask('SELECT house, minute, "load" AS kw FROM loads').rows.to_pylist()
-        assert {(each["house"], each["minute"].minute): each["kw"] for each in rows} == sender.last
-        assert store.rejected() == []
+        rows = store.query('SELECT house, minute, "load" AS kw FROM loads').rows.to_pylist()
+        assert {(row["house"], row["minute"].minute): row["kw"] for row in rows} == sender.last
+        assert store.rejected_rows() == []

@@ -11,7 +11,7 @@ from riverrun.config.spec import StoreSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.producer.producer import Producer
 from riverrun.model.table import RECORD_TIME, Column, TableGeneration, TableSpec
-from riverrun.store.catalog import Catalog, publish, publish_generations
+from riverrun.store.catalog import Catalog, publish_generations, publish_tables
 from riverrun.store.embedded import EmbeddedStore
 from riverrun.testing import KafkaUnderTest
 from support.storing import caught_up, column, events, load, loads
@@ -57,7 +57,7 @@ class Scene:
         """What a replay does at its cut: its rows are in a topic of their own, and the catalog is told of it."""
         number = len(self.generations) + 2
         topic = f"{self.topic}.{number}"
-        places = self.admin.topic(self.topic).places
+        places = self.admin.topic(self.topic).topic_partitions
         self.admin.create_topic(topic, partitions=len(places), replicas=0, config={"retention.ms": "-1"})
         self.send(topic, rows)
         first = {each.partition: offset for each, offset in self.admin.offsets(places, "latest").items()}
@@ -75,7 +75,7 @@ def scene(kafka: KafkaUnderTest, kafka_topic: Callable[..., str], tmp_path: Path
 
 
 def rows(store: EmbeddedStore, sql: str) -> list[tuple[object, ...]]:
-    return [tuple(each.values()) for each in store.ask(sql).rows.to_pylist()]
+    return [tuple(each.values()) for each in store.query(sql).rows.to_pylist()]
 
 
 def notes(store: EmbeddedStore) -> list[tuple[object, ...]]:
@@ -84,7 +84,7 @@ def notes(store: EmbeddedStore) -> list[tuple[object, ...]]:
 
 def test_a_replay_from_the_beginning_replaces_all_rows_under_the_same_name(scene: Scene) -> None:
     table = events(scene.topic)
-    publish(scene.kafka.connection, scene.app, [table])
+    publish_tables(scene.kafka.connection, scene.app, [table])
     scene.send(scene.topic, [event(number, number, "old") for number in range(10)])
     store = scene.open()
     caught_up(store, events=10)
@@ -104,7 +104,7 @@ def test_a_replay_from_the_beginning_replaces_all_rows_under_the_same_name(scene
 
 
 def test_rows_of_before_a_later_beginning_stay_each_once(scene: Scene) -> None:
-    publish(scene.kafka.connection, scene.app, [events(scene.topic)])
+    publish_tables(scene.kafka.connection, scene.app, [events(scene.topic)])
     scene.send(scene.topic, [event(number, number, "old") for number in range(20)])
     store = scene.open()
     caught_up(store, events=20)
@@ -121,7 +121,7 @@ def test_rows_of_before_a_later_beginning_stay_each_once(scene: Scene) -> None:
 
 
 def test_windows_begun_before_the_replay_stay_as_they_were(scene: Scene) -> None:
-    publish(scene.kafka.connection, scene.app, [loads(scene.topic)])
+    publish_tables(scene.kafka.connection, scene.app, [loads(scene.topic)])
     scene.send(scene.topic, [load("a", 1.0, minute) for minute in (8, 9, 10, 11)])
     store = scene.open()
     caught_up(store, loads=4)
@@ -134,7 +134,7 @@ def test_windows_begun_before_the_replay_stay_as_they_were(scene: Scene) -> None
 
 
 def test_a_store_that_was_away_has_the_same_in_the_end(scene: Scene) -> None:
-    publish(scene.kafka.connection, scene.app, [events(scene.topic)])
+    publish_tables(scene.kafka.connection, scene.app, [events(scene.topic)])
     store = scene.open()
     scene.send(scene.topic, [event(number, number, "old") for number in range(4)])
     caught_up(store, events=4)
@@ -161,7 +161,7 @@ def test_a_store_that_was_away_has_the_same_in_the_end(scene: Scene) -> None:
 
 def test_rows_without_an_event_time_are_kept_and_that_is_said(scene: Scene) -> None:
     columns = (column("id", "bigint"), column("note", "text"), Column(RECORD_TIME, "timestamp", ()))
-    publish(scene.kafka.connection, scene.app, [TableSpec("events", scene.topic, columns)])
+    publish_tables(scene.kafka.connection, scene.app, [TableSpec("events", scene.topic, columns)])
     scene.send(scene.topic, [event(number, number, "old") for number in range(4)])
     store = scene.open()
     caught_up(store, events=4)
@@ -173,7 +173,7 @@ def test_rows_without_an_event_time_are_kept_and_that_is_said(scene: Scene) -> N
 
 
 def test_a_history_that_was_deleted_changes_nothing(scene: Scene) -> None:
-    publish(scene.kafka.connection, scene.app, [events(scene.topic)])
+    publish_tables(scene.kafka.connection, scene.app, [events(scene.topic)])
     scene.send(scene.topic, [event(number, number, "old") for number in range(4)])
     store = scene.open()
     caught_up(store, events=4)

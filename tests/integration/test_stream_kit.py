@@ -77,7 +77,7 @@ def test_final_rows_come_when_the_time_is_over(stream_test: Make) -> None:
     t.send("readings", reading("a", 100.0, 0, 59), reading("b", 3.0, 1))
     t.advance("2026-01-01T00:03:00Z")
     assert t.rows("house_load") == [row("a", 1.5, 0), row("b", 3.0, 1)]
-    account = t.account("house_load")
+    account = t.record_counts("house_load")
     assert (account.read, account.late, account.out, account.exact) == (4, 1, 2, False)
 
 
@@ -93,10 +93,10 @@ def test_records_that_are_no_good_are_dead(stream_test: Make) -> None:
         DeadRow(b"{", "input data was truncated"),
         DeadRow(b'{"house_id":"a","load_kw":-1,"at":"2026-01-01T00:00:00Z"}', "$.load_kw: expected `float` >= 0.0"),
     ]
-    account = t.account("high")
-    assert (account.read, account.dead, account.filtered, account.out) == (4, 2, 1, 1)
+    account = t.record_counts("high")
+    assert (account.read, account.dead_letters, account.filtered, account.out) == (4, 2, 1, 1)
     assert account.exact
-    assert account.closes
+    assert account.balanced
 
 
 def test_a_pipeline_file_can_be_named(stream_test: Make, tmp_path: Path) -> None:

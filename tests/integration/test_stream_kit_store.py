@@ -11,7 +11,7 @@ import riverrun as rr
 from riverrun.config import Settings
 from riverrun.errors import PipelineError, QueryError, UsageError
 from riverrun.model.pipeline import Speed
-from riverrun.streams.planner import plan_streams
+from riverrun.streams.run.planner import plan_streams
 from riverrun.testing import StreamTest
 
 pytestmark = pytest.mark.timeout(600)
@@ -98,6 +98,6 @@ def test_a_question_about_history_may_ask_what_no_stream_can(stream_test: Callab
     rows = {row["high"]: row["houses"] for row in t.batch("houses_by_load")}
     assert rows == {False: 1, True: 2}
     # Whatever is asked for.
-    plan = plan_streams(t._done, Settings(), slots=4, speed="real-time").of("houses_by_load")
+    plan = plan_streams(t._compilation, Settings(), slots=4, speed="real-time").for_stream("houses_by_load")
     assert plan.speed == "batch"
-    assert "Distinct aggregations" in plan.because
+    assert "Distinct aggregations" in plan.reason

@@ -24,7 +24,7 @@ from riverrun.app import load_app
 from riverrun.config import KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.dead_letters.fix import Fix
+from riverrun.kafka.dead_letters.fix import FixFunction
 from riverrun.kafka.dead_letters.redrive import Redrive
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import StreamProgress
@@ -172,11 +172,15 @@ def minute(text: str) -> str:
 
 def check(city: City, streams: dict[str, StreamProgress], *, read: int, dead: int) -> None:
     for stream in streams.values():
-        assert (stream.account.read, stream.account.dead, stream.account.late) == (read, dead, 0), stream
+        assert (stream.record_counts.read, stream.record_counts.dead_letters, stream.record_counts.late) == (
+            read,
+            dead,
+            0,
+        ), stream
         assert stream.lag == 0
-    high = streams["high_load"].account
+    high = streams["high_load"].record_counts
     assert high.exact
-    assert high.closes
+    assert high.balanced
     assert high.out == city.high
     assert high.filtered == read - dead - city.high
 
@@ -206,14 +210,14 @@ def test_real_time_records_say_which_they_are(city: City) -> None:
             if own:
                 identities.setdefault((record.key, record.raw), set()).update(own)
     assert len(identities) == city.high
-    assert all(len(each) == 1 for each in identities.values())
+    assert all(len(identity) == 1 for identity in identities.values())
     assert len(set().union(*identities.values())) == city.high
 
 
 def dead_letters(city: City) -> Iterator[tuple[rr.DeadLetter, bytes | None]]:
     with rr.Consumer("readings.dead", connection=city.connection, follow=False) as consumer:
         for record in consumer:
-            letter = rr.DeadLetter.of(record)
+            letter = rr.DeadLetter.from_record(record)
             assert letter is not None
             yield letter, record.raw
 
@@ -257,13 +261,13 @@ def test_what_is_redriven_after_a_fix_is_counted(city: City, spark: SparkSession
     def fix(value: bytes, letter: rr.DeadLetter) -> bytes | None:
         return json.dumps(json.loads(value) | {"load_kw": 2.5}).encode() if ">= 0.0" in letter.message else None
 
-    redrive = Redrive(Admin(city.connection), "readings.dead", fix=Fix(fix, Path(__file__)), topics=app.topics)
+    redrive = Redrive(Admin(city.connection), "readings.dead", fix=FixFunction(fix, Path(__file__)), topics=app.topics)
     outcome = redrive.run()
     mended = city.poison["negative"]
     assert outcome.sent_count == mended
     streams = run_streams(spark, city.file, city.connection, city.root, speed="near-real-time", only=["high_load"])
     # It stood behind the real-time run: only what was sent back is new.
-    account = streams["high_load"].account
+    account = streams["high_load"].record_counts
     assert account.read == EVENTS + 1 + mended
     assert account.out == city.high + mended
-    assert account.closes
+    assert account.balanced

@@ -20,12 +20,12 @@ from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.state import Place
-from riverrun.streams.compiler import Compilation, compile_app, encoded
-from riverrun.streams.graph import graph_of
-from riverrun.streams.identity import identified
-from riverrun.streams.planner import Plan, StreamPlan, plan_streams
-from riverrun.streams.sources import Counters, KafkaRecords
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.streams.compile.compiler import Compilation, compile_app, encode_records
+from riverrun.streams.compile.graph import build_graph
+from riverrun.streams.compile.sources import Counters, KafkaRecordSource
+from riverrun.streams.run.planner import PipelinePlan, StreamPlan, plan_streams
+from riverrun.streams.run.row_identity import add_identity_header
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.stream_kinds import HOUSES, KINDS, Kind, pipeline_file
 
@@ -59,7 +59,7 @@ class Stage:
     """All kinds in one app, planned, on a cluster where their topics are and the inputs have records."""
 
     done: Compilation
-    plan: Plan
+    plan: PipelinePlan
     connection: Connection
     root: Path
 
@@ -70,19 +70,19 @@ class Stage:
     def start(self, name: str, *, real_time: bool) -> StreamingQuery:
         """Start a stream as its code asks for, or as a micro-batch in the planned output mode."""
         compiled = self.done.streams[name]
-        counters = Counters(moving=True)
-        records = KafkaRecords(self.done.spark, self.connection)
+        counters = Counters(streaming=True)
+        records = KafkaRecordSource(self.done.spark, self.connection)
         rows = self.done.rows(name, records, counters=counters, broadcast=real_time)
         sink = {f"kafka.{option}": value for option, value in java_properties(self.connection).items()}
         folder = self.root / f"{name}-{'real-time' if real_time else 'near-real-time'}"
-        sent = encoded(rows, compiled, counters)
+        sent = encode_records(rows, compiled, counters)
         writer = (
-            (identified(sent) if real_time else sent)
+            (add_identity_header(sent) if real_time else sent)
             .writeStream.format("kafka")
-            .options(**sink, topic=compiled.stream.target, checkpointLocation=str(folder))
+            .options(**sink, topic=compiled.stream.output_topic, checkpointLocation=str(folder))
         )
         if not real_time:
-            return writer.outputMode(self.plan.of(name).output_mode).trigger(availableNow=True).start()
+            return writer.outputMode(self.plan.for_stream(name).output_mode).trigger(availableNow=True).start()
         final = compiled.fused or compiled.stream.emit == "final"
         writer = writer.outputMode("append" if final else "update")
         return writer.trigger(realTime="5 seconds").start()  # type: ignore[call-overload,no-any-return]
@@ -90,7 +90,7 @@ class Stage:
     def written(self, name: str) -> int:
         """How many rows the stream has sent."""
         topic = self.done.output_topic(name)
-        places = [Place(topic.name, each) for each in range(topic.partitions)]
+        places = [TopicPartition(topic.name, each) for each in range(topic.partitions)]
         return sum(Admin(self.connection).offsets(places, "latest").values())
 
     def produce(self) -> None:
@@ -113,7 +113,7 @@ def stage(spark: SparkSession, kafka: KafkaUnderTest, tmp_path_factory: pytest.T
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     app = load_app(file)
-    done = compile_app(graph_of(app), spark, KafkaRecords(spark, kafka.connection)).require()
+    done = compile_app(build_graph(app), spark, KafkaRecordSource(spark, kafka.connection)).require()
     # What one stream would get if it were the only one: more slots than all of them hold.
     stage = Stage(done, plan_streams(done, SETTINGS, slots=1000, speed="real-time"), kafka.connection, root)
     apply_topics(Admin(kafka.connection), [*app.topics.values(), *[done.output_topic(name) for name in done.streams]])
@@ -127,7 +127,7 @@ def row(kind: Kind, plan: StreamPlan, said: str) -> str:
         kind.title,
         kind.shown,
         plan.speed,
-        plan.because,
+        plan.reason,
         plan.output_mode,
         str(plan.slots) if plan.slots else "",
         f"`{said}`" if said else "",
@@ -163,13 +163,11 @@ def try_real_time(stage: Stage, name: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_stream_gets_the_speed_the_table_says(kind: Kind, stage: Stage, request: pytest.FixtureRequest) -> None:
-    plan = stage.plan.of(kind.name)
+    plan = stage.plan.for_stream(kind.name)
     if "per_house" in kind.inputs and not stage.written("per_house"):
         assert stage.start("per_house", real_time=False).awaitTermination(DEADLINE)
     said = try_real_time(stage, kind.name)
-    assert (plan.speed == "real-time") == (said == ""), (
-        f"planned: {plan.speed}, {plan.because}; Spark: {said or 'runs'}"
-    )
+    assert (plan.speed == "real-time") == (said == ""), f"planned: {plan.speed}, {plan.reason}; Spark: {said or 'runs'}"
     if said:
         query = stage.start(kind.name, real_time=False)
         assert query.awaitTermination(DEADLINE), f"{kind.name} has not finished its micro-batches"

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings
-from riverrun.demo.comparing import differences, rows_of
+from riverrun.demo.comparison import differences, rows_of
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
 from riverrun.testing.pytest_plugin import local_kafka
@@ -59,7 +59,11 @@ class Market:
         return found
 
     def wrong(self, expected: Mapping[str, Any], *streams: str) -> list[str]:
-        return [f"{stream}: {each}" for stream in streams for each in differences(expected[stream], self.rows(stream))]
+        return [
+            f"{stream}: {difference}"
+            for stream in streams
+            for difference in differences(expected[stream], self.rows(stream))
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +97,18 @@ def test_every_speed_comes_to_the_same_figures(
         spark, market.file, market.connection, market.root, speed=speed, only=names, fresh=names, seconds=SECONDS
     )
     expected = market.modules.figures.figures(market.sent)
-    assert all(expected[each] for each in names)
+    assert all(expected[name] for name in names)
     assert market.wrong(expected, *names) == []
     broken = sum(each.odd == "broken" for each in market.sent)
     trades = sum(each.topic == "trades" for each in market.sent)
-    for each in streams.values():
-        assert (each.account.read, each.account.dead, each.account.late) == (trades, broken, 0), each
-        assert (each.speed, each.lag) == (speed, 0)
-    assert "blocks" not in streams or streams["blocks"].account.closes
+    for stream in streams.values():
+        assert (stream.record_counts.read, stream.record_counts.dead_letters, stream.record_counts.late) == (
+            trades,
+            broken,
+            0,
+        ), stream
+        assert (stream.speed, stream.lag) == (speed, 0)
+    assert "blocks" not in streams or streams["blocks"].record_counts.balanced
 
 
 def test_what_comes_too_late_is_counted_and_left_to_the_books(market: Market, spark: SparkSession) -> None:
@@ -109,7 +117,7 @@ def test_what_comes_too_late_is_counted_and_left_to_the_books(market: Market, sp
     streams = run_streams(
         spark, market.file, market.connection, market.root, speed="near-real-time", only=LIVE[:1], seconds=SECONDS
     )
-    assert streams["candles"].account.late == len(market.too_late) > 0
+    assert streams["candles"].record_counts.late == len(market.too_late) > 0
     expected = market.modules.figures.figures(market.sent)
     assert market.wrong(expected, "candles") == []
     run_streams(spark, market.file, market.connection, market.root, speed="batch", only=["official"], seconds=SECONDS)

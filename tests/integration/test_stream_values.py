@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 import riverrun as rr
 from riverrun.errors import DeclarationError, RecordUnreadableError
 from riverrun.model.event import Event, schema_of
-from riverrun.streams.pattern import java_pattern
-from riverrun.streams.values import Shape, key_text, write_value
+from riverrun.streams.compile.java_regex import java_pattern
+from riverrun.streams.compile.record_schema import RecordSchema, encode_key, encode_value
 
 # A busy machine takes its time.
 pytestmark = pytest.mark.timeout(600)
@@ -251,7 +251,7 @@ def raw_frame(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
 
 def parsed(spark: SparkSession, event: type[Event], values: Sequence[bytes | None]) -> list[dict[str, Any] | None]:
     """The values of good records, None for bad ones, in order."""
-    frame = Shape.of_event(event).parse(raw_frame(spark, values))
+    frame = RecordSchema.from_event(event).parse(raw_frame(spark, values))
     # Bad records may hold times that Python has no datetime for.
     kept = F.when(F.col("_ok"), F.struct(*event.__struct_fields__))
     rows = frame.select("id", "_ok", kept.alias("kept")).collect()
@@ -359,7 +359,7 @@ def far_from_utc(value: bytes, event: dict[str, Any] | None) -> bool:
     except (msgspec.MsgspecError, ValueError):
         return False
     times = [found.at, found.until, *(each.seen for each in [*found.points, found.home] if each.seen)]
-    return event is not None and any(abs(each.utcoffset() or timedelta()) > timedelta(hours=18) for each in times)
+    return event is not None and any(abs(time.utcoffset() or timedelta()) > timedelta(hours=18) for time in times)
 
 
 def numbers_in(value: Any) -> Iterator[int | Decimal]:
@@ -387,7 +387,7 @@ def odd_decimal(value: bytes, event: dict[str, Any] | None) -> bool:
     return b"_" in value or any(quoted in value for quoted in (b'" ', b' "'))
 
 
-# Good for the decoder, bad here: the docstring of riverrun.streams.values names each.
+# Good for the decoder, bad here: the docstring of riverrun.streams.compile.record_schema names each.
 BAD_HERE: dict[str, Callable[[bytes, dict[str, Any] | None], bool]] = {
     "an integer beyond 64 bits": wide_integer,
     "a Decimal that a column cannot hold": odd_decimal,
@@ -516,16 +516,16 @@ def test_columns_with_the_names_of_the_records_own_are_refused(spark: SparkSessi
 
     raw = raw_frame(spark, [b'{"Value":1}'])
     with pytest.raises(DeclarationError) as caught:
-        Shape.of_event(Sample).parse(raw)
+        RecordSchema.from_event(Sample).parse(raw)
     assert caught.value.fields["columns"] == ["value"]
-    found = Shape.of_event(Sample).parse(raw.withColumnRenamed("value", "_value"), "_value").collect()
+    found = RecordSchema.from_event(Sample).parse(raw.withColumnRenamed("value", "_value"), "_value").collect()
     assert [(row["Value"], row["_ok"]) for row in found] == [(1, True)]
 
 
 def test_what_is_written_is_read_back_by_the_decoder_and_by_spark(spark: SparkSession) -> None:
     values = [record(), LEAST_RECORD, record(note=None, until="0100-01-01T00:00:00.000001+01:00")]
     rows = (
-        Shape.of_event(Rich)
+        RecordSchema.from_event(Rich)
         .parse(raw_frame(spark, values))
         .where("_ok")
         .orderBy("id")
@@ -533,15 +533,15 @@ def test_what_is_written_is_read_back_by_the_decoder_and_by_spark(spark: SparkSe
         .cache()
     )
     assert rows.count() == len(values)
-    written = rows.select(write_value(rows.schema).alias("value"))
+    written = rows.select(encode_value(rows.schema).alias("value"))
     events = [plain(schema_of(Rich).decode(row["value"].encode())) for row in written.collect()]
     assert events == [decoded(Rich, value) for value in values]
-    back = Shape.of_columns(rows.schema).parse(written.select(F.col("value").cast("binary")))
+    back = RecordSchema.from_columns(rows.schema).parse(written.select(F.col("value").cast("binary")))
     assert [plain(row) | {"value": ""} for row in back.collect()] == [
         plain(row) | {"_ok": True, "value": ""} for row in rows.collect()
     ]
-    assert [(each.name, each.dataType) for each in back.schema.fields[1:-1]] == [
-        (each.name, each.dataType) for each in rows.schema.fields
+    assert [(field.name, field.dataType) for field in back.schema.fields[1:-1]] == [
+        (field.name, field.dataType) for field in rows.schema.fields
     ]
 
 
@@ -565,13 +565,13 @@ def columns_frame(spark: SparkSession) -> DataFrame:
 
 def test_any_columns_are_written_and_read_back(spark: SparkSession) -> None:
     rows = columns_frame(spark)
-    written = rows.select(write_value(rows.schema).alias("value"))
+    written = rows.select(encode_value(rows.schema).alias("value"))
     said = json.loads(written.collect()[0]["value"], parse_constant=pytest.fail)
     assert said["minute"] == {"start": "2026-11-16T10:00:00.000000Z", "end": "2026-11-16T10:01:00.000000Z"}
     assert said["at"] == "2026-11-16T10:00:00.000001Z"
     assert (said["there"], said["day"], said["raw"]) == ("2026-11-16T10:00:00.120000", "2026-11-16", "AP9h")
     assert (said["loads"], said["most"], said["nothing"]) == ([1.0, None, None], {"a": None, "b": 2.0}, None)
-    back = Shape.of_columns(rows.schema).parse(written.select(F.col("value").cast("binary"))).collect()[0]
+    back = RecordSchema.from_columns(rows.schema).parse(written.select(F.col("value").cast("binary"))).collect()[0]
     assert back["_ok"]
     expected = plain(rows.collect()[0])
     changed = {
@@ -586,7 +586,7 @@ def test_any_columns_are_written_and_read_back(spark: SparkSession) -> None:
 
 def test_the_session_s_time_zone_changes_nothing_that_is_written(spark: SparkSession) -> None:
     rows = columns_frame(spark).selectExpr("at", "minute", "day")
-    texts = [write_value(rows.schema), key_text(rows.schema, ["at"]), key_text(rows.schema, ["minute", "day"])]
+    texts = [encode_value(rows.schema), encode_key(rows.schema, ["at"]), encode_key(rows.schema, ["minute", "day"])]
     before = rows.select(*texts).collect()
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -597,10 +597,10 @@ def test_the_session_s_time_zone_changes_nothing_that_is_written(spark: SparkSes
 
 def test_a_stream_s_record_may_lack_its_nullable_columns_and_no_others(spark: SparkSession) -> None:
     columns = spark.sql("select 'a' as house, cast(null as int) as count, cast(1 as double) as load").schema
-    assert [each.nullable for each in columns.fields] == [False, True, False]
+    assert [field.nullable for field in columns.fields] == [False, True, False]
     values = [b'{"house":"a"}', b'{"house":"a","count":null}', b'{"count":1}', b'{"house":"a","count":"1"}',
               b'{"house":5}', b'{"house":"a","count":2147483648}', b"{}", b"x", None]  # fmt: skip
-    found = Shape.of_columns(columns).parse(raw_frame(spark, values)).orderBy("id").collect()
+    found = RecordSchema.from_columns(columns).parse(raw_frame(spark, values)).orderBy("id").collect()
     assert [row["_ok"] for row in found] == [True, True] + [False] * 7
 
 
@@ -625,16 +625,16 @@ def test_a_stream_s_record_may_lack_its_nullable_columns_and_no_others(spark: Sp
 )
 def test_the_key_of_a_row(spark: SparkSession, names: list[str], key: str | None) -> None:
     rows = columns_frame(spark)
-    assert rows.select(key_text(rows.schema, names)).collect()[0][0] == key
+    assert rows.select(encode_key(rows.schema, names)).collect()[0][0] == key
 
 
 def test_a_binary_key_keeps_its_bytes(spark: SparkSession) -> None:
     rows = columns_frame(spark)
-    assert rows.select(key_text(rows.schema, ["raw"]).cast("binary")).collect()[0][0] == b"\x00\xffa"
+    assert rows.select(encode_key(rows.schema, ["raw"]).cast("binary")).collect()[0][0] == b"\x00\xffa"
 
 
 def test_whatever_is_in_the_texts_of_a_key_it_is_json(spark: SparkSession) -> None:
     texts = [f"a{chr(each)}b" for each in (*range(0x80), 0x85, 0xA0, 0x2028, 0xFEFF, 0x1F600)] + ["", "\\", '"', "\n"]
     rows = spark.createDataFrame([(text, number) for number, text in enumerate(texts)], "text string, number int")
-    keys = rows.select("text", key_text(rows.schema, ["text", "number"]).alias("key")).collect()
+    keys = rows.select("text", encode_key(rows.schema, ["text", "number"]).alias("key")).collect()
     assert [json.loads(row["key"]) for row in keys] == [[text, number] for number, text in enumerate(texts)]

@@ -105,7 +105,7 @@ def _(t: StreamTest) -> None:
     t.advance(at(3))
     t.send("readings", reading("h1", 4.0, 0, 59))
     assert t.rows("minute_load") == [{"minute": span(0, 1), "load_kw": 3.0}]
-    assert t.account("minute_load").late == 1
+    assert t.record_counts("minute_load").late == 1
 
 
 @check("Join with a table")
@@ -199,7 +199,7 @@ def _(t: StreamTest) -> None:
     assert t.rows("hourly_peak") == [{"hour": span(0, 60), "peak_kw": 4.0}]
 
 
-@pytest.mark.parametrize("title", [each for each in sections() if each not in (BEGINNING, "Tests")])
+@pytest.mark.parametrize("title", [section for section in sections() if section not in (BEGINNING, "Tests")])
 def test_a_section(title: str, tmp_path: Path, stream_test: Callable[..., StreamTest]) -> None:
     CHECKS[title](stream_test(pipeline(title, tmp_path)))
 

@@ -12,11 +12,11 @@ from riverrun.config import KafkaSettings, Settings
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.kafka.connection import Connection
 from riverrun.model.table import Column, TableSpec
-from riverrun.streams.compiler import compile_app
-from riverrun.streams.pipeline import checked_graph
-from riverrun.streams.planner import plan_streams
-from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.tables import alert_rules, tables_of
+from riverrun.streams.compile.compiler import compile_app
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.compile.tables import alert_rules, build_tables
+from riverrun.streams.pipeline import build_checked_graph
+from riverrun.streams.run.planner import plan_streams
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
 
@@ -38,8 +38,8 @@ class Bare(rr.Event):
 
 
 def made(app: rr.App, spark: SparkSession) -> dict[str, TableSpec]:
-    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE))
-    return {each.name: each for each in tables_of(done)}
+    done = compile_app(build_checked_graph(app), spark, KafkaRecordSource(spark, NOWHERE))
+    return {each.name: each for each in build_tables(done)}
 
 
 def app_of_readings() -> rr.App:
@@ -77,7 +77,7 @@ def test_every_type_has_its_column_and_events_are_kept_all(spark: SparkSession) 
     app = app_of_readings()
     app.sql("high_load", "select * from readings where load_kw > 2")
     table = made(app, spark)["high_load"]
-    assert {each.name: each.type for each in table.columns} == {
+    assert {column.name: column.type for column in table.columns} == {
         "house_id": "text", "load_kw": "double", "price": "decimal(38,18)", "count": "bigint", "good": "boolean",
         "day": "date", "raw": "text", "tags": "json", "at": "timestamp",
     }  # fmt: skip
@@ -124,11 +124,11 @@ def test_alerts_are_held_against_what_they_watch(spark: SparkSession) -> None:
                           "group by window(at, '1 minute'), house_id")  # fmt: skip
     app.alert("overload", "house_load", when="load_kw > 2", to=["+1"], text="{house_id} since {minute:%H:%M}")
     app.alert("reading", "readings", when="good", to=["+1"], text="{house_id}")
-    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE))
-    tables_of(done)
+    done = compile_app(build_checked_graph(app), spark, KafkaRecordSource(spark, NOWHERE))
+    build_tables(done)
     rules, wrong = alert_rules(done)
     assert wrong == []
-    assert [(each.name, each.by, each.table.upserts) for each in rules] == [
+    assert [(rule.name, rule.by, rule.table.upserts) for rule in rules] == [
         ("overload", ("house_id",), True),
         ("reading", ("house_id",), False),
     ]
@@ -150,15 +150,15 @@ def test_what_reads_plain_json_refuses_a_topic_with_a_schema_registry(spark: Spa
     with pytest.raises(DeclarationError, match="are avro, and Kafka Connect reads plain JSON"):
         app.sink(readings, rr.jdbc("public.readings"))
     with pytest.raises(PipelineError) as caught:
-        compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE, topics=app.topics)).require()
+        compile_app(build_checked_graph(app), spark, KafkaRecordSource(spark, NOWHERE, topics=app.topics)).require()
     assert "strong writes high, whose format is json-schema: streams write plain JSON" in str(caught.value)
     del app.streams["strong"]
-    done = compile_app(checked_graph(app), spark, KafkaRecords(spark, NOWHERE, topics=app.topics))
+    done = compile_app(build_checked_graph(app), spark, KafkaRecordSource(spark, NOWHERE, topics=app.topics))
     plan = plan_streams(done, Settings(), slots=100, speed="real-time")
-    assert plan.of("fine").because == "real-time mode does not take readings in Avro, which Python opens"
-    assert plan.of("again").speed == "real-time"
+    assert plan.for_stream("fine").reason == "real-time mode does not take readings in Avro, which Python opens"
+    assert plan.for_stream("again").speed == "real-time"
     with pytest.raises(PipelineError, match="made of readings, whose format is avro: stores read plain JSON"):
-        tables_of(done)
+        build_tables(done)
     watching = rr.App("meters")
     watching.topic("readings", Reading, format="avro")
     watching.sql("fine", "select * from readings where load_kw > 1")

@@ -20,8 +20,8 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.producer.producer import Producer
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.event import Event
-from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 from riverrun.testing.pytest_plugin import KafkaUnderTest
 from support.shell import Shell
@@ -54,7 +54,7 @@ def declared(name: str, **options: object) -> Topic[Event]:
 def test_a_created_topic_can_be_written_to_at_once(admin: Admin, name: str) -> None:
     admin.create_topic(name, partitions=3, replicas=0, config={"retention.ms": "3600000"})
     topic = admin.topic(name)
-    assert [each.leader is not None for each in topic.partitions] == [True, True, True]
+    assert [partition.leader is not None for partition in topic.partitions] == [True, True, True]
     assert (topic.config["retention.ms"].value, topic.config["retention.ms"].origin) == ("3600000", "topic")
     assert topic.config["cleanup.policy"].origin == "default"
     with Producer(admin.connection) as producer:
@@ -63,7 +63,7 @@ def test_a_created_topic_can_be_written_to_at_once(admin: Admin, name: str) -> N
 
 def test_offsets_records_and_times(admin: Admin, name: str) -> None:
     admin.create_topic(name, partitions=2, replicas=0, config={"retention.ms": "-1"})
-    first, second = Place(name, 0), Place(name, 1)
+    first, second = TopicPartition(name, 0), TopicPartition(name, 1)
     with Producer(admin.connection) as producer:
         for number in range(10):
             producer.send(name, b"x", partition=0, timestamp=1_700_000_000_000 + number * 1000)
@@ -161,7 +161,9 @@ def test_two_at_once_both_succeed(kafka: KafkaUnderTest, name: str) -> None:
 
 def test_list_hides_what_is_kafkas_own(shell: Shell, admin: Admin, name: str) -> None:
     shell.fine("topics", "create", name, "--partitions", "2", "--retention", "1 day", "--compact")
-    admin.commit(f"group-{name}", {Place(name, 0): 0})  # makes __consumer_offsets, if nobody has yet
+    admin.alter_group_offsets(
+        f"group-{name}", {TopicPartition(name, 0): 0}
+    )  # makes __consumer_offsets, if nobody has yet
     rows = {row["topic"]: row for row in shell.fine("topics", "--json").json}
     assert rows[name]["partitions"] == 2
     assert (rows[name]["retention_ms"], rows[name]["cleanup"]) == (86_400_000, "compact,delete")
@@ -220,7 +222,7 @@ def test_alter_adds_partitions_and_never_takes_them(
 def test_delete_names_what_is_lost(shell: Shell, admin: Admin, kafka_topic: Callable[..., str]) -> None:
     topic, other = kafka_topic("lost"), kafka_topic("kept")
     shell.fine("produce", topic, stdin="1\n2\n3\n")
-    admin.commit(f"reader-{topic}", {Place(topic, 0): 1})
+    admin.alter_group_offsets(f"reader-{topic}", {TopicPartition(topic, 0): 1})
     rows = shell.fine("topics", "delete", topic, "--dry-run", "--json").json
     assert rows == [{"topic": topic, "partitions": 1, "offsets": 3, "groups": [f"reader-{topic}"]}]
     refused = shell.riverrun("topics", "delete", topic)

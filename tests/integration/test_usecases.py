@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 import riverrun as rr
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings
-from riverrun.demo.comparing import Check, Key, Row, differences
+from riverrun.demo.comparison import Key, Row, StreamCheck, differences
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
-from riverrun.streams.running import FIRST_BITE
+from riverrun.streams.run.running_stream import INITIAL_BATCH_SIZE
 from riverrun.testing.pytest_plugin import local_kafka
 from support.checked_cases import USE_CASES, UseCase
 from support.connecting import records_in
@@ -49,7 +49,7 @@ class Played:
     connection: Connection
     root: Path
     broken: int
-    checks: tuple[Check, ...]
+    checks: tuple[StreamCheck, ...]
     expected: dict[str, dict[Key, Row]]
     # The stream and partition of a result: the next offset that was not looked at yet.
     seen: dict[tuple[str, int], int]
@@ -68,15 +68,15 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         fill(case.tables(modules), connection)
         send(modules.app.app.topics[case.topic], [*records, case.last(good)], connection)
         checks = case.checks(modules)
-        expected = {check.stream: check.right(good) for check in checks}
+        expected = {check.stream: check.expected_rows(good) for check in checks}
         yield Played(case, connection, root, len(records) - len(good), checks, expected, {})
 
 
 def send(topic: "rr.Topic[Any]", records: list[Any], connection: Connection) -> None:
     with rr.Producer(connection) as producer:
-        for each in records:
+        for record in records:
             # What is no event goes by the topic's name: it would be refused.
-            producer.send_soon(topic.name if isinstance(each, bytes) else topic, each)
+            producer.send_soon(topic.name if isinstance(record, bytes) else topic, record)
 
 
 def fill(tables: dict[str, dict[str, Any]], connection: Connection) -> None:
@@ -87,7 +87,7 @@ def fill(tables: dict[str, dict[str, Any]], connection: Connection) -> None:
                 producer.send_soon(topic, json.dumps(row).encode(), key=key)
 
 
-def rows(played: Played, check: Check) -> list[dict[str, Any]]:
+def rows(played: Played, check: StreamCheck) -> list[dict[str, Any]]:
     """What a stream has written since its rows were last asked for, without what it says of the closing event."""
     found = []
     with rr.Consumer(check.stream, connection=played.connection, follow=False) as consumer:
@@ -107,10 +107,10 @@ def test_every_speed_comes_to_the_same_figures(played: Played, spark: SparkSessi
         spark, file, played.connection, played.root, speed=speed, only=names, fresh=names, seconds=MOST_SECONDS
     )
     for check in played.checks:
-        account = streams[check.stream].account
-        assert (account.read, account.dead) == (EVENTS + 1, played.broken), check.stream
+        account = streams[check.stream].record_counts
+        assert (account.read, account.dead_letters) == (EVENTS + 1, played.broken), check.stream
         # From its second bite of a backlog on, a stream with windows may call late what another partition has overtaken.
-        if EVENTS <= FIRST_BITE:
+        if EVENTS <= INITIAL_BATCH_SIZE:
             assert account.late == 0, check.stream
         found = check.rows(rows(played, check))
         assert differences(played.expected[check.stream], found) == [], f"{check.stream}, {speed}"
@@ -124,7 +124,7 @@ def stored(played: Played) -> int:
 
 def end(played: Played) -> int:
     admin = Admin(played.connection)
-    places = admin.topics([played.case.topic], config=False)[played.case.topic].places
+    places = admin.topics([played.case.topic], config=False)[played.case.topic].topic_partitions
     return sum(admin.offsets(places, "latest").values())
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -16,17 +17,17 @@ from riverrun.app import App, load_app
 from riverrun.config import KafkaSettings
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.reader import Reader, spans
-from riverrun.kafka.parts import BATCH
-from riverrun.model.state import Place
-from riverrun.model.when import EARLIEST
-from riverrun.streams.books import read_account
-from riverrun.streams.checkpoint import read_stand
-from riverrun.streams.compiler import compile_app
-from riverrun.streams.identity import IDENTITY
-from riverrun.streams.pipeline import checked_graph
-from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.verify import Verdict, Verifier, _equal
+from riverrun.kafka.exactly_once import BATCH_HEADER
+from riverrun.kafka.reading.partition_reader import PartitionReader, resolve_offset_ranges
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.model.positions import EARLIEST
+from riverrun.streams.checkpoint import read_checkpoint_status
+from riverrun.streams.compile.compiler import compile_app
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.pipeline import build_checked_graph
+from riverrun.streams.run.progress import read_record_counts
+from riverrun.streams.run.row_identity import IDENTITY_HEADER
+from riverrun.streams.verify.verifier import Verdict, Verifier, _equal
 from riverrun.testing.pytest_plugin import local_kafka
 from support.streaming import run_streams
 
@@ -104,15 +105,19 @@ class City:
         run_streams(self.spark, self.app, self.connection, self.root, speed="near-real-time")
 
     def verify(self, name: str, late: int | None = None) -> Verdict:
-        done = compile_app(checked_graph(self.app), self.spark, KafkaRecords(self.spark, self.connection)).require()
+        done = compile_app(
+            build_checked_graph(self.app), self.spark, KafkaRecordSource(self.spark, self.connection)
+        ).require()
         checkpoint = self.root / ".riverrun" / "streams" / self.app.name / "checkpoints" / name
-        account, _ = read_account(checkpoint.parent.parent / name / "account.json")
+        account, _ = read_record_counts(checkpoint.parent.parent / name / "record_counts.json")
         verifier = Verifier(done, self.connection, self.admin)
-        return verifier.verify(name, read_stand(checkpoint, name), late=account.late if late is None else late)
+        return verifier.verify(
+            name, read_checkpoint_status(checkpoint, name), late=account.late if late is None else late
+        )
 
     def records_in(self, topic: str) -> int:
         """Counted one by one."""
-        with Reader(self.connection, spans(self.admin, [topic], start=EARLIEST)) as reader:
+        with PartitionReader(self.connection, resolve_offset_ranges(self.admin, [topic], start=EARLIEST)) as reader:
             return sum(len(batch) for batch in reader)
 
 
@@ -132,7 +137,7 @@ def city(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def offsets_in(city: City, topic: str) -> int:
-    return sum(city.admin.offsets(city.admin.topic(topic).places, "latest").values())
+    return sum(city.admin.offsets(city.admin.topic(topic).topic_partitions, "latest").values())
 
 
 def record(city: City, topic: str) -> tuple[int, int, bytes, bytes, Any]:
@@ -141,7 +146,7 @@ def record(city: City, topic: str) -> tuple[int, int, bytes, bytes, Any]:
     last = None
     try:
         for part in range(len(city.admin.topic(topic).partitions)):
-            consumer.assign([TopicPartition(topic, part, 0)])
+            consumer.assign([ClientPartition(topic, part, 0)])
             while (message := consumer.poll(10)) is not None and message.error() is None:
                 last = message
     finally:
@@ -208,8 +213,8 @@ def test_a_row_that_somebody_corrupts_is_found(city: City) -> None:
     assert (shown.key, json.loads(shown.found)["load_kw"]) == (key.decode(), 99.0)
     assert json.loads(shown.expected)["load_kw"] == json.loads(value)["load_kw"]
     assert shown.partition == partition
-    assert any("somebody else" in each for each in verdict.causes)
-    assert dict(headers)[BATCH].decode().startswith(verdict.generation)
+    assert any("somebody else" in cause for cause in verdict.causes)
+    assert dict(headers)[BATCH_HEADER].decode().startswith(verdict.generation)
 
 
 def test_a_row_that_is_twice_is_found(city: City) -> None:
@@ -226,18 +231,18 @@ def test_a_row_that_is_twice_is_found(city: City) -> None:
 def test_rows_that_somebody_removes_are_found(city: City) -> None:
     topic = "final"
     before = city.verify("final").rows
-    city.admin.delete_records({Place(topic, 0): 3})
+    city.admin.delete_records({TopicPartition(topic, 0): 3})
     verdict = city.verify("final")
     assert set(verdict.wrong) == {"missing"}
     assert verdict.rows == before
     assert verdict.equal == before - verdict.wrong["missing"]
     assert all(each.found == "" and each.expected for each in verdict.shown)
-    assert any("are gone" in each for each in verdict.causes)
+    assert any("are gone" in cause for cause in verdict.causes)
 
 
 def test_rows_that_were_sent_in_real_time_prove_nothing(city: City) -> None:
     producer = Producer(city.connection.properties())
-    producer.produce("final", b"{}", b"k", headers=[(IDENTITY, b"1")])
+    producer.produce("final", b"{}", b"k", headers=[(IDENTITY_HEADER, b"1")])
     producer.flush()
     verdict = city.verify("final")
     assert verdict.state == "unproved"
@@ -258,7 +263,7 @@ def test_rows_that_lack_late_records_are_explained_by_them(city: City) -> None:
 
 
 def test_input_that_is_gone_is_said(city: City) -> None:
-    city.admin.delete_records({Place("readings", 0): 10})
+    city.admin.delete_records({TopicPartition("readings", 0): 10})
     verdict = city.verify("high")
     assert verdict.state == "unproved"
     assert "10 of the records" in verdict.unproved

@@ -94,10 +94,10 @@ def test_what_may_pass_is_tried_again_and_what_cannot_is_a_dead_letter(
     with running(app, kafka.connection, tmp_path) as process:
         wait_until(lambda: len({key for key, _ in receiver.got}) == 28)
         letters = wait_until(lambda: len(found := records_in(kafka.connection, f"{topic.name}.dead")) == 2 and found)
-        sink = next(each for each in process.standings if each.kind == "sink")
-        wait_until(lambda: (sink.records, sink.dead) == (30, 2))
+        sink = next(standing for standing in process.statuses if standing.kind == "sink")
+        wait_until(lambda: (sink.records, sink.dead_letters) == (30, 2))
     assert sorted(body["load_kw"] for _, body in receiver.got) == [float(n) for n in range(30) if n not in (7, 9)]
-    reasons = sorted(header_of(each, "riverrun.dead.message") for each in letters)
+    reasons = sorted(header_of(letter, "riverrun.dead.message") for letter in letters)
     assert reasons == [
         "The receiver answered 302 Found: no, thank you.",
         "The receiver answered 400 Bad Request: no, thank you.",
@@ -105,8 +105,8 @@ def test_what_may_pass_is_tried_again_and_what_cannot_is_a_dead_letter(
     # The key of a record is the same at each attempt, and nobody else's.
     assert len(set(receiver.asked)) == 30
     assert len(receiver.asked) == 33
-    assert {each["Authorization"] for each in receiver.headers} == {"Bearer of-a-secret"}
-    assert {each["X-Team"] for each in receiver.headers} == {"ops"}
+    assert {header["Authorization"] for header in receiver.headers} == {"Bearer of-a-secret"}
+    assert {header["X-Team"] for header in receiver.headers} == {"ops"}
 
 
 def test_a_batch_is_one_request_and_one_bad_record_does_not_take_the_others_along(
@@ -115,7 +115,7 @@ def test_a_batch_is_one_request_and_one_bad_record_does_not_take_the_others_alon
     app = rr.App("batches")
     topic = app.topic(kafka_topic(), Reading)
     app.source(topic, Numbers(40, bite=40))
-    app.sink(topic, rr.webhook(receiver.url, send="batch", most_records=20), name="hook")
+    app.sink(topic, rr.webhook(receiver.url, send="batch", max_records=20), name="hook")
     receiver.answers = {7.0: [(422, {}), (422, {})]}
     with running(app, kafka.connection, tmp_path):
         wait_until(lambda: len(records_in(kafka.connection, f"{topic.name}.dead")) == 1)
@@ -134,6 +134,8 @@ def test_a_receiver_that_is_away_is_waited_for(
     app.source(topic, Numbers(5))
     app.sink(topic, rr.webhook(f"http://127.0.0.1:{port}/hook", timeout_seconds=1), name="hook")
     with running(app, kafka.connection, tmp_path) as process:
-        sink = wait_until(lambda: next((each for each in process.standings if each.state == "retrying"), None))
+        sink = wait_until(
+            lambda: next((standing for standing in process.statuses if standing.state == "retrying"), None)
+        )
         assert "ConnectError" in sink.error
     assert records_in(kafka.connection, f"{topic.name}.dead") == []

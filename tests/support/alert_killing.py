@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import riverrun as rr
-from riverrun.alerts.gateway.book import Book
-from riverrun.alerts.gateway.faults import Faults
+from riverrun.alerts.backlog import describe_backlog
+from riverrun.alerts.gateway.faults import FaultInjector
+from riverrun.alerts.gateway.message_store import MessageStore
 from riverrun.alerts.gateway.server import Gateway
-from riverrun.alerts.kafka_log import read_ledger
-from riverrun.alerts.unfinished import unfinished
+from riverrun.alerts.kafka_log import read_alert_state
 from riverrun.testing import Crash, CrashRun
 
 APP = """
@@ -108,7 +108,7 @@ def survive(
     begun = time.monotonic()
     (root / "app.py").write_text(APP)
     book = root / "provider.sqlite"
-    with Gateway(book, faults=Faults(TROUBLE, seed), delivery_ms=0) as gateway:
+    with Gateway(book, faults=FaultInjector(TROUBLE, seed), delivery_ms=0) as gateway:
         (root / "key.txt").write_text(gateway.key.reveal())
         (root / "riverrun.toml").write_text(
             '[project]\napp = "app.py"\n[spark]\ndriver_memory_mb = 1024\n[streams]\nevery = "200 ms"\n'
@@ -123,22 +123,22 @@ def survive(
             town.start()
             for number, crash in enumerate(plan, 1):
                 # While it sends: what is under way is what may be lost.
-                await_requests(run, gateway.book, town)
+                await_requests(run, gateway.store, town)
                 run.strike(crash)
-                made = len(gateway.book.requests())
+                made = len(gateway.store.requests())
                 say(f"kill {number}/{len(plan)}: {crash.victim}; {town.sent} episodes sent, {made} requests made")
             town.join(1800)
             assert town.error is None, town.error
             run.finish(1800)
-            left = unfinished(connection, "town")
+            left = describe_backlog(connection, "town")
             assert not left, left
-            check(gateway.book, episodes)
-            check_sends_nothing_again(run, gateway.book, connection)
-            requests = len(gateway.book.requests())
+            check(gateway.store, episodes)
+            check_sends_nothing_again(run, gateway.store, connection)
+            requests = len(gateway.store.requests())
     return Outcome(run.killed, episodes, requests, time.monotonic() - begun)
 
 
-def await_requests(run: CrashRun, book: Book, town: Town) -> None:
+def await_requests(run: CrashRun, book: MessageStore, town: Town) -> None:
     """Until some more requests have been made, or there are no more to make. A pipeline that has ended is started again."""
     before, deadline = len(book.requests()), time.monotonic() + 180
     while len(book.requests()) < min(before + 20, town.episodes):
@@ -147,7 +147,7 @@ def await_requests(run: CrashRun, book: Book, town: Town) -> None:
         time.sleep(0.05)
 
 
-def check(book: Book, episodes: int) -> None:
+def check(book: MessageStore, episodes: int) -> None:
     """Each owner has each message, once."""
     wanted = {
         (phone(each % HOUSES).lstrip("+"), f"h{each % HOUSES} episode {each // HOUSES}") for each in range(episodes)
@@ -165,11 +165,13 @@ def shown(status: str) -> bool:
     return not status.startswith("REJECTED")
 
 
-def check_sends_nothing_again(run: CrashRun, book: Book, connection: "rr.Connection") -> None:
+def check_sends_nothing_again(run: CrashRun, book: MessageStore, connection: "rr.Connection") -> None:
     """A dry run over everything tells what was sent; a verify, a replay and a group moved to the beginning send nothing."""
     before = len(book.requests())
     sent = [
-        each for each in read_ledger(connection, "town").sent.values() if each.delivery.state in ("sent", "delivered")
+        each
+        for each in read_alert_state(connection, "town").deliveries.values()
+        if each.delivery.state in ("sent", "delivered")
     ]
     told = json.loads(riverrun(run.project, "alerts", "dry-run", "--since", "1 day", "--json"))
     assert told["messages"] == len(sent), told

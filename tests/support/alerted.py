@@ -8,28 +8,26 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from riverrun.alerts.channels.contract import Delivery, Message, State
-from riverrun.alerts.ledger import (
+from riverrun.alerts.channels.contract import AlertMessage, DeliveryState, DeliveryStatus
+from riverrun.alerts.notifications import message_id
+from riverrun.alerts.state_topic import (
     Ack,
-    Case,
-    Change,
-    Kind,
-    Ledger,
-    Letter,
-    Life,
-    Meta,
-    Record,
-    Sent,
+    AlertChange,
+    AlertProcessLease,
+    AlertRecord,
+    AlertState,
+    DeliveryRecord,
+    Incident,
+    Notification,
+    NotificationKind,
+    NotificationStage,
     Silence,
-    Stage,
-    kept,
+    StateMetadata,
+    encode_upsert,
 )
-from riverrun.alerts.ledger import (
-    Standing as Channel,
-)
-from riverrun.alerts.manners import message_id
-from riverrun.dash.alerts.following import Behind, Standing
-from riverrun.dash.alerts.live import Alerts
+from riverrun.alerts.state_topic import ChannelHealthRecord as Channel
+from riverrun.dashboard.alerts.live import AlertsBroadcast
+from riverrun.dashboard.alerts.state_follower import AlertLag, FollowerStatus
 
 T = TypeVar("T")
 MINUTE = 60_000
@@ -43,15 +41,15 @@ def now_ms() -> int:
 class MemoryFollowing:
     """Follows a ledger in memory. Records go in as bytes, as they would come from the topic."""
 
-    def __init__(self, *records: Record, there: bool = True) -> None:
+    def __init__(self, *records: AlertRecord, there: bool = True) -> None:
         self._lock = threading.Lock()
-        self._ledger = Ledger()
+        self._ledger = AlertState()
         self._on_change: Callable[[], None] = lambda: None
-        self._standing = Standing(1, ready=True, there=there)
+        self._standing = FollowerStatus(1, ready=True, topic_exists=there)
         self.started = 0
         self.looks = 0
-        self.told: list[Change] = []
-        self.late: Behind | None = None
+        self.told: list[AlertChange] = []
+        self.late: AlertLag | None = None
         self.closed = False
         self.put(*records)
 
@@ -59,18 +57,18 @@ class MemoryFollowing:
         self.started += 1
         self._on_change = on_change
 
-    def standing(self) -> Standing:
+    def status(self) -> FollowerStatus:
         return self._standing
 
-    def look(self, at: Callable[[Ledger], T]) -> T:
+    def read(self, at: Callable[[AlertState], T]) -> T:
         with self._lock:
             self.looks += 1
             return at(self._ledger)
 
-    def behind(self) -> Behind | None:
+    def lag(self) -> AlertLag | None:
         return self.late
 
-    def tell(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[AlertChange]) -> None:
         self.told += changes
         self.take(changes)
 
@@ -79,30 +77,30 @@ class MemoryFollowing:
 
     # --- for tests ---
 
-    def put(self, *records: Record) -> None:
-        self.take([kept(each) for each in records])
+    def put(self, *records: AlertRecord) -> None:
+        self.take([encode_upsert(record) for record in records])
 
-    def take(self, changes: Sequence[Change]) -> None:
+    def take(self, changes: Sequence[AlertChange]) -> None:
         with self._lock:
             for key, value in changes:
-                self._ledger.take(key, value)
+                self._ledger.apply_change(key, value)
         self.change()
 
     def change(self, **standing: Any) -> None:
         before = self._standing
-        self._standing = Standing(
+        self._standing = FollowerStatus(
             before.version + 1,
             standing.get("ready", before.ready),
-            standing.get("there", before.there),
-            standing.get("trouble", before.trouble),
+            standing.get("there", before.topic_exists),
+            standing.get("trouble", before.error),
         )
         self._on_change()
 
 
-def life(**given: Any) -> Life:
+def life(**given: Any) -> AlertProcessLease:
     """This very process."""
     born = {"begun": now_ms() - 60 * MINUTE, "pid": os.getpid(), "host": socket.gethostname()}
-    return Life(**{**born, "rules": ["overload", "silent"], **given})
+    return AlertProcessLease(**{**born, "rules": ["overload", "silent"], **given})
 
 
 def fired(
@@ -114,33 +112,33 @@ def fired(
     to: Sequence[str] = (PHONE,),
     text: str = "",
     load: float = 2.4,
-    stage: Stage = "out",
+    stage: NotificationStage = "out",
     until: int = 0,
     note: str = "",
-    delivery: State = "delivered",
+    delivery: DeliveryState = "delivered",
     reason: str = "",
     resolved: float = -1,
     **case: Any,
-) -> list[Record]:
+) -> list[AlertRecord]:
     """A case that fired so many minutes ago, with its messages; `resolved`: and was over so many minutes ago."""
     made = now_ms() - round(ago * MINUTE)
     said = text or f"Your home draws {load} kW, and the limit is 2.0 kW. House {key}."
-    letters: list[Letter] = []
+    letters: list[Notification] = []
 
-    def write(kind: Kind, at: int, words: str) -> None:
+    def write(kind: NotificationKind, at: int, words: str) -> None:
         for receiver in to:
             id_ = message_id(rule, key, number, kind, receiver)
-            message = Message(id=id_, channel="sms", receiver=receiver, text=words)
+            message = AlertMessage(id=id_, channel="sms", receiver=receiver, text=words)
             letters.append(
-                Letter(
+                Notification(
                     message=message,
                     rule=rule,
                     key=key,
                     number=number,
                     kind=kind,
-                    made=at,
+                    created_at=at,
                     stage=stage,
-                    until=until or at,
+                    release_at=until or at,
                     note=note,
                 )
             )
@@ -154,20 +152,22 @@ def fired(
             write("resolved", ended, f"Your home is back at 1.6 kW. House {key}.")
     moment = datetime.fromtimestamp((made - 300) / 1000, UTC).isoformat(timespec="milliseconds")
     row = {"house_id": key, "load_kw": load, "phone": to[0] if to else None, "owner": "Ada Byrne", "at": moment}
-    one = Case(
+    one = Incident(
         **{
-            "rule": rule, "key": key, "number": number, "place": f"house_now[1]@{4100 + number}", "since": made - 2 * MINUTE,
-            "at": made - 300, "recorded": made - 200, "made": made, "row": row, "severity": "warning",
-            "state": "firing" if ended < 0 else "resolved", "ended": ended, "letters": [each.message.id for each in letters],
-            **case,
+            "rule": rule, "key": key, "number": number, "record_location": f"house_now[1]@{4100 + number}",
+            "since": made - 2 * MINUTE, "fired_at": made - 300, "record_time": made - 200, "created_at": made,
+            "row": row, "severity": "warning", "state": "firing" if ended < 0 else "resolved", "ended": ended,
+            "notifications": [letter.message.id for letter in letters], **case,
         }
     )  # fmt: skip
-    sent: list[Record] = [
-        Sent(
-            id=each.message.id,
-            delivery=Delivery(state=delivery, tries=1, at=each.made + 900, parts=1, provider_id="x", reason=reason),
+    sent: list[AlertRecord] = [
+        DeliveryRecord(
+            id=letter.message.id,
+            delivery=DeliveryStatus(
+                state=delivery, tries=1, updated_at=letter.created_at + 900, parts=1, provider_id="x", reason=reason
+            ),
         )
-        for each in letters
+        for letter in letters
         if stage == "out"
     ]
     return [*letters, one, *sent]
@@ -182,10 +182,14 @@ def quiet(id_: str = "s1", *, minutes: float = 60, **given: Any) -> Silence:
     return Silence(**{"id": id_, "begun": now, "until": now + round(minutes * MINUTE), "by": "ada", "why": "", **given})
 
 
-def evening() -> list[Record]:
+def evening() -> list[AlertRecord]:
     """An evening of the meters: some houses over the limit, one silenced, a number that is none, and what was before."""
     streets = ("Howth Road", "Elm Street", "Canal Row", "Harbour Walk", "Garden Square")
-    records: list[Record] = [Meta(namespace="evening"), life(), Channel(name="sms", where="127.0.0.1:8450")]
+    records: list[AlertRecord] = [
+        StateMetadata(namespace="evening"),
+        life(),
+        Channel(name="sms", destination="127.0.0.1:8450"),
+    ]
 
     def words(house: int, load: float) -> str:
         return f"Your home in {streets[house % 5]} draws {load:.1f} kW: over the limit of 2.0 kW."
@@ -224,5 +228,5 @@ def evening() -> list[Record]:
     return records
 
 
-def evening_alerts() -> Alerts:
-    return Alerts("meters", MemoryFollowing(*evening()), declared=("overload", "silent"))
+def evening_alerts() -> AlertsBroadcast:
+    return AlertsBroadcast("meters", MemoryFollowing(*evening()), declared=("overload", "silent"))

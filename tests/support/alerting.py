@@ -4,8 +4,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from riverrun.alerts.channels.contract import Accepted, Answer, Delivery, Message, Taken, Unsure, Weight
-from riverrun.alerts.sender import Sending, Try, attempt
+from riverrun.alerts.channels.contract import (
+    AlertMessage,
+    DeliveryStatus,
+    LookupResult,
+    MessageCheck,
+    OutcomeUnknown,
+    SendAccepted,
+    SendResult,
+)
+from riverrun.alerts.sender import SendAttempt, SendScheduler, execute_attempt
 
 
 class MemoryOutbox:
@@ -13,36 +21,36 @@ class MemoryOutbox:
 
     namespace = "tests"
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[AlertMessage] = ()) -> None:
         self._lock = threading.Lock()
-        self.messages: dict[str, Message] = {}
-        self.deliveries: dict[str, Delivery] = {}
+        self.messages: dict[str, AlertMessage] = {}
+        self.deliveries: dict[str, DeliveryStatus] = {}
         self.history: dict[str, list[str]] = {}
         self.writes = 0
-        for each in messages:
-            self.add(each)
+        for message in messages:
+            self.add(message)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: AlertMessage) -> None:
         with self._lock:
             self.messages[message.id] = message
-            self.deliveries[message.id] = Delivery()
+            self.deliveries[message.id] = DeliveryStatus()
             self.history[message.id] = ["due"]
 
-    def due(self, now: int) -> Sequence[tuple[Message, Delivery]]:
+    def due(self, now: int) -> Sequence[tuple[AlertMessage, DeliveryStatus]]:
         with self._lock:
             return [
                 (self.messages[name], each)
                 for name, each in self.deliveries.items()
-                if each.state in {"due", "trying"} and each.again <= now
+                if each.state in {"due", "trying"} and each.retry_at <= now
             ]
 
-    def find(self, provider_id: str) -> tuple[str, Delivery] | None:
+    def find_by_provider_id(self, provider_id: str) -> tuple[str, DeliveryStatus] | None:
         with self._lock:
             return next(
                 ((name, each) for name, each in self.deliveries.items() if each.provider_id == provider_id), None
             )
 
-    def moved(self, changes: Mapping[str, Delivery]) -> None:
+    def save_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
         with self._lock:
             self.writes += 1
             for name, each in changes.items():
@@ -55,7 +63,7 @@ class MemoryOutbox:
     def states(self) -> dict[str, int]:
         """How many messages are in each state."""
         with self._lock:
-            found = [each.state for each in self.deliveries.values()]
+            found = [delivery.state for delivery in self.deliveries.values()]
         return {each: found.count(each) for each in sorted(set(found))}
 
 
@@ -66,57 +74,57 @@ class Killed(BaseException):
 class MortalOutbox(MemoryOutbox):
     """Dies when answers are to be written for the `lives`th time: the requests are out, and nobody knows. 0: it lives."""
 
-    def __init__(self, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, messages: Iterable[AlertMessage] = ()) -> None:
         super().__init__(messages)
         self.lives = 0
 
-    def moved(self, changes: Mapping[str, Delivery]) -> None:
-        if self.lives and any(each.state != "trying" for each in changes.values()):
+    def save_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
+        if self.lives and any(change.state != "trying" for change in changes.values()):
             self.lives -= 1
             if not self.lives:
                 raise Killed
-        super().moved(changes)
+        super().save_deliveries(changes)
 
 
 class ScriptedChannel:
     """Answers from a list, then accepts. `has` are the ids it took, as `look_up` tells."""
 
-    def __init__(self, *answers: Answer, name: str = "sms", once: bool = True) -> None:
+    def __init__(self, *answers: SendResult, name: str = "sms", idempotent: bool = True) -> None:
         self.name = name
-        self.where = "a script"
-        self.once = once
-        self.remembers = 3_600_000
+        self.destination = "a script"
+        self.idempotent = idempotent
+        self.idempotency_window_ms = 3_600_000
         self.answers = list(answers)
         self.sent: list[str] = []
         self.asked: list[str] = []
         self.has: set[str] = set()
         self.can_tell = True
-        self.weight = Weight()
+        self.check_result = MessageCheck()
 
-    def weigh(self, message: Message) -> Weight:  # noqa: ARG002
-        return self.weight
+    def check(self, message: AlertMessage) -> MessageCheck:  # noqa: ARG002
+        return self.check_result
 
-    def send(self, message: Message, provider_id: str) -> Answer:  # noqa: ARG002
+    def send(self, message: AlertMessage, provider_id: str) -> SendResult:  # noqa: ARG002
         self.sent.append(provider_id)
-        answer = self.answers.pop(0) if self.answers else Accepted(provider_id)
-        if isinstance(answer, Accepted):
+        answer = self.answers.pop(0) if self.answers else SendAccepted(provider_id)
+        if isinstance(answer, SendAccepted):
             self.has.add(provider_id)
-            return Accepted(provider_id, answer.parts)
+            return SendAccepted(provider_id, answer.parts)
         return answer
 
-    def look_up(self, provider_id: str) -> Taken:
+    def look_up(self, provider_id: str) -> LookupResult:
         self.asked.append(provider_id)
         if not self.can_tell:
-            return Unsure("nobody tells")
+            return OutcomeUnknown("nobody tells")
         return "taken" if provider_id in self.has else "not taken"
 
     def close(self) -> None: ...
 
 
-def step(sending: Sending, channel: ScriptedChannel, now: int) -> list[Try]:
+def step(sending: SendScheduler, channel: ScriptedChannel, now: int) -> list[SendAttempt]:
     """One round of the loop, without threads."""
-    tries = sending.begin(now)
-    sending.finish([(each, attempt(channel, each)) for each in tries], now)
+    tries = sending.begin_attempts(now)
+    sending.finish_attempts([(try_, execute_attempt(channel, try_)) for try_ in tries], now)
     return tries
 
 

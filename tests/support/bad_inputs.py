@@ -326,7 +326,7 @@ def full_disk(world: World) -> str:
 def corrupt_jar(world: World) -> str:
     cache = copy_of_cache(world)
     # The broker's own: Spark and Druid bring others of that name.
-    wanted = next(each for each in read_lock("kafka").artifacts if each.name == "kafka-clients")
+    wanted = next(artifact for artifact in read_lock("kafka").artifacts if artifact.name == "kafka-clients")
     jar = next(cache.rglob(wanted.file_name))
     content = bytearray(jar.read_bytes())
     content[1000] ^= 1
@@ -664,7 +664,7 @@ def live_group(world: World) -> str:
 def offset_gone(world: World) -> str:
     import riverrun as rr
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.model.state import Place
+    from riverrun.model.cluster_state import TopicPartition
 
     world.fine_topic("short-lived")
     with rr.Producer(world.connection) as producer:
@@ -673,8 +673,10 @@ def offset_gone(world: World) -> str:
         for record in consumer:
             if record.offset == 9:
                 break
-    end = Admin(world.connection).offsets([Place("short-lived", 0)], "latest")[Place("short-lived", 0)]
-    Admin(world.connection).delete_records({Place("short-lived", 0): end - 40})
+    end = Admin(world.connection).offsets([TopicPartition("short-lived", 0)], "latest")[
+        TopicPartition("short-lived", 0)
+    ]
+    Admin(world.connection).delete_records({TopicPartition("short-lived", 0): end - 40})
 
     def read() -> None:
         with rr.Consumer("short-lived", group="slow", connection=world.connection, on_gone="stop") as again:

@@ -18,15 +18,15 @@ from unittest import mock
 
 from riverrun.app import load_app
 from riverrun.config import KafkaSettings, Project, Settings, StreamSettings
+from riverrun.kafka.commit_markers import OutputTopic, claim_output
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.marks import Target, claim
-from riverrun.kafka.parts import release
+from riverrun.kafka.exactly_once import abort_open_transactions
 from riverrun.kafka.producer.producer import Producer
-from riverrun.streams.compiler import compile_app
-from riverrun.streams.pipeline import Pipeline, checked_graph
-from riverrun.streams.planner import plan_streams
-from riverrun.streams.sink import ExactSink
-from riverrun.streams.sources import KafkaRecords
+from riverrun.streams.compile.compiler import compile_app
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.pipeline import Pipeline, build_checked_graph
+from riverrun.streams.run.planner import plan_streams
+from riverrun.streams.run.sink import ExactlyOnceSink
 from support.bad_inputs import Case, World, closed_port
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class StreamWorld(World):
         return self.python(lambda: self._validate(self.file(streams, head)))
 
     def _validate(self, path: Path) -> None:
-        graph = checked_graph(load_app(path))
+        graph = build_checked_graph(load_app(path))
         nowhere = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:9092"))
-        done = compile_app(graph, self.session(), KafkaRecords(self.session(), nowhere)).require()
+        done = compile_app(graph, self.session(), KafkaRecordSource(self.session(), nowhere)).require()
         plan_streams(done, Settings(), slots=8, speed=None, every=None)
 
     def fails(
@@ -96,7 +96,7 @@ class StreamWorld(World):
         settings = Settings(streams=StreamSettings(checkpoints=checkpoints))
         connection = Connection(KafkaSettings(bootstrap_servers=bootstrap or self.cluster()))
         pipeline = Pipeline(
-            checked_graph(app),
+            build_checked_graph(app),
             self.session(),
             settings,
             Project(self.root),
@@ -697,16 +697,16 @@ def batch_planned_anew(world: StreamWorld) -> str:
 
 @case("Run a stream a second time with the same checkpoint, elsewhere", kafka=True)
 def two_runs(world: StreamWorld) -> str:
-    begin = ExactSink._take_over
+    begin = ExactlyOnceSink._claim_output
 
-    def replaced(sink: ExactSink, target: Target, parts: int) -> Target:
+    def replaced(sink: ExactlyOnceSink, target: OutputTopic, parts: int) -> OutputTopic:
         found = begin(sink, target, parts)
         # What the other run does when it begins.
-        other = replace(target, claim=claim(target))
-        release(other, range(parts))
+        other = replace(target, claim_offset=claim_output(target))
+        abort_open_transactions(other, range(parts))
         return found
 
-    with mock.patch.object(ExactSink, "_take_over", replaced):
+    with mock.patch.object(ExactlyOnceSink, "_claim_output", replaced):
         return world.fails(HIGH, readings(10))
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any
 
-from riverrun.demo.comparing import Check
+from riverrun.demo.comparison import StreamCheck
 from support.usecases import Modules
 
 
@@ -27,7 +27,7 @@ class UseCase:
         return list(islice(modules.source.events(seed=4), number))
 
     def good(self, modules: Modules, records: list[Any]) -> list[Any]:
-        return [each for each in records if isinstance(each, getattr(modules.app, self.event))]
+        return [record for record in records if isinstance(record, getattr(modules.app, self.event))]
 
     def last(self, good: list[Any]) -> Any:
         """The closing event: like another one, two days later."""
@@ -41,8 +41,8 @@ class UseCase:
         """The topics that its source fills."""
         return (self.topic,)
 
-    def checks(self, modules: Modules) -> tuple[Check, ...]:
-        found: tuple[Check, ...] = modules.figures.CHECKS
+    def checks(self, modules: Modules) -> tuple[StreamCheck, ...]:
+        found: tuple[StreamCheck, ...] = modules.figures.CHECKS
         return found
 
     def tables(self, modules: Modules) -> dict[str, dict[str, Any]]:  # noqa: ARG002
@@ -82,8 +82,8 @@ class JoiningTables(UseCase):
             "bank.accounts": {each["account_id"]: each for each in (one.account_row() for one in people)},
         }
 
-    def checks(self, modules: Modules) -> tuple[Check, ...]:
-        opening = {each.account_id: each.opening_cents for each in modules.people.customers(1200, seed=4)}
+    def checks(self, modules: Modules) -> tuple[StreamCheck, ...]:
+        opening = {customer.account_id: customer.opening_cents for customer in modules.people.customers(1200, seed=4)}
 
         def of(stream: str, names: tuple[str, ...]) -> Callable[[Any], dict[Any, Any]]:
             def right(good: Any) -> dict[Any, Any]:
@@ -92,7 +92,7 @@ class JoiningTables(UseCase):
 
             return right
 
-        return tuple(Check(stream, key, names, of(stream, names)) for stream, (key, names) in _BANK.items())
+        return tuple(StreamCheck(stream, key, names, of(stream, names)) for stream, (key, names) in _BANK.items())
 
 
 _BANK = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import riverrun as rr
 from riverrun.config import Project, load
-from riverrun.connectors.contract import Around
+from riverrun.connectors.contract import ConnectorContext
 from riverrun.connectors.process import ConnectorProcess
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.reader import Reader, Span
+from riverrun.kafka.reading.partition_reader import OffsetRange, PartitionReader
 from riverrun.model.record import RawRecord
 
 
@@ -69,7 +69,7 @@ def running(
     """The connector process of an app, in a thread, until the block ends. What it raises is raised here."""
     said = notices if notices is not None else []
     process = ConnectorProcess(
-        Around(app, connection, folder, folder, said.append, settings=load(Project(folder)).settings)
+        ConnectorContext(app, connection, folder, folder, said.append, settings=load(Project(folder)).settings)
     )
     stop = threading.Event()
     problems: list[BaseException] = []
@@ -108,8 +108,10 @@ def records_in(connection: Connection, topic: str) -> list[RawRecord]:
     state = admin.topics([topic], config=False).get(topic)
     if state is None:
         return []
-    ends = admin.offsets(state.places, "latest")
-    with Reader(connection, {place: Span(0, ends[place]) for place in state.places}) as reader:
+    ends = admin.offsets(state.topic_partitions, "latest")
+    with PartitionReader(
+        connection, {place: OffsetRange(0, ends[place]) for place in state.topic_partitions}
+    ) as reader:
         return [each for batch in reader for each in batch]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from riverrun.config import Project
-from riverrun.config.ingest_state import find_ingesting
+from riverrun.config.ingest_state import find_ingest_endpoint
 from support.cluster import wait_for
 
 
@@ -50,7 +50,7 @@ class Child:
 
     def _takes(self) -> bool:
         assert self.process is not None
-        found = find_ingesting(Project(self._folder))
+        found = find_ingest_endpoint(Project(self._folder))
         assert self.process.poll() is None, (self._folder / "child.log").read_text()[-2000:]
         return found is not None and found.pid == self.process.pid
 

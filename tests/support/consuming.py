@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Bench:
         self.admin = Admin(self.connection)
         self.topic = self.topic or self.make_topic(partitions=self.partitions)
 
-    def place(self, partition: int = 0) -> Place:
-        return Place(self.topic, partition)
+    def place(self, partition: int = 0) -> TopicPartition:
+        return TopicPartition(self.topic, partition)
 
     def fill(self, count: int, *, first: int = 0, keys: int = 7, partition: int | None = None) -> None:
         """The numbers from `first` on, as JSON; by default number n is in partition n % partitions, with key n % keys."""
         numbers = range(first, first + count)
         self.send(
-            (b"%d" % each, b"k%d" % (each % keys), each % self.partitions if partition is None else partition)
-            for each in numbers
+            (b"%d" % number, b"k%d" % (number % keys), number % self.partitions if partition is None else partition)
+            for number in numbers
         )
 
     def send(self, records: Iterable[tuple[bytes | None, bytes | None, int]], **more: Any) -> None:
@@ -64,7 +64,7 @@ class Bench:
 
     def committed(self, group: str | None = None) -> dict[int, int]:
         """partition → the group's committed offset."""
-        return {place.partition: offset for place, offset in self.admin.committed(group or self.group).items()}
+        return {place.partition: offset for place, offset in self.admin.committed_offsets(group or self.group).items()}
 
     def rest(self, **options: Any) -> list[int]:
         """What the group would read now, without committing it."""

@@ -97,6 +97,6 @@ def device(
 def publish_all(port: int, topic: str, payloads: Sequence[bytes], *, name: str = "device") -> None:
     """Publish, and wait until the broker has all of them."""
     with device(port, name) as found:
-        for each in payloads:
-            found.publish(topic, each)
+        for payload in payloads:
+            found.publish(topic, payload)
         found.settle()

@@ -10,8 +10,8 @@ import duckdb
 
 from riverrun.errors import QueryCancelledError, QueryError, QueryTimeoutError
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.arrow import as_promised
-from riverrun.store.contract import Answer, Limits, Standing, State, Store
+from riverrun.store.arrow_types import normalize_types
+from riverrun.store.contract import QueryLimits, QueryResult, Store, TableHealth, TableStatus
 from riverrun.store.embedded.snapshot import write_snapshot
 from riverrun.store.sql import prepare
 
@@ -73,7 +73,7 @@ class DuckStore(Store):
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
         told = []
         for spec in tables:
-            listed = ", ".join(f'"{each.name}" {TYPES.get(each.type, each.type)}' for each in spec.columns)
+            listed = ", ".join(f'"{column.name}" {TYPES.get(column.type, column.type)}' for column in spec.columns)
             self._connection.execute(f'create or replace table "{spec.name}" ({listed})')
             self._tables[spec.name] = spec
             told.append(f"the table {spec.name} is made")
@@ -87,17 +87,17 @@ class DuckStore(Store):
     def tables(self) -> dict[str, TableSpec]:
         return dict(self._tables)
 
-    def standing(self) -> list[Standing]:
+    def table_statuses(self) -> list[TableStatus]:
         found = []
         for name in self._tables:
             row = self._connection.cursor().execute(f'select count(*) from "{name}"').fetchone()  # noqa: S608
-            state: State = "failing" if name == self.failing else "following"
+            state: TableHealth = "failing" if name == self.failing else "following"
             found.append(
-                Standing(name, row[0] if row else 0, state, positions={0: 7, 1: 9}, lag=0, newest=1.0, updated=2.0)
+                TableStatus(name, row[0] if row else 0, state, positions={0: 7, 1: 9}, lag=0, newest=1.0, updated=2.0)
             )
         return found
 
-    def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008
+    def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008
         began = time.monotonic()
         prepared = prepare(sql, self._tables, "duckdb")
         cursor = self._connection.cursor()
@@ -119,7 +119,9 @@ class DuckStore(Store):
             watch.join()
             self._running.pop(name, None)
         more = rows.num_rows > limits.rows
-        return Answer(as_promised(rows.slice(0, limits.rows), prepared.columns), more, time.monotonic() - began)
+        return QueryResult(
+            normalize_types(rows.slice(0, limits.rows), prepared.columns), more, time.monotonic() - began
+        )
 
     def snapshot(self, path: Path) -> None:
         write_snapshot(self._connection, self._tables, path)

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from riverrun.cluster.loopback import listening
-from riverrun.store.listening import Listener, Listeners
+from riverrun.cluster.loopback import listening_socket
+from riverrun.web.server import HttpEndpoint, HttpServer
 from support.maven import CERTIFICATE, TLS
 
 # What belongs to one connection, and what httpx has undone.
@@ -40,8 +40,8 @@ def gate(behind: str, user: str, password: str) -> Iterator[str]:
 
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(CERTIFICATE, TLS / "key.pem")
-    socket = listening(0)
-    listeners = Listeners([Listener(app, socket, tls)], name="gate")
+    socket = listening_socket(0)
+    listeners = HttpServer([HttpEndpoint(app, socket, tls)], name="gate")
     listeners.start()
     try:
         yield f"https://127.0.0.1:{socket.getsockname()[1]}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from riverrun.alerts.channels.contract import Accepted, Message
+from riverrun.alerts.channels.contract import AlertMessage, SendAccepted
 from riverrun.alerts.channels.sms import SmsChannel, SmsConfig
 from riverrun.alerts.gateway.server import Gateway
 
@@ -18,8 +18,8 @@ OWNERS = ("Lea Malone", "Sean Kelly", "Aoife Byrne", "Niamh Walsh", "Conor Doyle
 def send(gateway: Gateway, number: int, text: str) -> None:
     """A message to one of the numbers that are kept free for films."""
     channel = channel_to(gateway, any_number=True)
-    message = Message(id=f"{number} {text}", channel="sms", receiver=f"+35320910{number:04}", text=text)
-    assert isinstance(channel.send(message, f"{number}-{text.encode().hex()[-50:]}"), Accepted)
+    message = AlertMessage(id=f"{number} {text}", channel="sms", receiver=f"+35320910{number:04}", text=text)
+    assert isinstance(channel.send(message, f"{number}-{text.encode().hex()[-50:]}"), SendAccepted)
     channel.close()
 
 

@@ -9,18 +9,18 @@ from typing import Any, Self
 import httpx
 
 import riverrun as rr
-from riverrun.config.networks import networks_of
-from riverrun.dash.alerts.live import Alerts
-from riverrun.dash.door.door import Door
-from riverrun.dash.door.oidc import Provider
-from riverrun.dash.door.password import Password
-from riverrun.dash.door.sessions import Sessions
-from riverrun.dash.live import Hub
-from riverrun.dash.picture.live import Picture
-from riverrun.dash.routes import dash_routes
+from riverrun.config.networks import parse_networks
+from riverrun.dashboard.alerts.live import AlertsBroadcast
+from riverrun.dashboard.live.hub import DashboardHub
+from riverrun.dashboard.login import LoginGate
+from riverrun.dashboard.routes import dashboard_routes
+from riverrun.dashboard.topology.live import TopologyBroadcast
 from riverrun.store.contract import Store
-from riverrun.store.listening import Outside
 from riverrun.store.server import StoreServer
+from riverrun.web.auth.oidc import OidcProvider
+from riverrun.web.auth.password import Password
+from riverrun.web.auth.sessions import LoginSessions
+from riverrun.web.server import PublicListener
 
 PASSWORD = "abcdef-ghijkm-npqrst-uvwxyz"
 NAMES = ("127.0.0.1", "localhost", "dash.test")
@@ -34,47 +34,47 @@ class Guarded:
         app: rr.App,
         store: Store,
         *,
-        picture: Picture | None = None,
-        alerts: Alerts | None = None,
-        provider: Provider | None = None,
-        sessions: Sessions | None = None,
+        picture: TopologyBroadcast | None = None,
+        alerts: AlertsBroadcast | None = None,
+        provider: OidcProvider | None = None,
+        sessions: LoginSessions | None = None,
         certificate: Path | None = None,
         key: Path | None = None,
         trusted_proxies: str = "",
         https_only: bool = False,
     ) -> None:
-        self.hub = Hub(store, app.dashboards, app.name)
+        self.hub = DashboardHub(store, app.dashboards, app.name)
         self._picture = picture
         self._alerts = alerts
-        self.sessions = sessions or Sessions(3600, 12 * 3600)
+        self.sessions = sessions or LoginSessions(3600, 12 * 3600)
         password = Password.of(PASSWORD) if provider is None else None
-        self.door = Door(password=password, provider=provider, sessions=self.sessions)
-        outside = Outside(
+        self.door = LoginGate(password=password, provider=provider, sessions=self.sessions)
+        outside = PublicListener(
             "127.0.0.1",
             0,
             NAMES,
-            self.door.around,
+            self.door.middleware,
             certificate,
             key,
-            proxies=networks_of(trusted_proxies),
+            proxies=parse_networks(trusted_proxies),
             https_only=https_only,
         )
         self._server = StoreServer(
-            store, routes=[*self.door.routes(), *dash_routes(self.hub, picture, alerts)], outside=outside
+            store, routes=[*self.door.routes(), *dashboard_routes(self.hub, picture, alerts)], public=outside
         )
 
     def __enter__(self) -> Self:
         self.inside = self._server.start()
-        self.outside = self._server.outside_address
-        self.port = self._server.outside_port
+        self.outside = self._server.public_address
+        self.port = self._server.public_port
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hub.end()
+        self.hub.request_close()
         if self._picture is not None:
-            self._picture.end()
+            self._picture.request_close()
         if self._alerts is not None:
-            self._alerts.end()
+            self._alerts.request_close()
         self._server.close()
 
     def client(self, *, inside: bool = False, address: str = "127.0.0.1", **options: Any) -> httpx.Client:
@@ -88,7 +88,7 @@ class Guarded:
         client = self.client(**options)
         name = "__Host-riverrun" if self.outside.startswith("https") and not options.get("inside") else "riverrun"
         # As text: of a jar, httpx would keep a secure cookie from an address without a certificate.
-        client.headers["cookie"] = f"{name}={self.sessions.begin('test')}"
+        client.headers["cookie"] = f"{name}={self.sessions.create('test')}"
         return client
 
     def raw(self, data: bytes, *, inside: bool = False, seconds: float = 10.0) -> bytes:

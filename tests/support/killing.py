@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 import riverrun as rr
 from riverrun.kafka.admin.admin import Admin
-from riverrun.streams.identity import IDENTITY
+from riverrun.streams.run.row_identity import IDENTITY_HEADER
 from riverrun.testing import Crash, CrashRun, crashes
 from riverrun.testing.crash import VICTIMS
 
@@ -120,7 +120,7 @@ def committed(connection: "rr.Connection", topic: str) -> dict[int, list[dict[st
                     assert error.code() != KafkaError._AUTO_OFFSET_RESET, f"{topic}[{part}]: {error}"
                     continue
                 headers: Any = dict(message.headers() or [])
-                found[part].append(json.loads(message.value() or b"{}") | {"_id": headers.get(IDENTITY)})
+                found[part].append(json.loads(message.value() or b"{}") | {"_id": headers.get(IDENTITY_HEADER)})
     finally:
         consumer.close()
     return found

@@ -86,9 +86,9 @@ def drive(options: dict[str, Any]) -> None:
     from pyspark import SparkContext
 
     from riverrun.app import load_app
-    from riverrun.streams import running
-    from riverrun.streams.pipeline import Pipeline, checked_graph
-    from riverrun.streams.session import start_session, stop_session
+    from riverrun.streams.pipeline import Pipeline, build_checked_graph
+    from riverrun.streams.run import running_stream
+    from riverrun.streams.run.session import start_session, stop_session
 
     root = Path(options["app"]).parent
     # One try a task, so that a part which fails is the batch's failure; small, because two executors share two cores.
@@ -101,7 +101,7 @@ def drive(options: dict[str, Any]) -> None:
     )
     connection = Connection(KafkaSettings(bootstrap_servers=options["bootstrap"]))
     # The rounds follow each other faster than streams fail elsewhere.
-    running.BACKOFF_SECONDS = (0.2,) * len(running.BACKOFF_SECONDS)  # type: ignore[assignment]
+    running_stream.BACKOFF_SECONDS = (0.2,) * len(running_stream.BACKOFF_SECONDS)  # type: ignore[assignment]
     spark = start_session(settings, root / "spark", name="parts", brief=True)
     process: Any = SparkContext._gateway
     print(process.proc.pid, flush=True)
@@ -113,7 +113,7 @@ def drive(options: dict[str, Any]) -> None:
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     try:
-        graph = checked_graph(load_app(Path(options["app"])))
+        graph = build_checked_graph(load_app(Path(options["app"])))
         pipeline = Pipeline(graph, spark, settings, Project(root), connection, every="0 s", notice=told)
         pipeline.prepare()
         pipeline.run(stop)

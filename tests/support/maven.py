@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from riverrun.artifacts.lock import Artifact, Lock
-from riverrun.artifacts.sets import Fetched, fetch_lock
-from riverrun.artifacts.timing import Timing
+from riverrun.artifacts.lock import Artifact, LockFile
+from riverrun.artifacts.sets import FetchResult, fetch_lock
+from riverrun.artifacts.timing import DownloadTiming
 from riverrun.config import ArtifactSettings
 
 # A self-signed certificate for 127.0.0.1, and nothing else.
@@ -204,16 +204,18 @@ class Bench:
         self.artifacts = {name: made_artifact(name, content) for name, content in contents.items()}
         for name, artifact in self.artifacts.items():
             server.files[artifact.path] = contents[name]
-        self.lock = Lock("made", tuple(self.artifacts.values()))
+        self.lock = LockFile("made", tuple(self.artifacts.values()))
         self.progress = RecordedProgress()
-        self.timing = Timing(connect=5, read=10, tries=4, unreachable_tries=2, backoff=0.001, backoff_most=0.01)
+        self.timing = DownloadTiming(
+            connect=5, read=10, max_attempts=4, max_unreachable_attempts=2, backoff=0.001, max_backoff=0.01
+        )
 
     def settings(self, **changes: Any) -> ArtifactSettings:
         values: dict[str, Any] = {"maven_url": self.server.url, "cache_dir": str(self.cache_dir), **changes}
         return ArtifactSettings(**values)
 
-    def fetch(self, *, repair: bool = False, only: str = "", **changes: Any) -> Fetched:
-        lock = Lock("made", (self.artifacts[only],)) if only else self.lock
+    def fetch(self, *, repair: bool = False, only: str = "", **changes: Any) -> FetchResult:
+        lock = LockFile("made", (self.artifacts[only],)) if only else self.lock
         return fetch_lock(
             lock,
             self.settings(**changes),

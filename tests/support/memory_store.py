@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from riverrun.errors import QueryError, StoreUnavailableError
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.contract import Answer, Limits, Standing, State, Store
+from riverrun.store.contract import QueryLimits, QueryResult, Store, TableHealth, TableStatus
 from riverrun.store.sql import prepare
 
 _TYPES = {"text": "varchar", "timestamp": "timestamptz", "json": "varchar"}
@@ -32,7 +32,7 @@ class MemoryStore(Store):
         self._specs: dict[str, TableSpec] = {}
         self._offsets: dict[str, int] = {}
         self._updated: dict[str, float] = {}
-        self.states: dict[str, tuple[State, str]] = {}
+        self.states: dict[str, tuple[TableHealth, str]] = {}
         self.asked: list[str] = []
         self.down = ""
         self.apply(tables)
@@ -44,7 +44,7 @@ class MemoryStore(Store):
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
         with self._lock:
             for spec in tables:
-                parts = [f'"{each.name}" {_TYPES.get(each.type, each.type)}' for each in spec.columns]
+                parts = [f'"{column.name}" {_TYPES.get(column.type, column.type)}' for column in spec.columns]
                 if spec.upserts and spec.key:
                     parts.append("primary key (" + ", ".join(f'"{each}"' for each in spec.key) + ")")
                 self._database.execute(f'create table "{spec.name}" ({", ".join(parts)})')
@@ -58,7 +58,8 @@ class MemoryStore(Store):
         spec = self._specs[table]
         listed = list(rows)
         found = pa.table({  # noqa: F841  -- DuckDB finds it by its name
-            each.name: pa.array([row.get(each.name) for row in listed], _ARROW.get(each.type)) for each in spec.columns
+            column.name: pa.array([row.get(column.name) for row in listed], _ARROW.get(column.type))
+            for column in spec.columns
         })  # fmt: skip
         with self._lock:
             insert = "insert or replace into" if spec.upserts else "insert into"
@@ -79,7 +80,7 @@ class MemoryStore(Store):
     def tables(self) -> dict[str, TableSpec]:
         return dict(self._specs)
 
-    def standing(self) -> list[Standing]:
+    def table_statuses(self) -> list[TableStatus]:
         if self.down:
             raise StoreUnavailableError(self.down)
         found = []
@@ -88,14 +89,14 @@ class MemoryStore(Store):
                 rows, newest = self._one(f'select count(*), epoch(max("{spec.time}")) from "{name}"')  # noqa: S608
                 state, detail = self.states.get(name, ("following", ""))
                 offset, updated = self._offsets[name], self._updated[name]
-                found.append(Standing(name, rows, state, detail, {0: offset}, 0, newest or 0.0, updated))
+                found.append(TableStatus(name, rows, state, detail, {0: offset}, 0, newest or 0.0, updated))
         return found
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         rows: list[tuple[Any, ...]] = self._database.execute(sql).fetchall()
         return rows[0]
 
-    def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008, ARG002
+    def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008, ARG002
         if self.down:
             raise StoreUnavailableError(self.down)
         with self._lock:
@@ -106,7 +107,7 @@ class MemoryStore(Store):
             except duckdb.Error as error:
                 raise QueryError(str(error).splitlines()[0]) from error
             more = table.num_rows > limits.rows
-            return Answer(table.slice(0, limits.rows), more, time.monotonic() - began)
+            return QueryResult(table.slice(0, limits.rows), more, time.monotonic() - began)
 
     def cancel(self, name: str) -> bool:  # noqa: ARG002
         return False

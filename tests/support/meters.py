@@ -49,7 +49,7 @@ class MeterCity:
     def __init__(self, modules: Example, houses: int, begin: datetime) -> None:
         self.store = MemoryStore(HOUSE_LOAD, STREET_LOAD, HIGH_LOAD, EPISODES)
         self.houses = modules.houses.read(houses)
-        self._of = {each.house_id: each for each in self.houses}
+        self._of = {house.house_id: house for house in self.houses}
         self._minutes = modules.city.minutes(self.houses, begin)
         self._figures = modules.figures
         self._open: dict[str, Any] = {}
@@ -62,7 +62,7 @@ class MeterCity:
 
     @property
     def truth(self) -> Any:
-        return self._figures.Truth(self.readings, {each.house_id: each.street for each in self.houses})
+        return self._figures.Truth(self.readings, {house.house_id: house.street for house in self.houses})
 
     def run(self, minutes: int) -> None:
         houses: list[dict[str, Any]] = []
@@ -71,11 +71,13 @@ class MeterCity:
         for readings in (next(self._minutes) for _ in range(minutes)):
             self.readings += readings
             sums: dict[str, float] = defaultdict(float)
-            for each in readings:
-                place = {name: getattr(self._of[each.house_id], name) for name in ("house_id", "street", "owner")}
-                houses.append({"minute": each.at, "minute_end": each.at + MINUTE, "load_kw": each.load_kw, **place})
-                sums[place["street"]] += each.load_kw
-                ended += self._follow(each, place)
+            for reading in readings:
+                place = {name: getattr(self._of[reading.house_id], name) for name in ("house_id", "street", "owner")}
+                houses.append(
+                    {"minute": reading.at, "minute_end": reading.at + MINUTE, "load_kw": reading.load_kw, **place}
+                )
+                sums[place["street"]] += reading.load_kw
+                ended += self._follow(reading, place)
             span = {"minute": readings[0].at, "minute_end": readings[0].at + MINUTE}
             streets += [{"street": name, "load_kw": load, **span} for name, load in sums.items()]
         for table, rows in (("house_load", houses), ("street_load", streets), ("episodes", ended)):

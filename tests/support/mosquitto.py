@@ -13,7 +13,7 @@ from typing import Self
 
 import trustme
 
-from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.ports import HOST, PortClaims
 
 USER, PASSWORD = "meters", "open-sesame"
 
@@ -40,7 +40,7 @@ class Mosquitto:
     save_after: int = 1_000_000
     extra: str = ""
     port: int = 0
-    _claims: Claims = field(default_factory=Claims)
+    _claims: PortClaims = field(default_factory=PortClaims)
     _process: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:

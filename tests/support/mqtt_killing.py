@@ -92,7 +92,7 @@ class Plant:
 
     @property
     def acknowledged(self) -> int:
-        return sum(len(each.acknowledged) for each in self.devices)
+        return sum(len(device.acknowledged) for device in self.devices)
 
     def hold(self) -> None:
         self._go.clear()
@@ -103,12 +103,12 @@ class Plant:
         self._go.set()
 
     def settle(self) -> None:
-        for each in self.devices:
-            each.settle(300)
+        for device in self.devices:
+            device.settle(300)
 
     def close(self) -> None:
-        for each in self.devices:
-            each.close()
+        for device in self.devices:
+            device.close()
 
     def _publish(self) -> None:
         begun, sent, held = time.monotonic(), 0, 0.0

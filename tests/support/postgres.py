@@ -30,7 +30,7 @@ class TestPostgres(LocalPostgres):
         return self
 
     def restart(self, settings: Mapping[str, str] | None = None) -> None:
-        self.halt()
+        self.shut_down()
         self._settings |= dict(settings or {})
         self.start()
         self.ready(Deadline(self.start_timeout_seconds))
@@ -54,8 +54,8 @@ class TestPostgres(LocalPostgres):
         """The rows of the last statement, if it gives any."""
         with self.login(database, **login) as connection:
             rows: list[Any] = []
-            for each in statements:
-                cursor = connection.execute(each)
+            for statement in statements:
+                cursor = connection.execute(statement)
                 rows = cursor.fetchall() if cursor.description else []
             return rows
 

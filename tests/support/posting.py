@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from riverrun.connectors.http.answers import Refused
-from riverrun.connectors.http.body import Budget
-from riverrun.connectors.http.ingest import Ingest
-from riverrun.connectors.http.keys import Keys
-from riverrun.connectors.http.once import Job
-from riverrun.connectors.http.records import Record, Taker
+from riverrun.connectors.http.api_keys import ApiKeys
+from riverrun.connectors.http.application import IngestApplication
+from riverrun.connectors.http.idempotency import TransactionalRequest
+from riverrun.connectors.http.record_parser import KeyValue, TopicRecordParser
+from riverrun.connectors.http.request_body import MemoryBudget
+from riverrun.connectors.http.responses import RequestRejectedError
 from riverrun.errors import BrokerUnreachableError, RiverrunError
 from riverrun.kafka.producer.metrics import ProducerMetrics
 from riverrun.model.connectors.http import http
@@ -41,7 +41,7 @@ def reading(number: int = 0, **other: Any) -> dict[str, Any]:
 @dataclass
 class FakePosted:
     done: Callable[[], None]
-    places: list[tuple[int, int] | None]
+    positions: list[tuple[int, int] | None]
     errors: dict[int, RiverrunError] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ class FakePoster:
     # Questions are not answered before it is set.
     release: threading.Event | None = None
 
-    def look_up(self, topic: str, seconds: float) -> None:
+    def check_topic(self, topic: str, seconds: float) -> None:
         self.looked_up += 1
         if self.release is not None:
             self.release.wait(60)
@@ -72,20 +72,20 @@ class FakePoster:
         if self.away or self.stopped:
             raise BrokerUnreachableError(f"No broker answered while looking for {topic}")
 
-    def reach(self, topic: str, seconds: float) -> None:
-        self.look_up(topic, seconds)
+    def ping(self, topic: str, seconds: float) -> None:
+        self.check_topic(topic, seconds)
 
-    def has_room(self, count: int) -> bool:
+    def has_capacity(self, count: int) -> bool:
         return not self.full and self.waiting + count <= self.queue
 
     def begin(self, count: int, done: Callable[[], None]) -> FakePosted:  # noqa: ARG002
         return FakePosted(done, [], dict(self.errors))
 
-    def add(self, posted: FakePosted, topic: str, records: Sequence[Record], headers: Any) -> bool:
-        for each in records:
-            lost = self.stopped or len(posted.places) in self.errors
-            posted.places.append(None if lost else (0, len(self.sent)))
-            self.sent.append((topic, *each))
+    def add(self, posted: FakePosted, topic: str, records: Sequence[KeyValue], headers: Any) -> bool:
+        for record in records:
+            lost = self.stopped or len(posted.positions) in self.errors
+            posted.positions.append(None if lost else (0, len(self.sent)))
+            self.sent.append((topic, *record))
         self.headers.append(headers)
         self.waiting += len(records) if self.stopped else 0
         return True
@@ -100,18 +100,18 @@ class FakePoster:
 
 @dataclass
 class FakeScribe:
-    jobs: list[Job] = field(default_factory=list)
-    refused: Refused | None = None
+    jobs: list[TransactionalRequest] = field(default_factory=list)
+    refused: RequestRejectedError | None = None
     problem: str = ""
-    foreign: int = 0
+    unreadable_keys: int = 0
 
-    async def write(self, job: Job, deadline: float) -> tuple[int, bytes, bool]:  # noqa: ARG002
+    async def write(self, job: TransactionalRequest, deadline: float) -> tuple[int, bytes, bool]:  # noqa: ARG002
         if self.refused is not None:
             job.records = ()  # as the real one does with what it gives up
             raise self.refused
         again = any(each.key == job.key for each in self.jobs if job.key)
         self.jobs.append(job)
-        return *job.answer([(0, number) for number in range(len(job.records))]), again
+        return *job.make_response([(0, number) for number in range(len(job.records))]), again
 
 
 @dataclass
@@ -134,18 +134,18 @@ class Posting:
     (`logs`)."""
 
     def __init__(
-        self, *, keys: Keys | None = None, local: bool = True, max_body: int = 2**20, memory: int = 2**22,
+        self, *, keys: ApiKeys | None = None, local: bool = True, max_body: int = 2**20, memory: int = 2**22,
         max_records: int = 100, timeout: float = 5,
     ) -> None:  # fmt: skip
-        self.poster, self.scribe, self.budget = FakePoster(), FakeScribe(), Budget(memory)
+        self.poster, self.scribe, self.budget = FakePoster(), FakeScribe(), MemoryBudget(memory)
         given = [
             (Topic("readings", Reading), http()), (Topic[Any]("hooks"), http()), (Topic[Any]("logs"), http(key="host")),
         ]  # fmt: skip
-        self.ingest = Ingest(
-            {topic.name: Taker(topic, source, 100_000) for topic, source in given},
+        self.ingest = IngestApplication(
+            {topic.name: TopicRecordParser(topic, source, 100_000) for topic, source in given},
             self.poster,  # type: ignore[arg-type]
             self.scribe,  # type: ignore[arg-type]
-            keys=keys or Keys(),
+            keys=keys or ApiKeys(),
             budget=self.budget,
             max_body=max_body,
             max_records=max_records,
@@ -286,7 +286,7 @@ def has_reading(body: bytes, *, lines: bool) -> bool:
         except (ValueError, RecursionError):
             continue
         values += found if isinstance(found, list) and not lines else [found]
-    return any(_is_reading(each) for each in values)
+    return any(_is_reading(value) for value in values)
 
 
 def _is_reading(value: Any) -> bool:

@@ -33,11 +33,11 @@ def reading(number: int = 0, house: str = "") -> Reading:
 
 
 def numbers(messages: list[Message]) -> list[int]:
-    return [SCHEMA.decode(each.value() or b"").number for each in messages]
+    return [SCHEMA.decode(message.value() or b"").number for message in messages]
 
 
 def values(messages: list[Message]) -> list[bytes | None]:
-    return [each.value() for each in messages]
+    return [message.value() for message in messages]
 
 
 def read(kafka: KafkaUnderTest, topic: str, *, committed: bool = True) -> list[Message]:
@@ -58,7 +58,7 @@ def stream(kafka: KafkaUnderTest, topic: str, *, committed: bool = True) -> Iter
     consumer = Consumer(kafka.connection.properties(properties))
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         ended: set[int | None] = set()
         deadline = time.monotonic() + 120
         while len(ended) < len(partitions):

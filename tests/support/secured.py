@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from riverrun.cluster.ports import HOST, Claims
-from riverrun.cluster.runner import LocalKafka
+from riverrun.cluster.kafka.local import LocalKafka
+from riverrun.cluster.ports import HOST, PortClaims
 from riverrun.cluster.server import Deadline
 from riverrun.config import KafkaSettings
 
@@ -50,7 +50,7 @@ def secured_kafka(root: Path, first_port: int) -> Iterator[Secured]:
     ca = trustme.CA()
     ca_file = root / "ca.pem"
     ca.cert_pem.write_to_path(str(ca_file))
-    claims = Claims()
+    claims = PortClaims()
     tls, login, oauth = (claims.claim_first(first_port + 100) for _ in range(3))
     claims.close()
     local = LocalKafka(root, KafkaSettings(), first_port=first_port)
@@ -108,7 +108,7 @@ def server_certificate(ca: trustme.CA, root: Path) -> Path:
     path = root / "broker.pem"
     path.write_bytes(
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + b"".join(each.bytes() for each in certificate.cert_chain_pems)
+        + b"".join(cert_chain_pem.bytes() for cert_chain_pem in certificate.cert_chain_pems)
     )
     return path
 

@@ -27,7 +27,7 @@ from riverrun.cluster.connect.local import LocalConnect
 from riverrun.config import KafkaSettings, Project, Secret
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.kafka_connect import ConnectClient
-from riverrun.connectors.postgres.wanted import followings_of, source_configs
+from riverrun.connectors.postgres.connector_configs import cdc_connectors, source_configs
 from riverrun.kafka.connection import Connection
 from support.postgres import TestPostgres
 
@@ -184,7 +184,7 @@ class Shop:
     def follow(self) -> None:
         """Check, make the topics, and tell Connect."""
         project = Project(self.root)
-        followings = followings_of(self.app, self.settings, project)
+        followings = cdc_connectors(self.app, self.settings, project)
         configs = source_configs(followings, self.settings, project)
         self.app.apply(self.connection)
         self.tell(configs)
@@ -206,7 +206,7 @@ class Shop:
         try:
             found: list[tuple[str, dict[str, Any] | None]] = []
             places = [TopicPartition(topic, each, 0) for each in range(partitions)]
-            ends = {each.partition: consumer.get_watermark_offsets(each, timeout=30)[1] for each in places}
+            ends = {place.partition: consumer.get_watermark_offsets(place, timeout=30)[1] for place in places}
             consumer.assign(places)
             deadline = time.monotonic() + WAIT_SECONDS
             while time.monotonic() < deadline:
@@ -217,7 +217,7 @@ class Shop:
                             ((message.key() or b"").decode(), json.loads(value) if value is not None else None)
                         )
                 at = {each.partition: each.offset for each in consumer.position(places)}
-                if all(at[each] >= ends[each] for each in ends):
+                if all(at[end] >= ends[end] for end in ends):
                     return found
             raise AssertionError(f"{topic} could not be read to its end: {ends}")
         finally:
@@ -346,8 +346,8 @@ def kill_under_load(
         with SourceApplication(shop.url, rate=rate, seed=seed + 1) as application:
             shop.follow()
             time.sleep(chance.uniform(0.5, 3.0))
-            shop.connect.worker.kill()
-            shop.connect.worker.restart()
+            shop.connect.node.kill()
+            shop.connect.node.restart()
             say(f"Connect killed while it took the snapshot, after {application.transactions} transactions")
             shop.require_caught_up()
         shop.require_caught_up()
@@ -360,9 +360,9 @@ def kill_under_load(
             # Also while it is only coming back.
             time.sleep(chance.uniform(*between))
             if step == "kill":
-                shop.connect.worker.kill()
+                shop.connect.node.kill()
                 say(f"Connect killed after {application.transactions} transactions")
-                shop.connect.worker.restart()
+                shop.connect.node.restart()
             else:
                 shop.postgres.restart()
                 say(f"Postgres restarted after {application.transactions} transactions")

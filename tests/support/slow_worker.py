@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from riverrun.config import Settings, SparkSettings
-from riverrun.streams.session import start_session, stop_session
+from riverrun.streams.run.session import start_session, stop_session
 
 
 class Counter(StatefulProcessor):

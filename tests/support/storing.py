@@ -7,13 +7,13 @@ from typing import Any
 
 import duckdb
 
-from riverrun.kafka.bulk import Block, Columns
-from riverrun.model.state import Place
+from riverrun.kafka.reading.bulk_reader import ColumnarBatch, RecordColumns
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.table import Column, TableSpec
-from riverrun.store.contract import Standing, Store
-from riverrun.store.embedded import schema, state
-from riverrun.store.embedded.session import Session
-from riverrun.store.embedded.state import TableState
+from riverrun.store.contract import Store, TableStatus
+from riverrun.store.embedded import schema, table_state
+from riverrun.store.embedded.session import DuckDBSession
+from riverrun.store.embedded.table_state import TableState
 
 BEGIN_MS = 1_767_225_600_000  # 2026-01-01
 
@@ -50,35 +50,37 @@ def load(house: str | None, kw: float, minute: int = 0) -> bytes:
 Given = tuple[int, int, bytes | None]
 
 
-def block(topic: str, records: Iterable[Given], *, key: bytes | None = None, identity: bytes | None = None) -> Block:
+def block(
+    topic: str, records: Iterable[Given], *, key: bytes | None = None, identity: bytes | None = None
+) -> ColumnarBatch:
     """Records (partition, offset, value) of one topic."""
-    columns = Columns()
+    columns = RecordColumns()
     for partition, offset, value in records:
-        columns.extend(Columns([partition], [offset], [BEGIN_MS + offset], [key], [value], [identity]))
-    reached = {Place(topic, partition): offset + 1 for partition, offset, _ in records}
-    return Block({topic: columns}, reached, rows=len(columns))
+        columns.extend(RecordColumns([partition], [offset], [BEGIN_MS + offset], [key], [value], [identity]))
+    reached = {TopicPartition(topic, partition): offset + 1 for partition, offset, _ in records}
+    return ColumnarBatch({topic: columns}, reached, rows=len(columns))
 
 
 def make(database: duckdb.DuckDBPyConnection, *tables: TableSpec) -> dict[str, TableState]:
     """The tables in a database, ready to be written to."""
     if database.execute("SELECT current_setting('TimeZone')").fetchall() != [("UTC",)]:
         database.execute("SET GLOBAL TimeZone = 'UTC'")
-    session = Session(database)
-    schema.prepare(session)
+    session = DuckDBSession(database)
+    schema.create_metadata(session)
     for table in tables:
-        for statement in schema.changes(session, None, table)[0]:
+        for statement in schema.plan_changes(session, None, table)[0]:
             database.execute(statement)
-    states = state.load(session)
+    states = table_state.load_states(session)
     for each in states.values():
-        each.turn = 0
+        each.read_epoch = 0
     return states
 
 
-def caught_up(store: Store, *, seconds: float = 60, **rows: int) -> dict[str, Standing]:
+def caught_up(store: Store, *, seconds: float = 60, **rows: int) -> dict[str, TableStatus]:
     """Wait until tables have these numbers of rows and lag nothing."""
     deadline = time.monotonic() + seconds
     while True:
-        found = {each.table: each for each in store.standing()}
+        found = {each.table: each for each in store.table_statuses()}
         if all(name in found and found[name].rows == count and found[name].lag == 0 for name, count in rows.items()):
             return found
         assert time.monotonic() < deadline, found

@@ -14,7 +14,7 @@ from riverrun.config import Project, Settings, SparkSettings
 from riverrun.kafka.connection import Connection
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import PipelineProgress, StreamProgress
-from riverrun.streams.pipeline import Pipeline, checked_graph
+from riverrun.streams.pipeline import Pipeline, build_checked_graph
 
 SETTINGS = Settings(spark=SparkSettings(shuffle_partitions=2))
 MOST_SECONDS = 170.0
@@ -22,7 +22,7 @@ MOST_SECONDS = 170.0
 
 def make_pipeline(spark: SparkSession, app: App | Path, connection: Connection, root: Path, **options: Any) -> Pipeline:
     found = load_app(app) if isinstance(app, Path) else app
-    pipeline = Pipeline(checked_graph(found), spark, SETTINGS, Project(root), connection, **options)
+    pipeline = Pipeline(build_checked_graph(found), spark, SETTINGS, Project(root), connection, **options)
     pipeline.prepare()
     return pipeline
 
@@ -69,7 +69,7 @@ def run_streams(
     finally:
         timer.cancel()
     assert not stop.is_set(), f"not caught up after {seconds:.0f} s: {last[-1:]}"
-    return {each.name: each for each in last[-1].streams}
+    return {stream.name: stream for stream in last[-1].streams}
 
 
 def read_rows(connection: Connection, topic: str) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from riverrun.cli.main import run
-from riverrun.demo.cases import use_cases
+from riverrun.demo.use_cases import use_cases
 
 SECONDS = 1500
 

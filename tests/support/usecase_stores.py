@@ -45,7 +45,7 @@ def hashtags_store(modules: Modules, posts: list[Any]) -> MemoryStore:
         _table("trending", (), "span", span="timestamp", span_end="timestamp", tag="text", score="double", votes="bigint",
                now="bigint", usual="double", burst="double"),
     )  # fmt: skip
-    figures, last = modules.figures.Figures(posts), max(each.at for each in posts)
+    figures, last = modules.figures.Figures(posts), max(post.at for post in posts)
     store.put("author_minutes", [
         {"minute": at, "minute_end": at + MINUTE, "author": author, "posts": number, "tags": str(tags)}
         for (at, author), (number, tags) in figures.author_minutes().items()
@@ -75,7 +75,7 @@ def gaming_store(modules: Modules, hits: list[Any]) -> MemoryStore:
         _table("player_minutes", ("minute", "player"), "minute", **minute),
         _table("outliers", (), "minute", **minute, usual="double", times="double"),
     )  # fmt: skip
-    figures, last = modules.figures.Figures(hits), max(each.at for each in hits)
+    figures, last = modules.figures.Figures(hits), max(hit.at for hit in hits)
     store.put("standings", [
         {"cup": cup, "player": player, "points": points, "reached": reached, "at": last}
         for (cup, player), (points, reached) in figures.standings().items()
@@ -90,10 +90,10 @@ def gaming_store(modules: Modules, hits: list[Any]) -> MemoryStore:
         for (player, began), (ended, points, number) in figures.sessions().items() if ended + 11 * MINUTE <= last
     ])  # fmt: skip
     made: dict[tuple[Any, str], dict[str, Any]] = {}
-    for each in figures.hits:
-        at = each.at.replace(second=0, microsecond=0)
-        row = {"minute": at, "minute_end": at + MINUTE, "player": each.player, "cup": each.cup, "points": 0}
-        made.setdefault((at, each.player), row)["points"] += each.points
+    for hit in figures.hits:
+        at = hit.at.replace(second=0, microsecond=0)
+        row = {"minute": at, "minute_end": at + MINUTE, "player": hit.player, "cup": hit.cup, "points": 0}
+        made.setdefault((at, hit.player), row)["points"] += hit.points
     store.put("player_minutes", made.values())
     store.put("outliers", [
         made[key] | {"usual": usual, "times": points / usual} for key, (points, usual) in figures.outliers().items()
@@ -143,9 +143,12 @@ def bank_store(modules: Modules, transactions: list[Any]) -> MemoryStore:
         _table("unmatched", (), "hour", **hour, **transfer),
         _table("hours", ("hour", "kind"), "hour", **hour, kind="text", transactions="bigint", cents="bigint"),
     )  # fmt: skip
-    people = {each.account_id: each for each in modules.people.customers(1200, seed=4)}
+    people = {customer.account_id: customer for customer in modules.people.customers(1200, seed=4)}
     opening = {name: each.opening_cents for name, each in people.items()}
-    figures, last = modules.figures.Figures(transactions, opening).all(), max(each.at for each in transactions)
+    figures, last = (
+        modules.figures.Figures(transactions, opening).all(),
+        max(transaction.at for transaction in transactions),
+    )
     names, windows = modules.figures.KEYS, modules.figures.WINDOWS
     for stream, rows in figures.items():
         made = []

@@ -7,7 +7,7 @@ import pytest
 import riverrun as rr
 from riverrun.app import load_app
 from riverrun.errors import DeclarationError, PipelineError
-from riverrun.streams.pipeline import checked_graph
+from riverrun.streams.pipeline import build_checked_graph
 
 
 def written(folder: Path, text: str) -> Path:
@@ -60,7 +60,7 @@ def test_an_app_without_streams_says_where_and_what_to_write(tmp_path: Path, top
     declared = f"app.topic({topic!r})\n" if topic else ""
     path = written(tmp_path, f'import riverrun\napp = riverrun.App("meters")\n{declared}')
     with pytest.raises(PipelineError) as caught:
-        checked_graph(load_app(path))
+        build_checked_graph(load_app(path))
     assert caught.value.what == f"1 problem in {path}"
     assert caught.value.problems[0].startswith("The app meters has no streams")
     assert said in caught.value.problems[0]

@@ -48,6 +48,6 @@ def test_a_sink_takes_the_rows_of_a_stream() -> None:
     app = rr.App("meters")
     app.topic("readings", Reading)
     high = app.sql("high", "select * from readings where load_kw > 2")
-    assert app.sink(high, rr.Sink()).of == "high"
+    assert app.sink(high, rr.Sink()).upstream == "high"
     with pytest.raises(DeclarationError, match="The connector high is declared twice"):
         app.sink(high, rr.Sink())

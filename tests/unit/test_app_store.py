@@ -20,7 +20,7 @@ def app_with_stream() -> tuple[rr.App, rr.Stream]:
 def test_what_is_said_is_remembered() -> None:
     app, stream = app_with_stream()
     kept = app.store(stream, name="high", key="house_id", retention="30 days", segment="day", granularity="minute")
-    assert app.kept == {"high": kept}
+    assert app.table_options == {"high": kept}
     assert (kept.source, kept.table, kept.key, kept.retention) == ("high_load", "high", ("house_id",), "30 days")
     assert str(kept.line).startswith("test_app_store.py:")
 

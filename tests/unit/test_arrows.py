@@ -15,12 +15,14 @@ LAYERS = (
     "artifacts",
     "kafka",
     "cluster",
+    "web",
     "store",
     "app",
     "connectors",
     "alerts",
-    "dash",
+    "dashboard",
     "streams",
+    "runtime",
     "testing",
     "demo",
     "cli",
@@ -28,13 +30,13 @@ LAYERS = (
 VENDORS = {
     "confluent_kafka": {"kafka"},
     "fastavro": {"kafka"},
-    "msgspec": {"model", "kafka", "store", "connectors", "alerts", "dash", "streams"},
-    "httpx": {"artifacts", "store", "connectors", "alerts", "dash"},
-    "authlib": {"dash"},
-    "joserfc": {"dash"},
+    "msgspec": {"model", "kafka", "store", "connectors", "alerts", "dashboard", "streams"},
+    "httpx": {"artifacts", "web", "store", "connectors", "alerts", "dashboard"},
+    "authlib": {"web"},
+    "joserfc": {"web"},
     "duckdb": {"store"},
-    "starlette": {"store", "connectors", "alerts", "dash"},
-    "uvicorn": {"store"},
+    "starlette": {"web", "store", "connectors", "alerts", "dashboard"},
+    "uvicorn": {"web"},
     "apprise": {"alerts"},
     "phonenumbers": {"alerts"},
     "paho": {"connectors"},
@@ -46,8 +48,8 @@ VENDORS = {
     "pytest": {"testing"},
     "pyspark": {"streams", "testing"},
     "py4j": {"streams"},
-    "sqlglot": {"store", "alerts", "dash", "streams"},
-    "pyarrow": {"store", "connectors", "dash", "streams"},
+    "sqlglot": {"store", "alerts", "dashboard", "streams"},
+    "pyarrow": {"store", "connectors", "dashboard", "streams"},
     "polars": {"store"},
     "pandas": {"store", "streams", "testing"},
     "prometheus_client": {"streams"},
@@ -97,9 +99,9 @@ def test_every_folder_has_a_layer() -> None:
 
 
 def test_a_wrong_arrow_is_named() -> None:
-    assert wrong_arrows({"kafka/x.py": {"riverrun.cluster.runner"}}) == [
-        "kafka/x.py: kafka → cluster (riverrun.cluster.runner)"
+    assert wrong_arrows({"kafka/x.py": {"riverrun.cluster.kafka.local"}}) == [
+        "kafka/x.py: kafka → cluster (riverrun.cluster.kafka.local)"
     ]
     assert wrong_arrows({"kafka/x.py": {"httpx"}}) == [
-        "kafka/x.py: kafka → httpx, which only alerts, artifacts, connectors, dash, store may use"
+        "kafka/x.py: kafka → httpx, which only alerts, artifacts, connectors, dashboard, store, web may use"
     ]

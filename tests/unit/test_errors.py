@@ -5,7 +5,7 @@ import re
 import pytest
 
 from riverrun import errors
-from riverrun.cli.output import notice_text
+from riverrun.model.notices import notice_text
 
 
 def tree(cls: type[errors.RiverrunError]) -> list[type[errors.RiverrunError]]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from riverrun.dash.checking import wrong_tiles
-from riverrun.dash.figures import figures_of
-from riverrun.dash.queries import Moment, question
+from riverrun.dashboard.tiles.checks import tile_problems
+from riverrun.dashboard.tiles.data import tile_data_of
+from riverrun.dashboard.tiles.queries import QueryTime, tile_query
 from riverrun.errors import RecordUnreadableError
 from riverrun.model.dashboard import Tile
 from support.meters import METERS, MINUTE, Example, MeterCity, example
@@ -56,7 +56,7 @@ def test_the_file_of_houses_is_what_the_generator_makes(meters: Example) -> None
 
 def test_nobody_can_be_called_by_the_numbers(meters: Example) -> None:
     phones = [each.phone for each in meters.houses.read()]
-    assert all(re.fullmatch(r"\+353 20 91\d \d{4}", each) for each in phones)
+    assert all(re.fullmatch(r"\+353 20 91\d \d{4}", phone) for phone in phones)
     assert len(set(phones)) == len(phones)
 
 
@@ -78,9 +78,9 @@ def test_a_minute_is_the_same_whenever_it_is_asked_for(meters: Example) -> None:
 
 
 def test_no_house_is_like_another_and_all_are_within_their_contract(meters: Example, filled: MeterCity) -> None:
-    contracts = {each.house_id: each.contract_kw for each in filled.houses}
-    assert all(0 < each.load_kw < 1.1 * contracts[each.house_id] for each in filled.readings)
-    assert len({each.load_kw for each in filled.readings[:HOUSES]}) > HOUSES * 0.7
+    contracts = {house.house_id: house.contract_kw for house in filled.houses}
+    assert all(0 < reading.load_kw < 1.1 * contracts[reading.house_id] for reading in filled.readings)
+    assert len({reading.load_kw for reading in filled.readings[:HOUSES]}) > HOUSES * 0.7
 
 
 def test_the_day_and_the_season_show(meters: Example) -> None:
@@ -95,10 +95,10 @@ def test_the_day_and_the_season_show(meters: Example) -> None:
 
 
 def test_cars_and_heat_pumps_are_where_the_contract_is_large(meters: Example, filled: MeterCity) -> None:
-    contracts = {each.house_id: each.contract_kw for each in filled.houses}
+    contracts = {house.house_id: house.contract_kw for house in filled.houses}
     peaks = dict.fromkeys(contracts.values(), 0.0)
-    for each in filled.readings:
-        peaks[contracts[each.house_id]] = max(peaks[contracts[each.house_id]], each.load_kw)
+    for reading in filled.readings:
+        peaks[contracts[reading.house_id]] = max(peaks[contracts[reading.house_id]], reading.load_kw)
     assert peaks[13.8] > 7 > peaks[4.6]
 
 
@@ -111,15 +111,17 @@ def test_what_the_radio_does_to_readings(meters: Example) -> None:
     houses = meters.houses.read(1000)
     sent = [(minute, radio.send(minute)) for minute in islice(city.minutes(houses, BEGIN), 90)]
     true = Counter((each.house_id, each.at) for minute, _ in sent for each in minute)
-    came = Counter((each.house_id, each.at) for _, each in sent for each in each.readings)
+    came = Counter((reading.house_id, reading.at) for _, each in sent for reading in each.readings)
     assert not came - Counter(dict.fromkeys(true, 2))
     twice = sum(each.twice for _, each in sent)
     assert sum(count == 2 for count in came.values()) == twice
     assert twice == pytest.approx(len(true) * city.TWICE, rel=0.3)
     assert sum(len(each.broken) for _, each in sent) == pytest.approx(len(true) * city.BROKEN, rel=0.5)
-    waits = [minute[0].at - each.at for minute, now in sent for each in now.readings if each.at != minute[0].at]
-    assert sum(MINUTE <= each <= 2 * MINUTE for each in waits) == pytest.approx(len(true) * city.LATE, rel=0.3)
-    assert sum(each > 2 * MINUTE for each in waits) == sum(each.late for _, each in sent) > 0
+    waits = [
+        minute[0].at - reading.at for minute, now in sent for reading in now.readings if reading.at != minute[0].at
+    ]
+    assert sum(MINUTE <= wait <= 2 * MINUTE for wait in waits) == pytest.approx(len(true) * city.LATE, rel=0.3)
+    assert sum(wait > 2 * MINUTE for wait in waits) == sum(each.late for _, each in sent) > 0
     # What is not there yet is on its way: nothing is lost.
     assert len(true) - len(came) < len(true) * (city.LATE + city.TOO_LATE)
 
@@ -149,8 +151,8 @@ def rows(city: MeterCity, title: str, **filters: str) -> list[tuple[Any, ...]]:
     """What a tile shows of the store's newest minute."""
     asked = tile(city, title)
     newest = city.readings[-1].at
-    sql = question(asked, city.store.tables, filters, Moment(newest=newest)).sql
-    return list(figures_of(asked, city.store.ask(sql).rows).rows)
+    sql = tile_query(asked, city.store.tables, filters, QueryTime(newest=newest)).sql
+    return list(tile_data_of(asked, city.store.query(sql).rows).rows)
 
 
 def ms(moment: datetime) -> int:
@@ -158,9 +160,9 @@ def ms(moment: datetime) -> int:
 
 
 def test_every_tile_can_be_asked(filled: MeterCity) -> None:
-    assert list(wrong_tiles(filled.app.dashboards.values(), filled.store.tables)) == []
+    assert list(tile_problems(filled.app.dashboards.values(), filled.store.tables)) == []
     for each in filled.app.dashboards["main"].tiles:
-        assert not each.asks or rows(filled, each.title), each.title
+        assert not each.has_query or rows(filled, each.title), each.title
 
 
 def test_figures_are_what_plain_python_finds(filled: MeterCity) -> None:
@@ -178,14 +180,14 @@ def test_figures_are_what_plain_python_finds(filled: MeterCity) -> None:
 def test_overloads_that_go_on_and_that_are_over(filled: MeterCity) -> None:
     owners = {each.house_id: each.owner for each in filled.houses}
     newest = filled.readings[-1].at
-    open_now = {each.house_id: each for each in filled.truth.episodes if each.ended is None}
+    open_now = {episode.house_id: episode for episode in filled.truth.episodes if episode.ended is None}
     shown = rows(filled, "Above 2 kW now")
     assert {(house, owner, since, minutes, peak) for house, owner, since, minutes, peak in shown} == {
         (each.house_id, owners[each.house_id], ms(each.began), round((newest - each.began) / MINUTE) + 1, each.peak_kw)
         for each in open_now.values()
     }
     assert [row[2] for row in shown] == sorted((row[2] for row in shown), reverse=True)
-    over = [each for each in filled.truth.episodes if each.ended is not None]
+    over = [episode for episode in filled.truth.episodes if episode.ended is not None]
     within = [each for each in over if each.ended is not None and each.ended > newest - timedelta(hours=1)]
     assert rows(filled, "Overloads ended") == [(len(within),)]
     assert len(open_now) > 5
@@ -193,7 +195,7 @@ def test_overloads_that_go_on_and_that_are_over(filled: MeterCity) -> None:
 
 
 def test_a_street_has_its_houses(filled: MeterCity) -> None:
-    mine = {each.house_id for each in filled.houses if each.street == "Howth Road"}
+    mine = {house.house_id for house in filled.houses if house.street == "Howth Road"}
     assert {row[1] for row in rows(filled, "Houses of {street}", street="Howth Road")} <= mine
     assert {row[0] for row in rows(filled, "Overloads of {street}", street="Howth Road")} <= mine
     assert {row[0] for row in rows(filled, "Above 2 kW now", street="Howth Road")} <= mine

@@ -13,7 +13,7 @@ def test_every_public_name_is_there() -> None:
     assert sorted(riverrun.__all__) == sorted(set(riverrun.__all__))
     for name in riverrun.__all__:
         assert getattr(riverrun, name) is not None
-    assert set(riverrun._PLACES) == set(riverrun.__all__) - {"__version__"}
+    assert set(riverrun._EXPORTS) == set(riverrun.__all__) - {"__version__"}
 
 
 def test_every_public_name_is_on_its_page() -> None:
@@ -27,7 +27,7 @@ def test_type_checkers_see_every_public_name() -> None:
     tree = ast.parse(Path(riverrun.__file__).read_text(encoding="utf-8"))
     unused = next(each for each in tree.body if isinstance(each, ast.If))
     imported = {name.name for each in unused.body if isinstance(each, ast.ImportFrom) for name in each.names}
-    assert imported == set(riverrun._PLACES)
+    assert imported == set(riverrun._EXPORTS)
 
 
 def test_import_does_nothing_heavy() -> None:

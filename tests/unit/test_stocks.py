@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from riverrun.dash.checking import wrong_tiles
-from riverrun.dash.figures import figures_of
-from riverrun.dash.queries import Moment, question
+from riverrun.dashboard.tiles.checks import tile_problems
+from riverrun.dashboard.tiles.data import tile_data_of
+from riverrun.dashboard.tiles.queries import QueryTime, tile_query
 from riverrun.errors import RecordUnreadableError
 from riverrun.store.sql import prepare
 from support.memory_store import MemoryStore
@@ -55,7 +55,7 @@ def test_a_day_opens_with_a_rush_and_nights_are_left_out(stocks: Modules) -> Non
     assert hours[0] > 5 * hours[1] < hours[2]
     friday = datetime(2026, 11, 20, 16, 29, 58, tzinfo=UTC)
     seconds = list(islice(exchange.days(friday, rate=50), 4))
-    assert [each[0].at.strftime("%a %H:%M:%S") for each in seconds] == [
+    assert [second[0].at.strftime("%a %H:%M:%S") for second in seconds] == [
         "Fri 16:29:58", "Fri 16:29:59", "Mon 08:00:00", "Mon 08:00:01",
     ]  # fmt: skip
 
@@ -81,9 +81,9 @@ def test_what_the_feed_does_to_trades(stocks: Modules, sent: list[Any]) -> None:
     assert odd["too_late"] > 3
     assert [each.due for each in sent] == sorted(each.due for each in sent)
     trades = [each for each in sent if isinstance(each.value, stocks.app.Trade)]
-    assert max(each.due - each.value.at for each in trades if each.odd == "late") <= timedelta(seconds=8)
-    assert min(each.due - each.value.at for each in trades if each.odd == "too_late") > timedelta(minutes=1)
-    known = {each.value.trade_id for each in trades}
+    assert max(trade.due - trade.value.at for trade in trades if trade.odd == "late") <= timedelta(seconds=8)
+    assert min(trade.due - trade.value.at for trade in trades if trade.odd == "too_late") > timedelta(minutes=1)
+    known = {trade.value.trade_id for trade in trades}
     assert {each.value.trade_id for each in sent if each.topic == "correction_log"} <= known
 
 
@@ -131,20 +131,20 @@ def test_the_pipeline_is_a_page_of_code() -> None:
 def rows(stocks: Modules, store: MemoryStore, newest: datetime, title: str, **filters: str) -> list[tuple[Any, ...]]:
     """What a tile shows."""
     tile = next(each for each in stocks.app.app.dashboards["main"].tiles if each.title == title)
-    sql = question(tile, store.tables, filters, Moment(newest=newest)).sql
-    return list(figures_of(tile, store.ask(sql).rows).rows)
+    sql = tile_query(tile, store.tables, filters, QueryTime(newest=newest)).sql
+    return list(tile_data_of(tile, store.query(sql).rows).rows)
 
 
 def test_every_tile_can_be_asked_of_both_stores(stocks: Modules, filled: tuple[MemoryStore, Any]) -> None:
     store, figures = filled
     newest = max(at for at, _ in figures["candles"])
     tiles = stocks.app.app.dashboards["main"].tiles
-    assert list(wrong_tiles(stocks.app.app.dashboards.values(), store.tables)) == []
-    for each in tiles:
-        filters = {each.when: "AVON"} if each.when else {}
-        if each.asks:
-            assert rows(stocks, store, newest, each.title, **filters), each.title
-            asked = question(each, store.tables, filters, Moment(newest=newest)).sql
+    assert list(tile_problems(stocks.app.app.dashboards.values(), store.tables)) == []
+    for tile in tiles:
+        filters = {tile.when: "AVON"} if tile.when else {}
+        if tile.has_query:
+            assert rows(stocks, store, newest, tile.title, **filters), tile.title
+            asked = tile_query(tile, store.tables, filters, QueryTime(newest=newest)).sql
             assert prepare(asked, {table.name: table for table in TABLES}, "druid").sql
 
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from riverrun.dash.checking import wrong_tiles
-from riverrun.dash.figures import figures_of
-from riverrun.dash.queries import Moment, question
+from riverrun.dashboard.tiles.checks import tile_problems
+from riverrun.dashboard.tiles.data import tile_data_of
+from riverrun.dashboard.tiles.queries import QueryTime, tile_query
 from riverrun.errors import QueryError, RecordUnreadableError
 from riverrun.store.sql import prepare
 from support.checked_cases import USE_CASES, UseCase
@@ -48,7 +48,7 @@ def test_records_come_late_twice_and_broken(case: UseCase, modules: Modules) -> 
     records = case.records(modules, EVENTS)
     good = case.good(modules, records)
     schema = modules.app.app.topics[case.topic].schema
-    broken = [each for each in records if isinstance(each, bytes)]
+    broken = [record for record in records if isinstance(record, bytes)]
     assert EVENTS / 5000 < len(broken) == EVENTS - len(good) < EVENTS / 500
     for each in broken:
         with pytest.raises(RecordUnreadableError):
@@ -65,13 +65,13 @@ def test_every_tile_shows_something(case: UseCase, modules: Modules) -> None:
     good = case.good(modules, case.records(modules, EVENTS))
     store = STORES[case.name](modules, good)
     app = modules.app.app
-    assert list(wrong_tiles(app.dashboards.values(), store.tables)) == []
+    assert list(tile_problems(app.dashboards.values(), store.tables)) == []
     newest = max(each.at for each in good)
     column, value = CHOSEN[case.name]
     for tile in app.dashboards["main"].tiles:
         filters = {column: value or good[-1].player} if tile.when else {}
-        asked = question(tile, store.tables, filters, Moment(newest=newest))
-        assert figures_of(tile, store.ask(asked.sql).rows).rows, tile.title
+        asked = tile_query(tile, store.tables, filters, QueryTime(newest=newest))
+        assert tile_data_of(tile, store.query(asked.sql).rows).rows, tile.title
 
 
 def test_every_tile_can_be_asked_of_druid(case: UseCase, modules: Modules) -> None:
@@ -80,8 +80,8 @@ def test_every_tile_can_be_asked_of_druid(case: UseCase, modules: Modules) -> No
     column, value = CHOSEN[case.name]
     refused = []
     for tile in modules.app.app.dashboards["main"].tiles:
-        asked = question(
-            tile, tables, {column: value or good[-1].player} if tile.when else {}, Moment(newest=good[-1].at)
+        asked = tile_query(
+            tile, tables, {column: value or good[-1].player} if tile.when else {}, QueryTime(newest=good[-1].at)
         )
         try:
             prepare(asked.sql, tables, "druid")

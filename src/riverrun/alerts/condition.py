@@ -17,15 +17,15 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from riverrun.errors import DeclarationError
-from riverrun.model.near import nearest
+from riverrun.model.suggest import nearest
 from riverrun.model.table import TableSpec
-from riverrun.store.sql.parsing import Language
+from riverrun.store.sql.parser import RiverrunDialect
 
 Row = Mapping[str, Any]
-Value = Callable[[Row], Any]
+RowFunction = Callable[[Row], Any]
 
-MOST_CHARACTERS = 4000
-MOST_WORDS = 400
+MAX_CHARACTERS = 4000
+MAX_TOKENS = 400
 _KINDS = {"bigint": "number", "double": "number", "timestamp": "time", "json": "text"}
 # What a part of a tree may carry; whatever else the parser noted there would change its meaning.
 _ARGUMENTS = frozenset(
@@ -34,42 +34,42 @@ _ARGUMENTS = frozenset(
 _EXPECTED = "comparisons, AND, OR, NOT, + - * / %, IN, BETWEEN, LIKE, IS NULL"
 
 
-def kind_of(column_type: str) -> str:
+def value_kind(column_type: str) -> str:
     """number, text, boolean, time or date."""
     return "number" if column_type.startswith("decimal") else _KINDS.get(column_type, column_type)
 
 
 @dataclass(frozen=True)
-class Condition:
-    """`holds(row)` is True, False, or None for NULL. `columns` are those it looks at."""
+class RuleCondition:
+    """`evaluate(row)` is True, False, or None for NULL. `columns` are those it looks at."""
 
     text: str
     columns: frozenset[str]
-    holds: Callable[[Row], bool | None]
+    evaluate: Callable[[Row], bool | None]
 
-    def true_of(self, row: Row) -> bool:
-        return self.holds(row) is True
+    def is_true(self, row: Row) -> bool:
+        return self.evaluate(row) is True
 
 
-def condition_of(text: str, table: TableSpec, what: str) -> Condition:
+def parse_condition(text: str, table: TableSpec, what: str) -> RuleCondition:
     """The condition in `text`. DeclarationError, which begins with `what`, when it is not one over this table's columns."""
-    maker = _Maker(table, what)
-    part = maker.make(_parsed(text, what))
-    if part.kind not in ("boolean", "null"):
+    compiler = _ConditionCompiler(table, what)
+    compiled = compiler.compile_node(_parse(text, what))
+    if compiled.kind not in ("boolean", "null"):
         raise DeclarationError(
-            f"{what} is a {part.kind}, not a condition", expected="such as load_kw > 2.0", found=text
+            f"{what} is a {compiled.kind}, not a condition", expected="such as load_kw > 2.0", found=text
         )
-    return Condition(text, frozenset(maker.seen), part.value)
+    return RuleCondition(text, frozenset(compiler.used_columns), compiled.value)
 
 
-def _parsed(text: str, what: str) -> exp.Expr:
-    if len(text) > MOST_CHARACTERS:
-        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MOST_CHARACTERS}")
+def _parse(text: str, what: str) -> exp.Expr:
+    if len(text) > MAX_CHARACTERS:
+        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MAX_CHARACTERS}")
     try:
-        tokens = list(Language().tokenize(text))
-        if len(tokens) > MOST_WORDS:
-            raise DeclarationError(f"{what} has {len(tokens)} words and signs", expected=f"at most {MOST_WORDS}")
-        trees = Language().parser().parse_into(exp.Condition, tokens, text)
+        tokens = list(RiverrunDialect().tokenize(text))
+        if len(tokens) > MAX_TOKENS:
+            raise DeclarationError(f"{what} has {len(tokens)} words and signs", expected=f"at most {MAX_TOKENS}")
+        trees = RiverrunDialect().parser().parse_into(exp.Condition, tokens, text)
     except SqlglotError as error:
         raise _not_understood(text, what, error) from error
     except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
@@ -90,66 +90,68 @@ def _not_understood(text: str, what: str, error: SqlglotError) -> DeclarationErr
 
 
 @dataclass(frozen=True)
-class _Part:
-    value: Value
+class _CompiledExpression:
+    value: RowFunction
     kind: str
     # Known when the file is read: the same for every row.
-    fixed: bool = False
+    constant: bool = False
 
 
 def _null(_row: Row) -> None:
     return None
 
 
-class _Maker:
+class _ConditionCompiler:
     """From a tree to a function, part by part."""
 
     def __init__(self, table: TableSpec, what: str) -> None:
-        self._columns = {each.name: kind_of(each.type) for each in table.columns}
+        self._columns = {column.name: value_kind(column.type) for column in table.columns}
         self._table = table.name
         self._what = what
-        self.seen: set[str] = set()
+        self.used_columns: set[str] = set()
 
-    def make(self, tree: exp.Expr) -> _Part:
-        made = _MAKERS.get(type(tree))
-        if made is None:
-            raise self._refused(_word(tree))
-        if odd := next((name for name, value in tree.args.items() if value and name not in _ARGUMENTS), ""):
-            raise self._refused(f"{tree.key.upper()} {odd.upper()}")
-        return made(self, tree)
+    def compile_node(self, tree: exp.Expr) -> _CompiledExpression:
+        node_compiler = _NODE_COMPILERS.get(type(tree))
+        if node_compiler is None:
+            raise self._unsupported(_node_name(tree))
+        if unknown_argument := next(
+            (name for name, value in tree.args.items() if value and name not in _ARGUMENTS), ""
+        ):
+            raise self._unsupported(f"{tree.key.upper()} {unknown_argument.upper()}")
+        return node_compiler(self, tree)
 
-    def _refused(self, word: str, hint: str = "") -> DeclarationError:
+    def _unsupported(self, word: str, hint: str = "") -> DeclarationError:
         known = f"{_EXPECTED}, and {', '.join(sorted(_FUNCTIONS))}"
         return DeclarationError(f"{self._what} uses {word}, which alerts do not have", expected=known, hint=hint)
 
-    def column(self, tree: exp.Column) -> _Part:
+    def column(self, tree: exp.Column) -> _CompiledExpression:
         name = tree.name
         if len(tree.parts) != 1:
-            raise self._refused(tree.sql(), hint=f"Write {name}: there is only one table")
+            raise self._unsupported(tree.sql(), hint=f"Write {name}: there is only one table")
         known = name if name in self._columns else next((e for e in self._columns if e.lower() == name.lower()), "")
         if not known:
             raise unknown_column(self._what, name, self._columns, self._table)
-        self.seen.add(known)
-        return _Part(lambda row: row.get(known), self._columns[known])
+        self.used_columns.add(known)
+        return _CompiledExpression(lambda row: row.get(known), self._columns[known])
 
-    def literal(self, tree: exp.Literal) -> _Part:
+    def literal(self, tree: exp.Literal) -> _CompiledExpression:
         text = tree.this
         if tree.is_string:
-            return _Part(lambda _: text, "text", fixed=True)
+            return _CompiledExpression(lambda _: text, "text", constant=True)
         number: int | float = int(text) if text.isdecimal() else float(text)
-        return _Part(lambda _: number, "number", fixed=True)
+        return _CompiledExpression(lambda _: number, "number", constant=True)
 
-    def boolean(self, tree: exp.Boolean) -> _Part:
+    def boolean(self, tree: exp.Boolean) -> _CompiledExpression:
         value = bool(tree.this)
-        return _Part(lambda _: value, "boolean", fixed=True)
+        return _CompiledExpression(lambda _: value, "boolean", constant=True)
 
-    def null(self, _tree: exp.Null) -> _Part:
-        return _Part(_null, "null", fixed=True)
+    def null(self, _tree: exp.Null) -> _CompiledExpression:
+        return _CompiledExpression(_null, "null", constant=True)
 
-    def inside(self, tree: exp.Paren) -> _Part:
-        return self.make(tree.this)
+    def parenthesized(self, tree: exp.Paren) -> _CompiledExpression:
+        return self.compile_node(tree.this)
 
-    def both(self, tree: exp.And | exp.Or) -> _Part:
+    def and_or(self, tree: exp.And | exp.Or) -> _CompiledExpression:
         left, right = self._condition(tree.this), self._condition(tree.expression)
         # The answer that settles it, whatever the other side says.
         settles = isinstance(tree, exp.Or)
@@ -163,72 +165,76 @@ class _Maker:
                 return settles
             return None if one is None or other is None else not settles
 
-        return _Part(value, "boolean")
+        return _CompiledExpression(value, "boolean")
 
-    def negated(self, tree: exp.Not) -> _Part:
+    def negation(self, tree: exp.Not) -> _CompiledExpression:
         inner = self._condition(tree.this)
 
         def value(row: Row) -> bool | None:
             found = inner(row)
             return None if found is None else not found
 
-        return _Part(value, "boolean")
+        return _CompiledExpression(value, "boolean")
 
     def _condition(self, tree: exp.Expr) -> Callable[[Row], bool | None]:
-        part = self.make(tree)
+        part = self.compile_node(tree)
         if part.kind not in ("boolean", "null"):
             raise DeclarationError(f"{self._what}: {tree.sql()} is a {part.kind}, not a condition")
         return part.value
 
-    def compared(self, tree: exp.Binary) -> _Part:
-        left, right = self._alike(tree, self.make(tree.this), self.make(tree.expression))
-        return _Part(_comparing(_COMPARE[type(tree)], left, right), "boolean")
+    def comparison(self, tree: exp.Binary) -> _CompiledExpression:
+        left, right = self._comparable(tree, self.compile_node(tree.this), self.compile_node(tree.expression))
+        return _CompiledExpression(_make_comparison(_COMPARE[type(tree)], left, right), "boolean")
 
-    def _alike(self, tree: exp.Expr, left: _Part, right: _Part) -> tuple[Value, Value]:
+    def _comparable(
+        self, tree: exp.Expr, left: _CompiledExpression, right: _CompiledExpression
+    ) -> tuple[RowFunction, RowFunction]:
         """Both sides as values that compare: text that is written in the condition is read as a time where one is needed."""
         for one, other in ((left, right), (right, left)):
-            if one.kind in ("time", "date") and other.kind == "text" and other.fixed:
-                moment = _moment(other.value({}), one.kind)
+            if one.kind in ("time", "date") and other.kind == "text" and other.constant:
+                moment = _parse_time(other.value({}), one.kind)
                 if moment is None:
                     raise DeclarationError(
                         f"{self._what}: {other.value({})!r} is not a {one.kind}",
                         expected="ISO 8601, as 2026-07-01T10:00Z",
                     )
-                fixed: Value = lambda _, moment=moment: moment  # type: ignore[misc]  # noqa: E731
+                fixed: RowFunction = lambda _, moment=moment: moment  # type: ignore[misc]  # noqa: E731
                 return (left.value, fixed) if one is left else (fixed, right.value)
         if "null" not in (left.kind, right.kind) and left.kind != right.kind:
             raise DeclarationError(f"{self._what}: {tree.sql()} compares a {left.kind} with a {right.kind}")
         return left.value, right.value
 
-    def between(self, tree: exp.Between) -> _Part:
+    def between(self, tree: exp.Between) -> _CompiledExpression:
         this = tree.this
         low, high = tree.args["low"], tree.args["high"]
-        return self.both(
+        return self.and_or(
             exp.And(this=exp.GTE(this=this, expression=low), expression=exp.LTE(this=this, expression=high))
         )
 
-    def within(self, tree: exp.In) -> _Part:
-        tests = [self.compared(exp.EQ(this=tree.this, expression=each)).value for each in tree.expressions]
+    def in_list(self, tree: exp.In) -> _CompiledExpression:
+        tests = [
+            self.comparison(exp.EQ(this=tree.this, expression=expression)).value for expression in tree.expressions
+        ]
 
         def value(row: Row) -> bool | None:
             found = [test(row) for test in tests]
             return True if True in found else None if None in found else False
 
-        return _Part(value, "boolean")
+        return _CompiledExpression(value, "boolean")
 
-    def is_so(self, tree: exp.Is) -> _Part:
-        this = self.make(tree.this).value
+    def is_test(self, tree: exp.Is) -> _CompiledExpression:
+        this = self.compile_node(tree.this).value
         if isinstance(tree.expression, exp.Null):
-            return _Part(lambda row: this(row) is None, "boolean")
+            return _CompiledExpression(lambda row: this(row) is None, "boolean")
         if isinstance(tree.expression, exp.Boolean):
             wanted = bool(tree.expression.this)
-            return _Part(lambda row: this(row) is wanted, "boolean")
-        raise self._refused(tree.sql())
+            return _CompiledExpression(lambda row: this(row) is wanted, "boolean")
+        raise self._unsupported(tree.sql())
 
-    def like(self, tree: exp.Like | exp.ILike) -> _Part:
-        this, pattern = self.make(tree.this), tree.expression
+    def like(self, tree: exp.Like | exp.ILike) -> _CompiledExpression:
+        this, pattern = self.compile_node(tree.this), tree.expression
         if not (isinstance(pattern, exp.Literal) and pattern.is_string) or this.kind not in ("text", "null"):
-            raise self._refused(tree.sql(), hint="LIKE takes text and a pattern in quotes")
+            raise self._unsupported(tree.sql(), hint="LIKE takes text and a pattern in quotes")
         matches = _like(pattern.this, ignore_case=isinstance(tree, exp.ILike))
         wanted = not tree.args.get("negate")
 
@@ -236,53 +242,53 @@ class _Maker:
             found = this.value(row)
             return None if found is None else matches(str(found)) is wanted
 
-        return _Part(value, "boolean")
+        return _CompiledExpression(value, "boolean")
 
-    def calculated(self, tree: exp.Binary) -> _Part:
+    def arithmetic(self, tree: exp.Binary) -> _CompiledExpression:
         left, right = self._number(tree.this), self._number(tree.expression)
         calculate = _ARITHMETIC[type(tree)]
 
         def value(row: Row) -> Any:
             one, other = left(row), right(row)
-            return None if one is None or other is None else _calculated(calculate, one, other)
+            return None if one is None or other is None else _apply_arithmetic(calculate, one, other)
 
-        return _Part(value, "number")
+        return _CompiledExpression(value, "number")
 
-    def minus(self, tree: exp.Neg) -> _Part:
+    def negative(self, tree: exp.Neg) -> _CompiledExpression:
         inner = self._number(tree.this)
 
         def value(row: Row) -> Any:
             found = inner(row)
             return None if found is None else -found
 
-        return _Part(value, "number")
+        return _CompiledExpression(value, "number")
 
-    def _number(self, tree: exp.Expr) -> Value:
-        part = self.make(tree)
+    def _number(self, tree: exp.Expr) -> RowFunction:
+        part = self.compile_node(tree)
         if part.kind not in ("number", "null"):
             raise DeclarationError(f"{self._what}: {tree.sql()} is a {part.kind}, not a number")
         return part.value
 
-    def called(self, tree: exp.Anonymous) -> _Part:
+    def function_call(self, tree: exp.Anonymous) -> _CompiledExpression:
         name = str(tree.this).lower()
         if name not in _FUNCTIONS:
             near = nearest(name, _FUNCTIONS)
-            raise self._refused(f"{name}()", hint=f"Did you mean {near}?" if near else "")
+            raise self._unsupported(f"{name}()", hint=f"Did you mean {near}?" if near else "")
         takes, gives, least, most, function = _FUNCTIONS[name]
-        parts = [self.make(each) for each in tree.expressions]
+        parts = [self.compile_node(expression) for expression in tree.expressions]
         if not least <= len(parts) <= most:
             count = f"{least}" if least == most else f"{least} to {most}"
             raise DeclarationError(f"{self._what}: {name} takes {count} arguments", found=str(len(parts)))
-        kinds = {each.kind for each in parts} - {"null"}
+        kinds = {part.kind for part in parts} - {"null"}
         if len(kinds) > 1 or (takes and kinds - {takes}):
             raise DeclarationError(
                 f"{self._what}: {tree.sql()} does not fit",
                 expected=f"{takes}s" if takes else "values of one kind",
                 found=", ".join(sorted(kinds)),
             )
-        values = [each.value for each in parts]
+        values = [part.value for part in parts]
         kind = gives or (next(iter(kinds)) if kinds else "null")
-        return _Part(lambda row: function([value(row) for value in values]), kind)
+        return _CompiledExpression(lambda row: function([value(row) for value in values]), kind)
 
 
 def unknown_column(what: str, name: str, known: Sequence[str] | Mapping[str, Any], table: str) -> DeclarationError:
@@ -295,11 +301,11 @@ def unknown_column(what: str, name: str, known: Sequence[str] | Mapping[str, Any
     )
 
 
-def _word(tree: exp.Expr) -> str:
+def _node_name(tree: exp.Expr) -> str:
     return tree.key.upper() if isinstance(tree, exp.Func | exp.Predicate) else tree.sql()[:60]
 
 
-def _moment(text: str, kind: str) -> datetime | date | None:
+def _parse_time(text: str, kind: str) -> datetime | date | None:
     try:
         if kind == "date":
             return date.fromisoformat(text)
@@ -309,7 +315,7 @@ def _moment(text: str, kind: str) -> datetime | date | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _pair(one: Any, other: Any) -> tuple[Any, Any]:
+def _coerce_pair(one: Any, other: Any) -> tuple[Any, Any]:
     """Numbers that can stand in one expression: a decimal beside a double is a double."""
     if isinstance(one, Decimal) and isinstance(other, float):
         return float(one), other
@@ -318,9 +324,11 @@ def _pair(one: Any, other: Any) -> tuple[Any, Any]:
     return one, other
 
 
-def _comparing(compare: Callable[[Any, Any], Any], left: Value, right: Value) -> Callable[[Row], bool | None]:
+def _make_comparison(
+    compare: Callable[[Any, Any], Any], left: RowFunction, right: RowFunction
+) -> Callable[[Row], bool | None]:
     def value(row: Row) -> bool | None:
-        one, other = _pair(left(row), right(row))
+        one, other = _coerce_pair(left(row), right(row))
         if one is None or other is None:
             return None
         try:
@@ -331,9 +339,9 @@ def _comparing(compare: Callable[[Any, Any], Any], left: Value, right: Value) ->
     return value
 
 
-def _calculated(calculate: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
+def _apply_arithmetic(calculate: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
     try:
-        found = calculate(*_pair(one, other))
+        found = calculate(*_coerce_pair(one, other))
     except (ArithmeticError, TypeError, ValueError):
         return None
     return None if found != found else found  # noqa: PLR0124  -- not a number
@@ -363,7 +371,7 @@ def _like(pattern: str, *, ignore_case: bool) -> Callable[[str], bool]:
     return matches
 
 
-def _of_all(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
+def _null_propagating(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """NULL in, NULL out."""
 
     def value(given: list[Any]) -> Any:
@@ -377,7 +385,7 @@ def _of_all(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     return value
 
 
-def _of_some(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def _ignoring_nulls(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Of those that are not NULL."""
 
     def value(given: list[Any]) -> Any:
@@ -392,20 +400,20 @@ def _round(number: Any, digits: int = 0) -> float:
     return float(Decimal(str(number)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
-_MANY = 20
+_MAX_ARGUMENTS = 20
 # What it takes, what it gives ("": any one kind, and the same), how many arguments, and what it does.
 _FUNCTIONS: dict[str, tuple[str, str, int, int, Callable[[list[Any]], Any]]] = {
-    "abs": ("number", "number", 1, 1, _of_all(abs)),
-    "ceil": ("number", "number", 1, 1, _of_all(math.ceil)),
-    "coalesce": ("", "", 1, _MANY, _of_some(lambda given: given[0])),
-    "floor": ("number", "number", 1, 1, _of_all(math.floor)),
-    "greatest": ("", "", 1, _MANY, _of_some(max)),
-    "least": ("", "", 1, _MANY, _of_some(min)),
-    "length": ("text", "number", 1, 1, _of_all(len)),
-    "lower": ("text", "text", 1, 1, _of_all(str.lower)),
+    "abs": ("number", "number", 1, 1, _null_propagating(abs)),
+    "ceil": ("number", "number", 1, 1, _null_propagating(math.ceil)),
+    "coalesce": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(lambda given: given[0])),
+    "floor": ("number", "number", 1, 1, _null_propagating(math.floor)),
+    "greatest": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(max)),
+    "least": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(min)),
+    "length": ("text", "number", 1, 1, _null_propagating(len)),
+    "lower": ("text", "text", 1, 1, _null_propagating(str.lower)),
     "nullif": ("", "", 2, 2, lambda given: None if given[0] == given[1] else given[0]),
-    "round": ("number", "number", 1, 2, _of_all(_round)),
-    "upper": ("text", "text", 1, 1, _of_all(str.upper)),
+    "round": ("number", "number", 1, 2, _null_propagating(_round)),
+    "upper": ("text", "text", 1, 1, _null_propagating(str.upper)),
 }
 _COMPARE: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
     exp.EQ: operator.eq,
@@ -422,22 +430,22 @@ _ARITHMETIC: dict[type[exp.Expr], Callable[[Any, Any], Any]] = {
     exp.Div: operator.truediv,
     exp.Mod: _remainder,
 }
-_MAKERS: dict[type[exp.Expr], Callable[[_Maker, Any], _Part]] = {
-    exp.Column: _Maker.column,
-    exp.Literal: _Maker.literal,
-    exp.Boolean: _Maker.boolean,
-    exp.Null: _Maker.null,
-    exp.Paren: _Maker.inside,
-    exp.And: _Maker.both,
-    exp.Or: _Maker.both,
-    exp.Not: _Maker.negated,
-    exp.Between: _Maker.between,
-    exp.In: _Maker.within,
-    exp.Is: _Maker.is_so,
-    exp.Like: _Maker.like,
-    exp.ILike: _Maker.like,
-    exp.Neg: _Maker.minus,
-    exp.Anonymous: _Maker.called,
-    **dict.fromkeys(_COMPARE, _Maker.compared),
-    **dict.fromkeys(_ARITHMETIC, _Maker.calculated),
+_NODE_COMPILERS: dict[type[exp.Expr], Callable[[_ConditionCompiler, Any], _CompiledExpression]] = {
+    exp.Column: _ConditionCompiler.column,
+    exp.Literal: _ConditionCompiler.literal,
+    exp.Boolean: _ConditionCompiler.boolean,
+    exp.Null: _ConditionCompiler.null,
+    exp.Paren: _ConditionCompiler.parenthesized,
+    exp.And: _ConditionCompiler.and_or,
+    exp.Or: _ConditionCompiler.and_or,
+    exp.Not: _ConditionCompiler.negation,
+    exp.Between: _ConditionCompiler.between,
+    exp.In: _ConditionCompiler.in_list,
+    exp.Is: _ConditionCompiler.is_test,
+    exp.Like: _ConditionCompiler.like,
+    exp.ILike: _ConditionCompiler.like,
+    exp.Neg: _ConditionCompiler.negative,
+    exp.Anonymous: _ConditionCompiler.function_call,
+    **dict.fromkeys(_COMPARE, _ConditionCompiler.comparison),
+    **dict.fromkeys(_ARITHMETIC, _ConditionCompiler.arithmetic),
 }

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from riverrun.alerts.channels.contract import Delivery
-from riverrun.alerts.engine import Arrived, Watch
-from riverrun.alerts.ledger import Ledger
-from riverrun.alerts.manners import Desk
+from riverrun.alerts.channels.contract import DeliveryStatus
+from riverrun.alerts.engine import PollResult, RuleEvaluator
+from riverrun.alerts.notifications import Notifier
 from riverrun.alerts.rules import Rule
+from riverrun.alerts.state_topic import AlertState
 
 _DAY_MS = 86_400_000
 
 
 @dataclass
-class DryRun:
+class DryRunResult:
     """What would have been. `sent` is by rule, day (UTC) and kind; `unsent` by rule and why not; `waiting` were held or
     gathered at the end."""
 
     records: int = 0
-    misfits: int = 0
+    rejected_rows: int = 0
     first: int = -1
     last: int = -1
     sent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -40,45 +40,45 @@ class DryRun:
         ]
 
 
-def dry_run(rules: Sequence[Rule], history: Iterable[Arrived], *, until: int = -1) -> DryRun:
+def dry_run(rules: Sequence[Rule], history: Iterable[PollResult], *, until: int = -1) -> DryRunResult:
     """Judge a history. A record's own Kafka time is the moment at which it would have been read; after the last one, time
     passes until `until`. Nobody silences and nobody acknowledges."""
-    found, ledger = DryRun(), Ledger()
-    watch = Watch(rules, ledger)
+    result, state = DryRunResult(), AlertState()
+    evaluator = RuleEvaluator(rules, state)
     # Long enough for the longest episode's letters to be known when it is over, short enough for a year to fit.
-    desk = Desk(rules, ledger, keep_ms=7 * _DAY_MS)
+    notifier = Notifier(rules, state, retention_ms=7 * _DAY_MS)
     now = 0
-    for arrived in history:
-        for moment, effects in watch.timed(arrived.records, arrived.behind):
+    for polled in history:
+        for moment, effects in evaluator.evaluate_timed(polled.records, polled.lagging):
             now = max(now, moment)
-            found.first = now if found.first < 0 else found.first
-            _pass_time(desk, now, found)
-            for effect in [*watch.sweep(now, ledger.cases), *effects]:
-                desk.take(effect, now)
-            _send(desk, now, found)
-            desk.drain()
-        watch.drain()
-        found.records += len(arrived.records)
-    _pass_time(desk, max(now, until), found)
-    found.last = now
-    found.misfits = watch.counts.misfits
-    waiting = [each for each in ledger.letters.values() if each.stage in ("held", "gathering")]
-    found.waiting = len(waiting)
-    found.unsent.update(desk.ended)
-    return found
+            result.first = now if result.first < 0 else result.first
+            _pass_time(notifier, now, result)
+            for effect in [*evaluator.sweep(now, state.incidents), *effects]:
+                notifier.handle(effect, now)
+            _send(notifier, now, result)
+            notifier.drain()
+        evaluator.drain()
+        result.records += len(polled.records)
+    _pass_time(notifier, max(now, until), result)
+    result.last = now
+    result.rejected_rows = evaluator.counts.rejected_rows
+    waiting = [letter for letter in state.notifications.values() if letter.stage in ("held", "gathering")]
+    result.waiting = len(waiting)
+    result.unsent.update(notifier.unsent_counts)
+    return result
 
 
-def _pass_time(desk: Desk, now: int, found: DryRun) -> None:
-    for moment in desk.moments(now):
-        _send(desk, moment, found)
+def _pass_time(notifier: Notifier, now: int, result: DryRunResult) -> None:
+    for moment in notifier.tick_until(now):
+        _send(notifier, moment, result)
 
 
-def _send(desk: Desk, now: int, found: DryRun) -> None:
-    desk.published()
+def _send(notifier: Notifier, now: int, result: DryRunResult) -> None:
+    notifier.mark_committed()
     # That something is over follows at once: here every message is taken as soon as it is due.
-    while due := desk.due(now):
+    while due := notifier.due(now):
         for message, _ in due:
-            letter = desk.ledger.letters[message.id]
+            notification = notifier.state.notifications[message.id]
             day = datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
-            found.sent[letter.rule, day, letter.kind] += 1
-        desk.moved({message.id: Delivery(state="sent", at=now) for message, _ in due})
+            result.sent[notification.rule, day, notification.kind] += 1
+        notifier.apply_deliveries({message.id: DeliveryStatus(state="sent", updated_at=now) for message, _ in due})

@@ -1,7 +1,7 @@
 """The alert process: reads what rules watch, judges it, and keeps what came of it in one transaction with how far it read.
 
-So after any crash the ledger and the place to go on from are of one moment. `Log` is all it needs of Kafka; `KafkaLog` is
-the real one. The sender, in threads of its own, asks `due` and says `moved`.
+So after any crash the ledger and the place to go on from are of one moment. `AlertLog` is all it needs of Kafka;
+`KafkaAlertLog` is the real one. The sender, in threads of its own, asks `due` and says `save_deliveries`.
 """
 
 import logging
@@ -14,23 +14,23 @@ from typing import Protocol
 
 import msgspec
 
-from riverrun.alerts.channels.contract import Delivery, Message
-from riverrun.alerts.episodes import Effect, Tracker
-from riverrun.alerts.ledger import (
-    Change,
-    Episode,
-    Ledger,
-    Position,
-    Record,
-    Reported,
-    folded,
-    forgotten,
-    kept,
-    new_meta,
-)
-from riverrun.alerts.manners import Desk
-from riverrun.alerts.rows import MisfitError, RowReader, Seen
+from riverrun.alerts.channels.contract import AlertMessage, DeliveryStatus
+from riverrun.alerts.incidents import IncidentEvent, IncidentTracker
+from riverrun.alerts.notifications import Notifier
+from riverrun.alerts.rows import RejectedRowError, RowReader, WatchedRow
 from riverrun.alerts.rules import Rule
+from riverrun.alerts.state_topic import (
+    AlertChange,
+    AlertInstance,
+    AlertRecord,
+    AlertState,
+    DeliveryReportRecord,
+    PartitionPosition,
+    build_alert_state,
+    encode_tombstone,
+    encode_upsert,
+    new_state_metadata,
+)
 from riverrun.errors import TransactionError
 
 _LOG = logging.getLogger("riverrun.alerts")
@@ -38,284 +38,287 @@ _LOG = logging.getLogger("riverrun.alerts")
 _COMMIT_MS = 1000
 _SWEEP_MS = 60_000
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Incoming:
-    """A record of a watched topic. `recorded` is Kafka's time of it."""
+class InputRecord:
+    """A record of a watched topic. `record_time` is Kafka's time of it."""
 
     topic: str
     partition: int
     offset: int
-    recorded: int
+    record_time: int
     value: bytes | None
     identity: str = ""
 
 
 @dataclass(frozen=True)
-class Arrived:
+class PollResult:
     """What came: records, the partitions of which there is more, what others wrote into the ledger, and the offset to read
     next of each partition. Behind the last record there may be marks of transactions, which are no records."""
 
-    records: Sequence[Incoming] = ()
-    behind: frozenset[Place] = frozenset()
-    told: Sequence[Change] = ()
-    next: Mapping[Place, int] = field(default_factory=dict)
+    records: Sequence[InputRecord] = ()
+    lagging: frozenset[PartitionKey] = frozenset()
+    state_changes: Sequence[AlertChange] = ()
+    next_offsets: Mapping[PartitionKey, int] = field(default_factory=dict)
 
 
-class Log(Protocol):
+class AlertLog(Protocol):
     """Kafka, as the engine sees it."""
 
-    def restore(self) -> Iterable[Change]:
+    def restore(self) -> Iterable[AlertChange]:
         """All records of the ledger. From here on no other process can write to it as we do."""
 
-    def begin(self, positions: Mapping[Place, Position]) -> Iterable[Position]:
+    def seek(self, positions: Mapping[PartitionKey, PartitionPosition]) -> Iterable[PartitionPosition]:
         """Begin to read behind these positions, and at the end of what has none. Gives where that is."""
 
-    def read(self) -> Arrived:
+    def poll(self) -> PollResult:
         """What came within a moment."""
 
-    def commit(self, changes: Sequence[Change]) -> None:
+    def commit(self, changes: Sequence[AlertChange]) -> None:
         """Keep these changes, and that all that was read is done: both or none. Raises when it is not sure that it did."""
 
-    def note(self, changes: Sequence[Change]) -> None:
+    def append(self, changes: Sequence[AlertChange]) -> None:
         """Keep these changes of the sender, now. May be called from other threads."""
 
 
 @dataclass
-class Counts:
+class EvaluationCounts:
     """Since this process began. A misfit is a record that is no row of its table: the store has it as a dead letter."""
 
     rows: int = 0
-    again: int = 0
-    misfits: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
+    duplicates: int = 0
+    rejected_rows: int = 0
+    reject_reasons: dict[str, int] = field(default_factory=dict)
 
 
-class Watch:
+class RuleEvaluator:
     """Judges records by all rules. No clock, no Kafka."""
 
-    def __init__(self, rules: Iterable[Rule], ledger: Ledger) -> None:
-        self.counts = Counts()
-        self._readers: dict[str, list[tuple[RowReader, list[Tracker]]]] = {}
-        self._positions = dict(ledger.positions)
-        self._moved: set[Place] = set()
-        episodes: dict[str, list[Episode]] = {}
-        for each in ledger.episodes.values():
-            episodes.setdefault(each.rule, []).append(each)
+    def __init__(self, rules: Iterable[Rule], state: AlertState) -> None:
+        self.counts = EvaluationCounts()
+        self._readers: dict[str, list[tuple[RowReader, list[IncidentTracker]]]] = {}
+        self._positions = dict(state.positions)
+        self._moved_partitions: set[PartitionKey] = set()
+        instances: dict[str, list[AlertInstance]] = {}
+        for instance in state.episodes.values():
+            instances.setdefault(instance.rule, []).append(instance)
         for rule in rules:
-            tracker = Tracker(rule, episodes.get(rule.name, ()))
+            tracker = IncidentTracker(rule, instances.get(rule.name, ()))
             readers = self._readers.setdefault(rule.table.topic, [])
-            same = next((trackers for reader, trackers in readers if reader.table == rule.table), None)
-            if same is None:
+            shared_trackers = next((trackers for reader, trackers in readers if reader.table == rule.table), None)
+            if shared_trackers is None:
                 readers.append((RowReader(rule.table), [tracker]))
             else:
-                same.append(tracker)
-            episodes.pop(rule.name, None)
+                shared_trackers.append(tracker)
+            instances.pop(rule.name, None)
         # Of rules that are gone.
-        self._orphans = [each for several in episodes.values() for each in several]
-        self._swept: int | None = None
-        self._sorted_out: list[Change] = []
+        self._orphans = [instance for several in instances.values() for instance in several]
+        self._swept_at: int | None = None
+        self._orphan_changes: list[AlertChange] = []
 
-    def start(self, positions: Iterable[Position]) -> None:
+    def start(self, positions: Iterable[PartitionPosition]) -> None:
         """Where reading begins, of partitions that have no place yet."""
-        for each in positions:
-            self._positions[each.topic, each.partition] = each
-            self._moved.add((each.topic, each.partition))
+        for position in positions:
+            self._positions[position.topic, position.partition] = position
+            self._moved_partitions.add((position.topic, position.partition))
 
     @property
-    def positions(self) -> Mapping[Place, Position]:
+    def positions(self) -> Mapping[PartitionKey, PartitionPosition]:
         return self._positions
 
-    def reached(self, offsets: Mapping[Place, int]) -> None:
-        """All before these offsets was given to `take`."""
-        for place, offset in offsets.items():
-            position = self._positions.get(place)
+    def advance_positions(self, offsets: Mapping[PartitionKey, int]) -> None:
+        """All before these offsets was given to `evaluate`."""
+        for partition, offset in offsets.items():
+            position = self._positions.get(partition)
             if position is not None and offset > position.offset:
-                self._positions[place] = msgspec.structs.replace(position, offset=offset)
-                self._moved.add(place)
+                self._positions[partition] = msgspec.structs.replace(position, offset=offset)
+                self._moved_partitions.add(partition)
 
-    def take(self, records: Sequence[Incoming], behind: Iterable[Place] = ()) -> Iterator[Effect]:
+    def evaluate(self, records: Sequence[InputRecord], lagging: Iterable[PartitionKey] = ()) -> Iterator[IncidentEvent]:
         """Judge records."""
-        for _, effects in self.timed(records, behind):
+        for _, effects in self.evaluate_timed(records, lagging):
             yield from effects
 
-    def timed(self, records: Sequence[Incoming], behind: Iterable[Place] = ()) -> Iterator[tuple[int, list[Effect]]]:
+    def evaluate_timed(
+        self, records: Sequence[InputRecord], lagging: Iterable[PartitionKey] = ()
+    ) -> Iterator[tuple[int, list[IncidentEvent]]]:
         """Judge records, in the order in which they were written as far as their partitions tell: Kafka's time of each, and
         what came of it."""
         # A partition is behind, too, while records of it wait in this batch.
-        left = Counter((each.topic, each.partition) for each in records)
-        left.update(behind)
-        for record in _merged(records):
-            place = record.topic, record.partition
-            left[place] -= 1
-            if not left[place]:
-                del left[place]
-            position = self._positions.get(place)
+        remaining = Counter((each.topic, each.partition) for each in records)
+        remaining.update(lagging)
+        for record in _order_by_time(records):
+            partition = record.topic, record.partition
+            remaining[partition] -= 1
+            if not remaining[partition]:
+                del remaining[partition]
+            position = self._positions.get(partition)
             if position is not None and record.offset < position.offset:
-                self.counts.again += 1
+                self.counts.duplicates += 1
                 continue
             topic_id = position.topic_id if position is not None else ""
-            self._positions[place] = Position(
+            self._positions[partition] = PartitionPosition(
                 topic=record.topic, partition=record.partition, offset=record.offset + 1, topic_id=topic_id
             )
-            self._moved.add(place)
+            self._moved_partitions.add(partition)
             if record.value is not None:
-                yield record.recorded, list(self._judged(record, left))
+                yield record.record_time, list(self._evaluate_record(record, remaining))
 
-    def _judged(self, record: Incoming, behind: Iterable[Place]) -> Iterator[Effect]:
-        late = [partition for topic, partition in behind if topic == record.topic]
+    def _evaluate_record(self, record: InputRecord, lagging: Iterable[PartitionKey]) -> Iterator[IncidentEvent]:
+        lagging_partitions = [partition for topic, partition in lagging if topic == record.topic]
         for reader, trackers in self._readers.get(record.topic, ()):
             try:
-                seen = reader.read(
-                    record.partition, record.offset, record.recorded, record.value or b"", record.identity
+                row = reader.read(
+                    record.partition, record.offset, record.record_time, record.value or b"", record.identity
                 )
-            except MisfitError as error:
-                self.counts.misfits += 1
+            except RejectedRowError as error:
+                self.counts.rejected_rows += 1
                 reason = str(error).partition(":")[0]
-                self.counts.reasons[reason] = self.counts.reasons.get(reason, 0) + 1
+                self.counts.reject_reasons[reason] = self.counts.reject_reasons.get(reason, 0) + 1
                 continue
             self.counts.rows += 1
             for tracker in trackers:
-                yield from tracker.take(seen)
-                yield from tracker.follow(seen, late)
+                yield from tracker.evaluate(row)
+                yield from tracker.advance_clock(row, lagging_partitions)
 
-    def advance(self, topic: str, to: int) -> Iterator[tuple[int, list[Effect]]]:
+    def advance_time(self, topic: str, to: int) -> Iterator[tuple[int, list[IncidentEvent]]]:
         """The time of a topic moves as if rows of nobody's came until then: each moment at which a key was silent for too
         long, and what came of it."""
-        trackers = [each for _, several in self._readers[topic] for each in several]
+        trackers = [tracker for _, several in self._readers[topic] for tracker in several]
         at = -1
         while at < to:
-            at = max(at + 1, min([to, *(each.next_due for each in trackers)]))
-            by = Seen(topic, 0, 0, at, at, {})
-            for each in trackers:
-                each.clock.reach(at)
-            yield at, [effect for each in trackers for effect in each.pass_time(each.clock.now(), by)]
+            at = max(at + 1, min([to, *(tracker.next_due for tracker in trackers)]))
+            row = WatchedRow(topic, 0, 0, at, at, {})
+            for tracker in trackers:
+                tracker.clock.advance_to(at)
+            yield at, [effect for tracker in trackers for effect in tracker.fire_absences(tracker.clock.now(), row)]
 
-    def sweep(self, now: int, cases: Iterable[tuple[str, str, int]]) -> list[Effect]:
-        """Forget keys that nobody hears of any more, once a minute. `cases` are those that are not forgotten."""
-        if self._swept is not None and now - self._swept < _SWEEP_MS:
+    def sweep(self, now: int, incidents: Iterable[tuple[str, str, int]]) -> list[IncidentEvent]:
+        """Forget keys that nobody hears of any more, once a minute. `incidents` are those that are not forgotten."""
+        if self._swept_at is not None and now - self._swept_at < _SWEEP_MS:
             return []
-        self._swept = now
-        told = {(rule, key) for rule, key, _ in cases}
-        self._sort_out(told)
+        self._swept_at = now
+        with_incidents = {(rule, key) for rule, key, _ in incidents}
+        self._retire_orphans(with_incidents)
         trackers = [tracker for readers in self._readers.values() for _, several in readers for tracker in several]
-        return [effect for tracker in trackers for effect in tracker.sweep(now, told)]
+        return [effect for tracker in trackers for effect in tracker.sweep(now, with_incidents)]
 
-    def _sort_out(self, told: Container[tuple[str, str]]) -> None:
+    def _retire_orphans(self, with_incidents: Container[tuple[str, str]]) -> None:
         """A rule that is gone holds of nobody. It counts on if it comes back while there are cases of it."""
-        for each in self._orphans:
-            if (each.rule, each.key) not in told:
-                self._sorted_out.append(forgotten(each))
-            elif each.state != "quiet":
-                each.state, each.since = "quiet", -1
-                self._sorted_out.append(kept(each))
-        self._orphans = [each for each in self._orphans if (each.rule, each.key) in told]
+        for orphan in self._orphans:
+            if (orphan.rule, orphan.key) not in with_incidents:
+                self._orphan_changes.append(encode_tombstone(orphan))
+            elif orphan.state != "quiet":
+                orphan.state, orphan.since = "quiet", -1
+                self._orphan_changes.append(encode_upsert(orphan))
+        self._orphans = [orphan for orphan in self._orphans if (orphan.rule, orphan.key) in with_incidents]
 
-    def drain(self) -> list[Change]:
+    def drain(self) -> list[AlertChange]:
         """What has to be kept since the last call."""
-        found: list[Record] = [self._positions[place] for place in sorted(self._moved)]
-        gone: list[Record] = []
-        self._moved.clear()
+        changed: list[AlertRecord] = [self._positions[partition] for partition in sorted(self._moved_partitions)]
+        removed: list[AlertRecord] = []
+        self._moved_partitions.clear()
         for readers in self._readers.values():
             for _, trackers in readers:
                 for tracker in trackers:
-                    found += tracker.drain()
-                    gone += tracker.forgotten()
+                    changed += tracker.drain_changed()
+                    removed += tracker.drain_removed()
         # A key that was forgotten and came back is kept.
-        changes = dict(map(forgotten, gone)) | dict(map(kept, found)) | dict(self._sorted_out)
-        self._sorted_out = []
+        changes = dict(map(encode_tombstone, removed)) | dict(map(encode_upsert, changed)) | dict(self._orphan_changes)
+        self._orphan_changes = []
         return list(changes.items())
 
 
-def _merged(records: Sequence[Incoming]) -> Sequence[Incoming]:
+def _order_by_time(records: Sequence[InputRecord]) -> Sequence[InputRecord]:
     """By Kafka's time across partitions, and within each as they lie."""
-    newest: dict[Place, int] = {}
+    newest: dict[PartitionKey, int] = {}
     marked = []
-    for each in records:
-        place = each.topic, each.partition
-        newest[place] = max(newest.get(place, -1), each.recorded)
-        marked.append((newest[place], place, each.offset, each))
+    for record in records:
+        partition = record.topic, record.partition
+        newest[partition] = max(newest.get(partition, -1), record.record_time)
+        marked.append((newest[partition], partition, record.offset, record))
     marked.sort(key=lambda mark: mark[:3])
-    return [each for *_, each in marked]
+    return [record for *_, record in marked]
 
 
-class Engine:
-    """One life of the alert process. When `step` or `moved` raises, it is over: make a new one, from the ledger."""
+class AlertEngine:
+    """One life of the alert process. When `step` or `save_deliveries` raises, it is over: make a new one, from the
+    ledger."""
 
     def __init__(
         self,
         rules: Sequence[Rule],
-        log: Log,
+        log: AlertLog,
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_new: Callable[[], None] = lambda: None,
-        on_reports: Callable[[Sequence[Reported]], None] = lambda _: None,
+        on_reports: Callable[[Sequence[DeliveryReportRecord]], None] = lambda _: None,
     ) -> None:
         self._log = log
         self._on_reports = on_reports
         self._clock = clock
         self._on_new = on_new
         self._lock = threading.Lock()
-        ledger = folded(log.restore())
+        state = build_alert_state(log.restore())
         # What is to be kept with the next commit besides what was decided.
-        self._besides: list[Change] = []
+        self._extra_changes: list[AlertChange] = []
         # What providers said while nobody was there to hear it.
-        self._reports = list(ledger.reports.values())
-        if not ledger.namespace:
-            meta = new_meta()
-            ledger.put(meta)
-            self._besides = [kept(meta)]
-        self.namespace = ledger.namespace
-        self.watch = Watch(rules, ledger)
-        self.desk = Desk(rules, ledger)
+        self._reports = list(state.reports.values())
+        if not state.namespace:
+            meta = new_state_metadata()
+            state.put(meta)
+            self._extra_changes = [encode_upsert(meta)]
+        self.namespace = state.namespace
+        self.evaluator = RuleEvaluator(rules, state)
+        self.notifier = Notifier(rules, state)
         # The watch has them now, and forgets them.
-        ledger.episodes.clear()
-        self._kept_at = 0
+        state.episodes.clear()
+        self._committed_at = 0
         self._failed = False
         # A place to go on from is kept before the first row, or a crash would forget where we began.
-        self.watch.start(log.begin(self.watch.positions))
+        self.evaluator.start(log.seek(self.evaluator.positions))
         self._commit(clock())
 
     def step(self) -> int:
         """One turn: read, judge, keep. How many records there were."""
-        arrived = self._log.read()
+        polled = self._log.poll()
         now = self._clock()
         with self._lock:
-            for key, value in arrived.told:
-                self._told(key, value)
-            for effect in self.watch.sweep(now, self.desk.ledger.cases):
-                self.desk.take(effect, now)
-            for effect in self.watch.take(arrived.records, arrived.behind):
-                self.desk.take(effect, now)
-            self.watch.reached(arrived.next)
-            self.desk.tick(now)
-            wanted = self.desk.changed or now - self._kept_at >= _COMMIT_MS
-        self._hear()
-        if wanted:
+            for key, value in polled.state_changes:
+                self._apply_external_change(key, value)
+            for effect in self.evaluator.sweep(now, self.notifier.state.incidents):
+                self.notifier.handle(effect, now)
+            for effect in self.evaluator.evaluate(polled.records, polled.lagging):
+                self.notifier.handle(effect, now)
+            self.evaluator.advance_positions(polled.next_offsets)
+            self.notifier.tick(now)
+            commit_due = self.notifier.changed or now - self._committed_at >= _COMMIT_MS
+        self._process_reports()
+        if commit_due:
             self._commit(now)
-        return len(arrived.records)
+        return len(polled.records)
 
-    def _told(self, key: bytes, value: bytes | None) -> None:
+    def _apply_external_change(self, key: bytes, value: bytes | None) -> None:
         if value is None:
-            self.desk.ledger.take(key, None)
-        elif isinstance(record := Ledger().take(key, value), Reported):
+            self.notifier.state.apply_change(key, None)
+        elif isinstance(record := AlertState().apply_change(key, value), DeliveryReportRecord):
             self._reports.append(record)
         elif record is not None:
-            self.desk.told(record)
+            self.notifier.apply_user_action(record)
 
-    def _hear(self) -> None:
+    def _process_reports(self) -> None:
         """Reports become part of where messages stand, and then nobody needs them any more."""
         reports, self._reports = self._reports, []
         if reports:
             self._on_reports(reports)
-            self._besides += [forgotten(each) for each in reports]
+            self._extra_changes += [encode_tombstone(report) for report in reports]
 
     def _commit(self, now: int) -> None:
         with self._lock:
-            changes = [*self._besides, *self.watch.drain(), *self.desk.drain()]
-        self._kept_at = now
+            changes = [*self._extra_changes, *self.evaluator.drain(), *self.notifier.drain()]
+        self._committed_at = now
         if not changes:
             return
         try:
@@ -323,9 +326,9 @@ class Engine:
         except BaseException:
             self._failed = True
             raise
-        self._besides = []
+        self._extra_changes = []
         with self._lock:
-            new = self.desk.published()
+            new = self.notifier.mark_committed()
         if new:
             self._on_new()
 
@@ -335,26 +338,26 @@ class Engine:
 
     # --- for the sender ---
 
-    def due(self, now: int) -> list[tuple[Message, Delivery]]:
+    def due(self, now: int) -> list[tuple[AlertMessage, DeliveryStatus]]:
         """Messages to send, oldest first: only what the ledger has."""
         with self._lock:
-            return [] if self._failed else self.desk.due(now)
+            return [] if self._failed else self.notifier.due(now)
 
-    def find(self, provider_id: str) -> tuple[str, Delivery] | None:
+    def find_by_provider_id(self, provider_id: str) -> tuple[str, DeliveryStatus] | None:
         """The message that a provider knows by this id, and where it stands."""
         with self._lock:
-            return self.desk.find(provider_id)
+            return self.notifier.find_by_provider_id(provider_id)
 
-    def moved(self, changes: Mapping[str, Delivery]) -> None:
+    def save_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
         """Keep where messages stand now. It returns when that survives a crash."""
         with self._lock:
             if self._failed:
                 raise TransactionError("What the ledger has is not known any more", hint="Begin anew from it")
-            records = self.desk.moving(changes)
+            records = self.notifier.encode_deliveries(changes)
         try:
-            self._log.note(records)
+            self._log.append(records)
         except BaseException:
             self._failed = True
             raise
         with self._lock:
-            self.desk.moved(changes)
+            self.notifier.apply_deliveries(changes)

@@ -4,34 +4,39 @@ import heapq
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
 
-from riverrun.alerts.engine import Arrived, Incoming
-from riverrun.alerts.kafka_log import incoming
+from riverrun.alerts.engine import InputRecord, PollResult
+from riverrun.alerts.kafka_log import to_input_record
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.reader import Reader, spans
-from riverrun.model.when import Position
+from riverrun.kafka.reading.partition_reader import PartitionReader, resolve_offset_ranges
+from riverrun.model.positions import OffsetSpec
 
 _CHUNK = 500
 
 
-def history(
-    connection: Connection, topics: Collection[str], *, start: Position, end: Position | None = None
-) -> Iterator[Arrived]:
+def read_history(
+    connection: Connection, topics: Collection[str], *, start: OffsetSpec, end: OffsetSpec | None = None
+) -> Iterator[PollResult]:
     """All records of these topics from `start` to `end`, or to where they end now."""
-    wanted = spans(Admin(connection), topics, start=start, end=end)
+    partition_spans = resolve_offset_ranges(Admin(connection), topics, start=start, end=end)
     with ExitStack() as stack:
         # A reader for each: one for all would give out a whole partition before it begins with the next.
-        readers = [stack.enter_context(Reader(connection, {place: span})) for place, span in wanted.items()]
-        yield from in_order([(incoming(each) for batch in reader for each in batch) for reader in readers])
+        readers = [
+            stack.enter_context(PartitionReader(connection, {partition: span}))
+            for partition, span in partition_spans.items()
+        ]
+        yield from merge_by_time(
+            [(to_input_record(record) for batch in reader for record in batch) for reader in readers]
+        )
 
 
-def in_order(partitions: Iterable[Iterable[Incoming]]) -> Iterator[Arrived]:
+def merge_by_time(partitions: Iterable[Iterable[InputRecord]]) -> Iterator[PollResult]:
     """The records of several partitions as they came: by time, and of each partition by offset whatever its times say."""
-    chunk: list[Incoming] = []
-    for record in heapq.merge(*partitions, key=lambda each: each.recorded):
+    chunk: list[InputRecord] = []
+    for record in heapq.merge(*partitions, key=lambda each: each.record_time):
         chunk.append(record)
         if len(chunk) == _CHUNK:
-            yield Arrived(chunk)
+            yield PollResult(chunk)
             chunk = []
     if chunk:
-        yield Arrived(chunk)
+        yield PollResult(chunk)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from riverrun.alerts.rows import MisfitError, typed
+from riverrun.alerts.rows import RejectedRowError, convert_value
 from riverrun.errors import DeclarationError
 from riverrun.model.pipeline import FileSource, Table
 from riverrun.model.table import Column
@@ -23,7 +23,7 @@ _OPTIONS = {"sep", "delimiter", "header", "encoding"}
 
 
 @dataclass(frozen=True)
-class Lookup:
+class LookupTable:
     """The rows of a table by their key."""
 
     name: str
@@ -36,55 +36,59 @@ class Lookup:
         return self.rows.get(tuple(str(row.get(name)) for name in self.key))
 
 
-def lookup_of(table: Table, folder: Path) -> Lookup:
+def load_lookup_table(table: Table, folder: Path) -> LookupTable:
     """The table, read from its file. DeclarationError when it cannot be."""
-    source, here = table.source, f"The table {table.name}"
+    source, label = table.source, f"The table {table.name}"
     if not isinstance(source, FileSource) or source.format == "parquet":
         raise DeclarationError(
-            f"{here} cannot be looked up by an alert",
+            f"{label} cannot be looked up by an alert",
             expected="a table of a CSV or JSON file",
             hint="Join it in the stream that the alert watches, and name the column",
         )
     if not table.key:
-        raise DeclarationError(f"{here} has no key to look it up by", hint='Declare it with key="…"')
-    if odd := sorted(set(source.options) - _OPTIONS):
-        raise DeclarationError(f"{here} has the option {odd[0]}, which alerts do not know", expected="sep, encoding")
+        raise DeclarationError(f"{label} has no key to look it up by", hint='Declare it with key="…"')
+    if unknown_options := sorted(set(source.options) - _OPTIONS):
+        raise DeclarationError(
+            f"{label} has the option {unknown_options[0]}, which alerts do not know", expected="sep, encoding"
+        )
     path = folder / source.path.removeprefix("file://")
     try:
         with path.open(encoding=source.options.get("encoding", "utf-8-sig"), newline="") as lines:
-            found = list(_csv(lines, source)) if source.format == "csv" else list(_json(lines))
+            records = list(_read_csv(lines, source)) if source.format == "csv" else list(_read_json(lines))
     except (OSError, UnicodeError, LookupError, csv.Error, msgspec.MsgspecError) as error:
-        raise DeclarationError(f"{here} cannot be read from {path}", found=str(error)) from error
-    columns = _columns(source.columns, found)
+        raise DeclarationError(f"{label} cannot be read from {path}", found=str(error)) from error
+    columns = _columns(source.columns, records)
     for name in table.key:
-        if name not in {each.name for each in columns}:
-            raise DeclarationError(f"{here} has no column {name}", expected=", ".join(each.name for each in columns))
-    rows = [_row(here, columns, each, number) for number, each in enumerate(found, 1)]
-    return Lookup(table.name, table.key, columns, {tuple(str(each[n]) for n in table.key): each for each in rows})
+        if name not in {column.name for column in columns}:
+            raise DeclarationError(
+                f"{label} has no column {name}", expected=", ".join(column.name for column in columns)
+            )
+    rows = [_convert_row(label, columns, each, number) for number, each in enumerate(records, 1)]
+    return LookupTable(table.name, table.key, columns, {tuple(str(row[n]) for n in table.key): row for row in rows})
 
 
-def _csv(lines: Iterable[str], source: FileSource) -> Iterable[dict[str, Any]]:
+def _read_csv(lines: Iterable[str], source: FileSource) -> Iterable[dict[str, Any]]:
     sep = source.options.get("sep") or source.options.get("delimiter") or ","
     for row in csv.DictReader(lines, delimiter=sep):
         yield {name: value or None for name, value in row.items() if name is not None}
 
 
-def _json(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
+def _read_json(lines: Iterable[str]) -> Iterable[dict[str, Any]]:
     return (msgspec.json.decode(line, type=dict[str, Any]) for line in lines if line.strip())
 
 
-def _columns(declared: str, found: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def _columns(declared: str, records: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
     if declared:
         parts = [_COLUMN.fullmatch(part) for part in re.split(r",(?![^(]*\))", declared)]
         return tuple(
             Column(part[1], _TYPES.get(part[2].lower(), "text"), (part[1],)) for part in parts if part is not None
         )
-    names = dict.fromkeys(name for row in found for name in row)
+    names = dict.fromkeys(name for row in records for name in row)
     return tuple(Column(name, "text", (name,)) for name in names)
 
 
-def _row(here: str, columns: Sequence[Column], found: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _convert_row(label: str, columns: Sequence[Column], record: Mapping[str, Any], number: int) -> dict[str, Any]:
     try:
-        return {each.name: typed(each, found.get(each.name)) for each in columns}
-    except MisfitError as error:
-        raise DeclarationError(f"{here}: row {number} does not fit", found=str(error)) from error
+        return {column.name: convert_value(column, record.get(column.name)) for column in columns}
+    except RejectedRowError as error:
+        raise DeclarationError(f"{label}: row {number} does not fit", found=str(error)) from error

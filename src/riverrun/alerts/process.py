@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from riverrun.alerts.channels.contract import Channel, Report
-from riverrun.alerts.channels.limits import Limits
-from riverrun.alerts.engine import Engine
-from riverrun.alerts.kafka_log import KafkaLog
-from riverrun.alerts.ledger import Life, Reported, Standing, kept
+from riverrun.alerts.channels.contract import Channel, DeliveryReport
+from riverrun.alerts.channels.limits import ChannelLimits
+from riverrun.alerts.engine import AlertEngine
+from riverrun.alerts.kafka_log import KafkaAlertLog
 from riverrun.alerts.rules import Rule
-from riverrun.alerts.sender import Sender, Sending
-from riverrun.errors import FencedError, KafkaError
+from riverrun.alerts.sender import NotificationSender, SendScheduler
+from riverrun.alerts.state_topic import AlertProcessLease, ChannelHealthRecord, DeliveryReportRecord, encode_upsert
+from riverrun.errors import KafkaError, ProducerFencedError
 from riverrun.kafka.connection import Connection
 
 _LOG = logging.getLogger("riverrun.alerts")
-_FIRST_PAUSE_SECONDS = 0.5
-_MOST_PAUSE_SECONDS = 15.0
+_INITIAL_BACKOFF_SECONDS = 0.5
+_MAX_BACKOFF_SECONDS = 15.0
 # A life this long was a good one: the next failure is not the same one again.
-_GOOD_SECONDS = 30.0
+_HEALTHY_SECONDS = 30.0
 
 
 def now_ms() -> int:
@@ -34,84 +34,96 @@ def now_ms() -> int:
 
 
 @dataclass(frozen=True)
-class Duty:
+class AlertProcessConfig:
     """What there is to do: whose alerts, by which rules, through which channels."""
 
     app: str
     rules: Sequence[Rule]
     channels: Mapping[str, Channel]
-    limits: Callable[[], Mapping[str, Limits]]
+    limits: Callable[[], Mapping[str, ChannelLimits]]
 
     @property
     def topics(self) -> set[str]:
-        return {each.table.topic for each in self.rules}
+        return {rule.table.topic for rule in self.rules}
 
 
 class AlertProcess:
     """`notice` takes a sentence for people."""
 
-    def __init__(self, connection: Connection, duty: Duty, notice: Callable[[str], None] = _LOG.warning) -> None:
+    def __init__(
+        self, connection: Connection, config: AlertProcessConfig, notice: Callable[[str], None] = _LOG.warning
+    ) -> None:
         self._connection = connection
-        self._duty = duty
+        self._config = config
         self._notice = notice
         # Set as soon as the first life reads.
         self.ready = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`. FencedError when another process has taken over."""
-        pause = _FIRST_PAUSE_SECONDS
+        """Until `stop`. ProducerFencedError when another process has taken over."""
+        pause = _INITIAL_BACKOFF_SECONDS
         while not stop.is_set():
             began = time.monotonic()
             try:
-                self._live(stop)
-            except FencedError as error:
-                raise FencedError(
-                    f"Another process sends the alerts of {self._duty.app} now",
+                self._run_once(stop)
+            except ProducerFencedError as error:
+                raise ProducerFencedError(
+                    f"Another process sends the alerts of {self._config.app} now",
                     hint="One does at a time; stop the other one first",
                 ) from error
             except KafkaError as error:
-                if time.monotonic() - began > _GOOD_SECONDS:
-                    pause = _FIRST_PAUSE_SECONDS
+                if time.monotonic() - began > _HEALTHY_SECONDS:
+                    pause = _INITIAL_BACKOFF_SECONDS
                 self._notice(f"alerts begin anew from their ledger in {pause:g} s: {error}")
                 stop.wait(pause)
-                pause = min(2 * pause, _MOST_PAUSE_SECONDS)
+                pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 
-    def _live(self, stop: threading.Event) -> None:
-        duty = self._duty
-        with KafkaLog(self._connection, duty.app, duty.topics) as log:
-            engine = Engine(
-                duty.rules,
+    def _run_once(self, stop: threading.Event) -> None:
+        config = self._config
+        with KafkaAlertLog(self._connection, config.app, config.topics) as log:
+            engine = AlertEngine(
+                config.rules,
                 log,
                 on_new=lambda: sender.wake(),  # noqa: PLW0108  -- it is made below
-                on_reports=lambda reports: _hear(sending, reports),
+                on_reports=lambda reports: _apply_reports(scheduler, reports),
             )
-            sending = Sending(engine, duty.channels, limits=duty.limits(), notice=self._notice)
-            sending.restore(engine.desk.out())
-            sender = Sender(sending, duty.channels)
-            life = Life(begun=now_ms(), pid=os.getpid(), host=socket.gethostname(), rules=[e.name for e in duty.rules])
-            log.note([kept(life)])
-            sending_thread = _Thread(sender.run)
-            told = _Told(log, duty.channels)
+            scheduler = SendScheduler(engine, config.channels, limits=config.limits(), notice=self._notice)
+            scheduler.restore(engine.notifier.sent_messages())
+            sender = NotificationSender(scheduler, config.channels)
+            lease = AlertProcessLease(
+                begun=now_ms(), pid=os.getpid(), host=socket.gethostname(), rules=[e.name for e in config.rules]
+            )
+            log.append([encode_upsert(lease)])
+            sender_thread = _SenderThread(sender.run)
+            health_publisher = _ChannelHealthPublisher(log, config.channels)
             try:
-                sending_thread.start()
+                sender_thread.start()
                 self.ready.set()
-                while not stop.is_set() and sending_thread.error is None:
+                while not stop.is_set() and sender_thread.error is None:
                     engine.step()
-                    told.look(sending)
+                    health_publisher.publish_changes(scheduler)
             finally:
                 sender.stop()
-                sending_thread.join()
-            if sending_thread.error is not None:
-                raise sending_thread.error
+                sender_thread.join()
+            if sender_thread.error is not None:
+                raise sender_thread.error
             engine.close()
-            log.note([kept(Life(begun=life.begun, pid=life.pid, host=life.host, rules=life.rules, ended=now_ms()))])
+            log.append(
+                [
+                    encode_upsert(
+                        AlertProcessLease(
+                            begun=lease.begun, pid=lease.pid, host=lease.host, rules=lease.rules, ended=now_ms()
+                        )
+                    )
+                ]
+            )
 
 
-def _hear(sending: Sending, reports: Sequence[Reported]) -> None:
-    sending.reported([Report(each.id, each.state, each.reason) for each in reports], now_ms())
+def _apply_reports(scheduler: SendScheduler, reports: Sequence[DeliveryReportRecord]) -> None:
+    scheduler.apply_reports([DeliveryReport(report.id, report.state, report.reason) for report in reports], now_ms())
 
 
-class _Thread(threading.Thread):
+class _SenderThread(threading.Thread):
     """What the sender raised is for the life to raise."""
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -126,20 +138,22 @@ class _Thread(threading.Thread):
             self.error = error
 
 
-class _Told:
+class _ChannelHealthPublisher:
     """How the channels are, in the ledger: written when it changes."""
 
-    def __init__(self, log: KafkaLog, channels: Mapping[str, Channel]) -> None:
+    def __init__(self, log: KafkaAlertLog, channels: Mapping[str, Channel]) -> None:
         self._log = log
         self._channels = channels
-        self._known: dict[str, Standing] = {}
+        self._published: dict[str, ChannelHealthRecord] = {}
 
-    def look(self, sending: Sending) -> None:
+    def publish_changes(self, scheduler: SendScheduler) -> None:
         now = {
-            name: Standing(name=name, where=self._channels[name].where, problem=each.problem, since=each.since)
-            for name, each in list(sending.standings.items())
+            name: ChannelHealthRecord(
+                name=name, destination=self._channels[name].destination, problem=health.problem, since=health.since
+            )
+            for name, health in list(scheduler.channel_health.items())
         }
-        changed = [each for name, each in now.items() if self._known.get(name) != each]
+        changed = [health for name, health in now.items() if self._published.get(name) != health]
         if changed:
-            self._log.note([kept(each) for each in changed])
-            self._known = now
+            self._log.append([encode_upsert(health) for health in changed])
+            self._published = now

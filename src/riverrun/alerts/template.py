@@ -12,12 +12,12 @@ from decimal import Decimal
 from string import Formatter
 from typing import Any
 
-from riverrun.alerts.condition import kind_of, unknown_column
+from riverrun.alerts.condition import unknown_column, value_kind
 from riverrun.errors import DeclarationError
 from riverrun.model.table import Column
 
-MOST_CHARACTERS = 1000
-MOST_OF_A_VALUE = 200
+MAX_CHARACTERS = 1000
+MAX_VALUE_CHARACTERS = 200
 _FORMATS = {
     "number": re.compile(r"\+?,?(\.\d)?[dfgeE%]?"),
     "time": re.compile(r"(%[YmdHMSyIpbBaAjZ]|[^%{}]){0,40}"),
@@ -29,8 +29,8 @@ _EXAMPLES = {"number": "{%s:.1f}", "time": "{%s:%%H:%%M}", "date": "{%s:%%d %%B}
 _SAMPLES: dict[str, Any] = {"bigint": 1, "double": 1.5}
 _MISSING = "–"  # noqa: RUF001  -- a dash for people
 # Control characters, line separators, and those that change the direction of what follows.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,27 @@ class Template:
     def columns(self) -> frozenset[str]:
         return frozenset(name for _, name, _ in self.parts if name)
 
-    def fill(self, row: Mapping[str, Any], zone: tzinfo = UTC) -> str:
+    def render(self, row: Mapping[str, Any], zone: tzinfo = UTC) -> str:
         """The text for a row; its times are told in `zone`."""
-        made = "".join(
-            before + (_shown(row.get(name), style, zone) if name else "") for before, name, style in self.parts
+        rendered = "".join(
+            before + (_format_value(row.get(name), style, zone) if name else "") for before, name, style in self.parts
         )
-        return shortened(made, MOST_CHARACTERS)
+        return truncate(rendered, MAX_CHARACTERS)
 
 
-def template_of(text: str, columns: Sequence[Column], what: str, table: str) -> Template:
+def parse_template(text: str, columns: Sequence[Column], what: str, table: str) -> Template:
     """The template in `text`; DeclarationError, which begins with `what`, when it is not one over these columns."""
-    if len(text) > MOST_CHARACTERS:
-        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MOST_CHARACTERS}")
-    types = {each.name: each.type for each in columns}
+    if len(text) > MAX_CHARACTERS:
+        raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MAX_CHARACTERS}")
+    types = {column.name: column.type for column in columns}
     try:
-        found = list(Formatter().parse(text))
+        fields = list(Formatter().parse(text))
     except ValueError as error:
         raise DeclarationError(
             f"{what} cannot be understood: {error}", hint="A brace that is meant as one is written twice"
         ) from error
     parts = []
-    for before, name, style, conversion in found:
+    for before, name, style, conversion in fields:
         if name is None:
             parts.append((before, "", ""))
             continue
@@ -81,7 +81,7 @@ def template_of(text: str, columns: Sequence[Column], what: str, table: str) -> 
 
 
 def _check_format(what: str, name: str, style: str, column_type: str) -> None:
-    kind = kind_of(column_type)
+    kind = value_kind(column_type)
     good = _FORMATS[kind].fullmatch(style) is not None
     if good and kind == "number":
         try:
@@ -94,7 +94,7 @@ def _check_format(what: str, name: str, style: str, column_type: str) -> None:
         )
 
 
-def _shown(value: Any, style: str, zone: tzinfo) -> str:
+def _format_value(value: Any, style: str, zone: tzinfo) -> str:
     if value is None:
         return _MISSING
     if isinstance(value, bool):
@@ -103,16 +103,19 @@ def _shown(value: Any, style: str, zone: tzinfo) -> str:
         if isinstance(value, datetime):
             return format(value.astimezone(zone), style or "%Y-%m-%d %H:%M")
         if isinstance(value, int | float | Decimal | date):
-            return shortened(format(value, style), MOST_OF_A_VALUE)
+            return truncate(format(value, style), MAX_VALUE_CHARACTERS)
     except (ValueError, OverflowError, ArithmeticError):
-        return plain(str(value))
-    return plain(str(value))
+        return single_line(str(value))
+    return single_line(str(value))
 
 
-def plain(text: str) -> str:
+def single_line(text: str) -> str:
     """Text of an event as a part of one line of a message."""
-    return shortened(_TURNING.sub("", _UNSAFE.sub(" ", text[: 4 * MOST_OF_A_VALUE])).strip(), MOST_OF_A_VALUE)
+    return truncate(
+        _BIDI_CONTROLS.sub("", _CONTROL_CHARACTERS.sub(" ", text[: 4 * MAX_VALUE_CHARACTERS])).strip(),
+        MAX_VALUE_CHARACTERS,
+    )
 
 
-def shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def truncate(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

@@ -1,20 +1,20 @@
 """The JVM parts: lock files, the downloader and its cache, and the Java that runs them."""
 
-from riverrun.artifacts.cache import Checked, State, cache_folder
+from riverrun.artifacts.cache import CacheCheck, CacheStatus, cache_folder
 from riverrun.artifacts.java import Java, check_java, find_java
-from riverrun.artifacts.lock import Artifact, Lock, lock_names, read_lock
-from riverrun.artifacts.progress import Progress
-from riverrun.artifacts.sets import Fetched, check_set, fetch, fetch_set
+from riverrun.artifacts.lock import Artifact, LockFile, lock_names, read_lock
+from riverrun.artifacts.progress import FetchProgress
+from riverrun.artifacts.sets import FetchResult, check_set, fetch, fetch_set
 from riverrun.artifacts.spark_java import spark_java_home
 
 __all__ = [
     "Artifact",
-    "Checked",
-    "Fetched",
+    "CacheCheck",
+    "CacheStatus",
+    "FetchProgress",
+    "FetchResult",
     "Java",
-    "Lock",
-    "Progress",
-    "State",
+    "LockFile",
     "cache_folder",
     "check_java",
     "check_set",

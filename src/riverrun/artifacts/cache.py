@@ -30,7 +30,7 @@ LOCK_POLL_SECONDS = 0.05
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class State(Enum):
+class CacheStatus(Enum):
     """What the cache has of a file."""
 
     GOOD = "good"
@@ -39,13 +39,13 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CacheCheck:
     """One file of a set, looked at. `found` says what is wrong with a corrupt one."""
 
     artifact: Artifact
     path: Path
-    state: State
-    found: str = ""
+    status: CacheStatus
+    mismatch: str = ""
 
 
 def cache_folder(settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> Path:
@@ -59,7 +59,7 @@ def cache_folder(settings: ArtifactSettings, environ: Mapping[str, str] | None =
     return folder / "riverrun"
 
 
-class Cache:
+class ArtifactCache:
     """The files below one folder."""
 
     def __init__(self, root: Path) -> None:
@@ -68,23 +68,23 @@ class Cache:
     def path(self, artifact: Artifact) -> Path:
         return self.root / "maven" / artifact.path
 
-    def part(self, artifact: Artifact) -> Path:
+    def part_path(self, artifact: Artifact) -> Path:
         return self.path(artifact).with_name(f"{artifact.file_name}.{artifact.sha256[:12]}.part")
 
-    def check(self, artifacts: Sequence[Artifact]) -> list[Checked]:
+    def check(self, artifacts: Sequence[Artifact]) -> list[CacheCheck]:
         """Look at every file, reading all its bytes. hashlib lets other threads run, so this uses all cores."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "riverrun-verify") as pool:
             return list(pool.map(self._check, artifacts))
 
-    def _check(self, artifact: Artifact) -> Checked:
+    def _check(self, artifact: Artifact) -> CacheCheck:
         path = self.path(artifact)
         try:
-            found = difference(path, artifact)
+            mismatch = mismatch_reason(path, artifact)
         except (FileNotFoundError, NotADirectoryError):
-            return Checked(artifact, path, State.MISSING)
+            return CacheCheck(artifact, path, CacheStatus.MISSING)
         except OSError as error:
-            raise self.problem(error, path) from error
-        return Checked(artifact, path, State.CORRUPT if found else State.GOOD, found)
+            raise self.error_from(error, path) from error
+        return CacheCheck(artifact, path, CacheStatus.CORRUPT if mismatch else CacheStatus.GOOD, mismatch)
 
     def adopt(self, artifact: Artifact, repository: Path) -> bool:
         """Take a file from another Maven repository on this machine, if it is there and its digest agrees.
@@ -103,27 +103,27 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=path.parent, prefix=".adopt-") as folder:
                 copy = Path(folder) / path.name
-                if not _link_or_copy(source, copy) or difference(copy, artifact):
+                if not _link_or_copy(source, copy) or mismatch_reason(copy, artifact):
                     return False
                 copy.replace(path)
         except PermissionError:
             return False
         except OSError as error:
-            raise self.problem(error, path) from error
+            raise self.error_from(error, path) from error
         return True
 
     @contextlib.contextmanager
-    def writing(self, artifact: Artifact, pause: Callable[[float], None]) -> Iterator[int | None]:
+    def locked_part(self, artifact: Artifact, pause: Callable[[float], None]) -> Iterator[int | None]:
         """Hold the part file of an artifact: its descriptor, or None when another process finished the file meanwhile.
 
         `pause` waits for so many seconds; it raises to give up.
         """
-        path, part = self.path(artifact), self.part(artifact)
+        path, part = self.path(artifact), self.part_path(artifact)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = self._lock(artifact, part, pause)
         except OSError as error:
-            raise self.problem(error, part) from error
+            raise self.error_from(error, part) from error
         try:
             yield descriptor
         finally:
@@ -159,7 +159,7 @@ class Cache:
             pause(LOCK_POLL_SECONDS)
 
     def _unless_done(self, artifact: Artifact, part: Path, descriptor: int) -> int | None:
-        if self._check(artifact).state is not State.GOOD:
+        if self._check(artifact).status is not CacheStatus.GOOD:
             return descriptor
         part.unlink(missing_ok=True)
         os.close(descriptor)
@@ -171,9 +171,9 @@ class Cache:
         path = self.path(artifact)
         try:
             os.fsync(descriptor)
-            self.part(artifact).replace(path)
+            self.part_path(artifact).replace(path)
         except OSError as error:
-            raise self.problem(error, path) from error
+            raise self.error_from(error, path) from error
         return path
 
     def require_space(self, size: int) -> None:
@@ -184,7 +184,7 @@ class Cache:
         try:
             free = shutil.disk_usage(folder).free
         except OSError as error:
-            raise self.problem(error, folder) from error
+            raise self.error_from(error, folder) from error
         if free < size:
             raise DiskFullError(
                 f"The disk of the cache {self.root} is too full",
@@ -196,7 +196,7 @@ class Cache:
                 free=free,
             )
 
-    def problem(self, error: OSError, path: Path) -> CacheError | DiskFullError:
+    def error_from(self, error: OSError, path: Path) -> CacheError | DiskFullError:
         """What the file system said, as an error of ours."""
         if error.errno in _NO_SPACE:
             return DiskFullError(
@@ -213,7 +213,7 @@ class Cache:
         )
 
 
-def difference(path: Path, artifact: Artifact) -> str:
+def mismatch_reason(path: Path, artifact: Artifact) -> str:
     """How a file differs from its lock, or an empty string."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -223,14 +223,14 @@ def difference(path: Path, artifact: Artifact) -> str:
     return "" if digest == artifact.sha256 else f"SHA-256 {digest}"
 
 
-def corrupt_error(corrupt: Sequence[Checked]) -> ArtifactCorruptError:
+def corrupt_error(corrupt: Sequence[CacheCheck]) -> ArtifactCorruptError:
     """The error for cached files that changed: the first in full, the others by name."""
     first = corrupt[0]
-    others = "".join(f"\n  also {each.path}: {each.found}" for each in corrupt[1:])
+    others = "".join(f"\n  also {each.path}: {each.mismatch}" for each in corrupt[1:])
     return ArtifactCorruptError(
         f"The cached file {first.path} is not what the lock file says, and is not used",
         expected=f"SHA-256 {first.artifact.sha256}",
-        found=f"{first.found}{others}",
+        found=f"{first.mismatch}{others}",
         hint="Run `riverrun fetch --repair` to fetch it again, or delete it; if nobody changed it, check the disk",
         path=first.path,
         artifact=first.artifact,

@@ -8,15 +8,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
-from riverrun.artifacts.cache import Cache
-from riverrun.artifacts.http import HttpSource, TryAgainError, corrupt_download
+from riverrun.artifacts.cache import ArtifactCache
+from riverrun.artifacts.http import HttpSource, RetryableDownloadError, corrupt_download_error
 from riverrun.artifacts.lock import Artifact
-from riverrun.artifacts.progress import Progress
-from riverrun.artifacts.timing import Timing
+from riverrun.artifacts.progress import FetchProgress
+from riverrun.artifacts.timing import DownloadTiming
 
 # A try that brought this much counts as going forward and does not use up a try: a large file over a connection that is cut
 # again and again still arrives, and a connection that brings nothing ends soon.
-FORWARD_BYTES = 64 * 1024
+MIN_PROGRESS_BYTES = 64 * 1024
 
 
 class _StoppedError(Exception):
@@ -26,7 +26,15 @@ class _StoppedError(Exception):
 class Downloader:
     """Fetches files from one source into one cache."""
 
-    def __init__(self, source: HttpSource, cache: Cache, progress: Progress, *, timing: Timing, parallel: int) -> None:
+    def __init__(
+        self,
+        source: HttpSource,
+        cache: ArtifactCache,
+        progress: FetchProgress,
+        *,
+        timing: DownloadTiming,
+        parallel: int,
+    ) -> None:
         self._source = source
         self._cache = cache
         self._progress = progress
@@ -41,16 +49,16 @@ class Downloader:
         """
         ordered = sorted(artifacts, key=lambda artifact: -artifact.size)
         with ThreadPoolExecutor(min(self._parallel, len(ordered)), "riverrun-download") as pool:
-            futures = [pool.submit(self._one, artifact) for artifact in ordered]
+            futures = [pool.submit(self._download_one, artifact) for artifact in ordered]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
-                self._end(futures)
+                self._cancel_unfinished(futures)
         for future in futures:
             if not future.cancelled() and (error := future.exception()) and not isinstance(error, _StoppedError):
                 raise error
 
-    def _end(self, futures: Sequence[Future[None]]) -> None:
+    def _cancel_unfinished(self, futures: Sequence[Future[None]]) -> None:
         if all(future.done() and not future.cancelled() and future.exception() is None for future in futures):
             return
         self._stop.set()
@@ -62,14 +70,14 @@ class Downloader:
         if self._stop.wait(seconds):
             raise _StoppedError
 
-    def _one(self, artifact: Artifact) -> None:
+    def _download_one(self, artifact: Artifact) -> None:
         try:
-            with self._cache.writing(artifact, self._pause) as descriptor:
+            with self._cache.locked_part(artifact, self._pause) as descriptor:
                 if descriptor is None:
                     self._progress.advance(artifact.size)
                     return
-                with self._storing(artifact):
-                    part = _Part(artifact, descriptor)
+                with self._map_disk_errors(artifact):
+                    part = _PartialFile(artifact, descriptor)
                 self._progress.advance(part.position)
                 self._fill(part)
                 self._cache.finish(artifact, descriptor)
@@ -80,90 +88,92 @@ class Downloader:
             self._stop.set()
             raise
 
-    def _fill(self, part: "_Part") -> None:
+    def _fill(self, part: "_PartialFile") -> None:
         """Until the part is the file, or tries are used up."""
-        tries = 0
+        attempts = 0
         while not part.complete():
             before = part.position
             try:
                 self._attempt(part)
-            except TryAgainError as again:
-                part.give_up_range |= again.whole
-                tries = 1 if part.position - before >= FORWARD_BYTES else tries + 1
-                if tries >= again.tries:
-                    raise again.final from again
-                delay = self._delay(tries, again.after)
+            except RetryableDownloadError as again:
+                part.without_range |= again.without_range
+                attempts = 1 if part.position - before >= MIN_PROGRESS_BYTES else attempts + 1
+                if attempts >= again.max_attempts:
+                    raise again.final_error from again
+                delay = self._delay(attempts, again.retry_after)
                 self._progress.note(f"{part.artifact.file_name}: {again.reason}; next try in {delay:.1f} s")
                 self._pause(delay)
 
-    def _delay(self, tries: int, asked: float) -> float:
-        backoff = self._timing.backoff * 2 ** (tries - 1) * random.uniform(0.75, 1.25)  # noqa: S311
-        return float(min(max(backoff, asked), self._timing.backoff_most))
+    def _delay(self, attempts: int, retry_after: float) -> float:
+        backoff = self._timing.backoff * 2 ** (attempts - 1) * random.uniform(0.75, 1.25)  # noqa: S311
+        return float(min(max(backoff, retry_after), self._timing.max_backoff))
 
-    def _attempt(self, part: "_Part") -> None:
+    def _attempt(self, part: "_PartialFile") -> None:
         """One request; afterwards the part is complete, or an error was raised."""
         artifact = part.artifact
-        continued = part.position > 0 and not part.give_up_range
-        with self._source.request(artifact, part.position if continued else 0) as answer:
-            if answer.start < part.position:
+        continued = part.position > 0 and not part.without_range
+        with self._source.request(artifact, part.position if continued else 0) as response:
+            if response.start < part.position:
                 self._restart(part)
-            for chunk in answer.chunks:
+            for chunk in response.chunks:
                 self._pause(0)
                 self._add(part, chunk)
         url = self._source.repository.address(artifact.path)
         if part.position < artifact.size:
-            raise self._source.cut_short(url, part.position, artifact.size)
+            raise self._source.truncated_error(url, part.position, artifact.size)
         if not part.matches():
             found = f"SHA-256 {part.hexdigest()}"
             self._restart(part)
             if not continued:
-                raise corrupt_download(artifact, self._source.repository, url, found, f"SHA-256 {artifact.sha256}")
-            part.give_up_range = True
+                raise corrupt_download_error(
+                    artifact, self._source.repository, url, found, f"SHA-256 {artifact.sha256}"
+                )
+            part.without_range = True
 
-    def _add(self, part: "_Part", chunk: bytes) -> None:
+    def _add(self, part: "_PartialFile", chunk: bytes) -> None:
         artifact = part.artifact
         if part.position + len(chunk) > artifact.size:
             self._restart(part)
             url = self._source.repository.address(artifact.path)
-            raise corrupt_download(
+            raise corrupt_download_error(
                 artifact, self._source.repository, url, "more bytes than that", f"{artifact.size} bytes"
             )
-        with self._storing(artifact):
+        with self._map_disk_errors(artifact):
             part.add(chunk)
         self._progress.advance(len(chunk))
 
-    def _restart(self, part: "_Part") -> None:
+    def _restart(self, part: "_PartialFile") -> None:
         self._progress.advance(-part.position)
-        with self._storing(part.artifact):
+        with self._map_disk_errors(part.artifact):
             part.restart()
 
     @contextlib.contextmanager
-    def _storing(self, artifact: Artifact) -> Iterator[None]:
+    def _map_disk_errors(self, artifact: Artifact) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise self._cache.problem(error, self._cache.part(artifact)) from error
+            raise self._cache.error_from(error, self._cache.part_path(artifact)) from error
 
 
-class _Part:
+class _PartialFile:
     """The bytes of a file that are here so far, and their digest."""
 
     def __init__(self, artifact: Artifact, descriptor: int) -> None:
         self.artifact = artifact
         self.position = 0
         # After bytes from two requests did not fit together, the whole file is asked for.
-        self.give_up_range = False
+        self.without_range = False
         self._descriptor = descriptor
         self._digest = hashlib.sha256()
-        self._take_up()
+        self._resume()
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         """Go on after what an earlier fetch left, if that can be the beginning of the file."""
-        there = os.fstat(self._descriptor).st_size
-        if there > self.artifact.size:
+        size = os.fstat(self._descriptor).st_size
+        if size > self.artifact.size:
             self.restart()
             return
-        while self.position < there and (chunk := os.read(self._descriptor, min(1 << 20, there - self.position))):
+        while self.position < size and (chunk := os.read(self._descriptor, min(1 << 20, size - self.position))):
             self._digest.update(chunk)
             self.position += len(chunk)
         if self.position == self.artifact.size and not self.matches():

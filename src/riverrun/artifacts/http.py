@@ -23,33 +23,39 @@ import httpx
 from riverrun._version import __version__
 from riverrun.artifacts.lock import Artifact
 from riverrun.artifacts.repository import Proxy, Repository
-from riverrun.artifacts.timing import Timing
+from riverrun.artifacts.timing import DownloadTiming
 from riverrun.errors import ArtifactCorruptError, ArtifactError, ArtifactMissingError, DownloadError, RepositoryError
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-_BUSY = frozenset({408, 425, 429})
-_REFUSED = frozenset({401, 403, 407})
+_RETRY_STATUSES = frozenset({408, 425, 429})
+_REFUSED_STATUSES = frozenset({401, 403, 407})
 
 
-class TryAgainError(Exception):
+class RetryableDownloadError(Exception):
     """This try failed in a way that may pass.
 
     `after` is how long the server asked us to wait, in seconds; `whole` says that the next try must ask for all bytes.
     """
 
     def __init__(
-        self, reason: str, final: ArtifactError, *, tries: int, after: float = 0.0, whole: bool = False
+        self,
+        reason: str,
+        final_error: ArtifactError,
+        *,
+        max_attempts: int,
+        retry_after: float = 0.0,
+        without_range: bool = False,
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.final = final
-        self.tries = tries
-        self.after = after
-        self.whole = whole
+        self.final_error = final_error
+        self.max_attempts = max_attempts
+        self.retry_after = retry_after
+        self.without_range = without_range
 
 
 @dataclass(frozen=True)
-class Answer:
+class DownloadResponse:
     """A file that is on its way. `start` is the position of its first byte: 0 when the server does not continue."""
 
     start: int
@@ -60,7 +66,7 @@ class HttpSource:
     """A remote repository. One for all threads; `abort` ends their requests at once."""
 
     def __init__(
-        self, repository: Repository, proxy: Proxy | None, tls: ssl.SSLContext, timing: Timing, parallel: int
+        self, repository: Repository, proxy: Proxy | None, tls: ssl.SSLContext, timing: DownloadTiming, parallel: int
     ) -> None:
         self.repository = repository
         self.proxy = proxy
@@ -77,7 +83,7 @@ class HttpSource:
             limits=httpx.Limits(max_connections=parallel, max_keepalive_connections=parallel),
             follow_redirects=True,
             headers={"User-Agent": f"riverrun/{__version__}", "Accept-Encoding": "identity", "Accept": "*/*"},
-            event_hooks={"request": [self._sign]},
+            event_hooks={"request": [self._add_login]},
         )
 
     def __enter__(self) -> Self:
@@ -88,7 +94,7 @@ class HttpSource:
     ) -> None:
         self._client.close()
 
-    def _sign(self, request: httpx.Request) -> None:
+    def _add_login(self, request: httpx.Request) -> None:
         """Add the login, to the repository itself only: a redirect elsewhere must not take it along."""
         login = self.repository.login
         headers = {name: value.reveal() for name, value in login.headers}
@@ -106,133 +112,145 @@ class HttpSource:
         with self._lock:
             responses = list(self._active)
         for response in responses:
-            _cut(response)
+            _shut_down_socket(response)
 
     @contextlib.contextmanager
-    def request(self, artifact: Artifact, position: int) -> Iterator[Answer]:
+    def request(self, artifact: Artifact, position: int) -> Iterator[DownloadResponse]:
         """Ask for a file from `position` on; reading the chunks raises as this does."""
         url = self.repository.address(artifact.path)
         headers = {"Range": f"bytes={position}-"} if position else {}
-        with self._translated(url), self._client.stream("GET", url, headers=headers) as response:
+        with self._map_http_errors(url), self._client.stream("GET", url, headers=headers) as response:
             with self._lock:
                 self._active.add(response)
             try:
-                start = self._judge(response, artifact, position, url)
-                yield Answer(start, self._paced(response, url))
+                start = self._check_status(response, artifact, position, url)
+                yield DownloadResponse(start, self._chunks_unless_stalled(response, url))
             finally:
                 with self._lock:
                     self._active.discard(response)
 
-    def _paced(self, response: httpx.Response, url: str) -> Iterator[bytes]:
+    def _chunks_unless_stalled(self, response: httpx.Response, url: str) -> Iterator[bytes]:
         began, brought = time.monotonic(), 0
         for chunk in response.iter_bytes():
             brought += len(chunk)
             yield chunk
             if time.monotonic() - began > self._timing.stall:
                 if brought < self._timing.stall_bytes:
-                    raise self._again(f"only {brought} bytes came in {self._timing.stall:.0f} s", url)
+                    raise self._retryable_error(f"only {brought} bytes came in {self._timing.stall:.0f} s", url)
                 began, brought = time.monotonic(), 0
 
-    def _judge(self, response: httpx.Response, artifact: Artifact, position: int, url: str) -> int:
+    def _check_status(self, response: httpx.Response, artifact: Artifact, position: int, url: str) -> int:
         status = response.status_code
         if status in {200, 206}:
-            return self._judge_content(response, artifact, position, url)
-        answer = f"{status} {response.reason_phrase}".strip()
+            return self._check_content(response, artifact, position, url)
+        status_line = f"{status} {response.reason_phrase}".strip()
         if status == 416:
-            raise self._again("the server cannot continue there", url, whole=True)
-        if status in _BUSY or status >= 500:
-            raise self._again(f"the server answered {answer}", url, after=_retry_after(response))
+            raise self._retryable_error("the server cannot continue there", url, without_range=True)
+        if status in _RETRY_STATUSES or status >= 500:
+            raise self._retryable_error(f"the server answered {status_line}", url, retry_after=_retry_after(response))
         if status in {404, 410}:
             raise ArtifactMissingError(
                 f"The repository {self.repository} does not have {artifact}",
-                found=f"{answer} for {url}",
+                found=f"{status_line} for {url}",
                 hint="Use a repository that has it: --maven-url, artifacts.maven_url or a mirror in settings.xml",
                 artifact=artifact,
                 url=url,
                 status=status,
             )
-        if status in _REFUSED:
-            raise self._refused(f"{url} is refused to us ({self._who()})", answer, _LOGIN_HINT, url, status=status)
-        raise self._refused(f"{url} cannot be fetched", answer, _ADDRESS_HINT, url, status=status)
+        if status in _REFUSED_STATUSES:
+            raise self._repository_error(
+                f"{url} is refused to us ({self._login_text()})", status_line, _LOGIN_HINT, url, status=status
+            )
+        raise self._repository_error(f"{url} cannot be fetched", status_line, _ADDRESS_HINT, url, status=status)
 
-    def _judge_content(self, response: httpx.Response, artifact: Artifact, position: int, url: str) -> int:
+    def _check_content(self, response: httpx.Response, artifact: Artifact, position: int, url: str) -> int:
         if "html" in response.headers.get("Content-Type", "").lower():
             found = f"a web page ({response.headers['Content-Type']})"
-            raise self._refused(f"{url} is not answered with the file", found, _PAGE_HINT, url)
+            raise self._repository_error(f"{url} is not answered with the file", found, _PAGE_HINT, url)
         start, total = 0, response.headers.get("Content-Length", "")
         if response.status_code == 206:
             match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
             if match is None or int(match[1]) != position:
-                raise self._again("the server continues at another place", url, whole=True)
+                raise self._retryable_error("the server continues at another place", url, without_range=True)
             start, total = position, match[2]
         if total.isdecimal() and int(total) != artifact.size and "Content-Encoding" not in response.headers:
-            raise corrupt_download(artifact, self.repository, url, f"a file of {total} bytes", f"{artifact.size} bytes")
+            raise corrupt_download_error(
+                artifact, self.repository, url, f"a file of {total} bytes", f"{artifact.size} bytes"
+            )
         return start
 
-    def _who(self) -> str:
+    def _login_text(self) -> str:
         if self.repository.login.username:
             return f"as user {self.repository.login.username!r}"
         return "with the headers of settings.xml" if self.repository.login.headers else "without a login"
 
-    def _refused(self, what: str, found: str, hint: str, url: str, **fields: Any) -> RepositoryError:
+    def _repository_error(self, what: str, found: str, hint: str, url: str, **fields: Any) -> RepositoryError:
         via = f", through the proxy {self.proxy.url} ({self.proxy.origin})" if self.proxy else ""
         return RepositoryError(what, found=f"{found} from {self.repository}{via}", hint=hint, url=url, **fields)
 
-    def cut_short(self, url: str, position: int, size: int) -> TryAgainError:
+    def truncated_error(self, url: str, position: int, size: int) -> RetryableDownloadError:
         """The answer ended without an error, and too early."""
-        return self._again(f"the answer ended after {position} of {size} bytes", url)
+        return self._retryable_error(f"the answer ended after {position} of {size} bytes", url)
 
-    def _again(
-        self, reason: str, url: str, *, unreachable: bool = False, after: float = 0.0, whole: bool = False
-    ) -> TryAgainError:
+    def _retryable_error(
+        self, reason: str, url: str, *, unreachable: bool = False, retry_after: float = 0.0, without_range: bool = False
+    ) -> RetryableDownloadError:
         via = f" through the proxy {self.proxy.url} ({self.proxy.origin})" if self.proxy else ""
-        final = DownloadError(
+        final_error = DownloadError(
             f"{url} could not be fetched{via}: {reason}",
             hint=_UNREACHABLE_HINT if unreachable else "What arrived is kept: run it again to go on from there",
             url=url,
             reason=reason,
         )
-        tries = self._timing.unreachable_tries if unreachable else self._timing.tries
-        return TryAgainError(reason, final, tries=tries, after=after, whole=whole)
+        max_attempts = self._timing.max_unreachable_attempts if unreachable else self._timing.max_attempts
+        return RetryableDownloadError(
+            reason, final_error, max_attempts=max_attempts, retry_after=retry_after, without_range=without_range
+        )
 
     @contextlib.contextmanager
-    def _translated(self, url: str) -> Iterator[None]:
+    def _map_http_errors(self, url: str) -> Iterator[None]:
         try:
             yield
         except httpx.TimeoutException as error:
             unreachable = isinstance(error, httpx.ConnectTimeout)
             limit = self._timing.connect if unreachable else self._timing.read
-            raise self._again(f"no answer in {limit:.0f} s", url, unreachable=unreachable) from error
+            raise self._retryable_error(f"no answer in {limit:.0f} s", url, unreachable=unreachable) from error
         except httpx.ProxyError as error:
             # The proxy's own words, such as "407 Proxy Authentication Required".
             if "407" in str(error):
-                raise self._refused(f"{url} is not let through by the proxy", "407", _PROXY_HINT, url) from error
-            raise self._again(f"the proxy answered {error}", url, unreachable=True) from error
+                raise self._repository_error(
+                    f"{url} is not let through by the proxy", "407", _PROXY_HINT, url
+                ) from error
+            raise self._retryable_error(f"the proxy answered {error}", url, unreachable=True) from error
         except httpx.ConnectError as error:
-            raise self._not_connected(error, url) from error
+            raise self._connection_error(error, url) from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
-            raise self._again("the connection was cut", url) from error
+            raise self._retryable_error("the connection was cut", url) from error
         except httpx.DecodingError as error:
-            raise self._again("the answer could not be decoded", url) from error
+            raise self._retryable_error("the answer could not be decoded", url) from error
         except httpx.TooManyRedirects as error:
-            raise self._refused(f"{url} leads in a circle", "too many redirects", _ADDRESS_HINT, url) from error
+            raise self._repository_error(
+                f"{url} leads in a circle", "too many redirects", _ADDRESS_HINT, url
+            ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             # Not its text: it may quote a header.
-            raise self._refused(f"{url} cannot be asked for", type(error).__name__, _ADDRESS_HINT, url) from error
+            raise self._repository_error(
+                f"{url} cannot be asked for", type(error).__name__, _ADDRESS_HINT, url
+            ) from error
 
-    def _not_connected(self, error: httpx.ConnectError, url: str) -> TryAgainError | RepositoryError:
+    def _connection_error(self, error: httpx.ConnectError, url: str) -> RetryableDownloadError | RepositoryError:
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLCertVerificationError):
                 found = f"a certificate that is not trusted ({cause.verify_message})"
-                return self._refused(f"{url} cannot be fetched safely", found, _TLS_HINT, url)
+                return self._repository_error(f"{url} cannot be fetched safely", found, _TLS_HINT, url)
             if isinstance(cause, ssl.SSLError):
                 found = f"a TLS failure ({cause.reason or cause.strerror or 'no reason given'})"
-                return self._refused(f"{url} cannot be fetched safely", found, _ADDRESS_HINT, url)
+                return self._repository_error(f"{url} cannot be fetched safely", found, _ADDRESS_HINT, url)
             if isinstance(cause, socket.gaierror):
                 host = httpx.URL(self.proxy.url if self.proxy else url).host
-                return self._again(f"the name {host} is not known (no network?)", url, unreachable=True)
+                return self._retryable_error(f"the name {host} is not known (no network?)", url, unreachable=True)
         reason = next((c.strerror for c in _causes(error) if isinstance(c, OSError) and c.strerror), str(error))
-        return self._again(f"no connection: {reason}", url, unreachable=True)
+        return self._retryable_error(f"no connection: {reason}", url, unreachable=True)
 
 
 _LOGIN_HINT = (
@@ -249,7 +267,7 @@ _UNREACHABLE_HINT = (
 )
 
 
-def corrupt_download(
+def corrupt_download_error(
     artifact: Artifact, repository: Repository, url: str, found: str, expected: str
 ) -> ArtifactCorruptError:
     """The repository serves another file under this name."""
@@ -294,7 +312,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _cut(response: httpx.Response) -> None:
+def _shut_down_socket(response: httpx.Response) -> None:
     """Shut a connection's socket from another thread. A copy of the descriptor, so that TLS state is left to its owner."""
     stream = response.extensions.get("network_stream")
     connection = stream.get_extra_info("socket") if stream is not None else None

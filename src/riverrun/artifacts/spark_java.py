@@ -12,10 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from riverrun.artifacts.java import ASK_TIMEOUT_SECONDS, Java, release
+from riverrun.artifacts.java import ASK_TIMEOUT_SECONDS, Java, read_release_file
 from riverrun.errors import CacheError, JavaError
 
-MODULE = "jdk.incubator.vector"
+VECTOR_MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """\
 #!/bin/sh
@@ -33,14 +33,14 @@ exec {executable} "$@"
 
 def spark_java_home(java: Java, cache: Path) -> Path:
     """The folder to give Spark as JAVA_HOME: the Java's own, or one below `cache` (made when it is not there)."""
-    if has_module(java, MODULE):
+    if has_module(java, VECTOR_MODULE):
         return java.home
-    wrapper = _WRAPPER.format(module=MODULE, executable=shlex.quote(str(java.executable.absolute())))
+    wrapper = _WRAPPER.format(module=VECTOR_MODULE, executable=shlex.quote(str(java.executable.absolute())))
     # Everything that makes the folder what it is, is in its name: a folder that is there is right and is never changed.
     identity = f"{java.home.absolute()}\n{java.full_version}\n{wrapper}"
     folder = cache / "java" / f"spark-{java.version}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     try:
-        if not _is_right(folder, wrapper):
+        if not _is_valid(folder, wrapper):
             _make(folder, java.home.absolute(), wrapper)
     except OSError as error:
         raise CacheError(
@@ -53,7 +53,7 @@ def spark_java_home(java: Java, cache: Path) -> Path:
 
 def has_module(java: Java, module: str) -> bool:
     """Whether a Java has a module: from its `release` file, else by asking it."""
-    listed = release(java.home).get("MODULES", "").split()
+    listed = read_release_file(java.home).get("MODULES", "").split()
     return module in (listed or _list_modules(java))
 
 
@@ -66,7 +66,7 @@ def _list_modules(java: Java) -> list[str]:
     return [line.partition("@")[0].strip() for line in done.stdout.splitlines()]
 
 
-def _is_right(folder: Path, wrapper: str) -> bool:
+def _is_valid(folder: Path, wrapper: str) -> bool:
     executable = folder / "bin" / "java"
     try:
         return executable.read_text(encoding="utf-8") == wrapper and os.access(executable, os.X_OK)
@@ -80,19 +80,19 @@ def _make(folder: Path, home: Path, wrapper: str) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
         (new / "bin").mkdir(parents=True)
-        for each in home.iterdir():
-            if each.name != "bin":
-                (new / each.name).symlink_to(each)
-        for each in (home / "bin").iterdir():
-            if each.name != "java":
-                (new / "bin" / each.name).symlink_to(each)
+        for entry in home.iterdir():
+            if entry.name != "bin":
+                (new / entry.name).symlink_to(entry)
+        for entry in (home / "bin").iterdir():
+            if entry.name != "java":
+                (new / "bin" / entry.name).symlink_to(entry)
         executable = new / "bin" / "java"
         executable.write_text(wrapper, encoding="utf-8")
         executable.chmod(0o755)
         try:
             new.rename(folder)
         except OSError:
-            if not _is_right(folder, wrapper):
+            if not _is_valid(folder, wrapper):
                 # Somebody changed what is there: only its one real file can be wrong.
                 (folder / "bin").mkdir(parents=True, exist_ok=True)
                 executable.replace(folder / "bin" / "java")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Timing:
+class DownloadTiming:
     """How long each step may take, in seconds, and how often it is tried."""
 
     connect: float = 15.0
@@ -12,8 +12,8 @@ class Timing:
     # A connection that brings less than `stall_bytes` in `stall` seconds is given up and made again.
     stall: float = 60.0
     stall_bytes: int = 64 * 1024
-    tries: int = 6
+    max_attempts: int = 6
     # A host that cannot be reached at all rarely comes back within seconds; say so sooner.
-    unreachable_tries: int = 3
+    max_unreachable_attempts: int = 3
     backoff: float = 0.5
-    backoff_most: float = 15.0
+    max_backoff: float = 15.0

@@ -37,19 +37,19 @@ def tls_context(environ: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def _trust(context: ssl.SSLContext, variable: str, value: str) -> None:
-    places = [Path(each) for each in value.split(os.pathsep) if each]
-    there = [each for each in places if each.exists()]
-    if not there:
+    paths = [Path(entry) for entry in value.split(os.pathsep) if entry]
+    existing = [entry for entry in paths if entry.exists()]
+    if not existing:
         raise ConfigError([f"environment {variable}: {value} is not there"], variable=variable)
-    for place in there:
+    for path in existing:
         try:
-            if place.is_dir():
-                context.load_verify_locations(capath=place)
+            if path.is_dir():
+                context.load_verify_locations(capath=path)
             else:
-                context.load_verify_locations(cafile=place)
+                context.load_verify_locations(cafile=path)
         except (ssl.SSLError, OSError) as error:
             reason = "holds no certificates in PEM form" if isinstance(error, ssl.SSLError) else error.strerror
-            raise ConfigError([f"environment {variable}: {place} {reason}"], variable=variable) from error
+            raise ConfigError([f"environment {variable}: {path} {reason}"], variable=variable) from error
 
 
 def _trust_system(context: ssl.SSLContext) -> None:

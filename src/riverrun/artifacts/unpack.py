@@ -14,25 +14,25 @@ from pathlib import Path, PurePosixPath
 
 from riverrun.errors import ArtifactCorruptError, CacheError
 
-SUMS = "SHA256SUMS"
+CHECKSUMS_FILE = "SHA256SUMS"
 # More than any plugin has; an archive that unpacks to more is not what it says.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 
-def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = (), bare: bool = False) -> Path:
+def unpack_archive(archive: Path, parent: Path, *, excluded_prefixes: Iterable[str] = (), flat: bool = False) -> Path:
     """The folder of a `.tar.gz` below `parent`; made when it is not there or not as it was.
 
     `without` are beginnings of file names that are left out. A `bare` archive has its files at the top, others have a
     folder of their own there. The archive has been verified: it is one of a lock file.
     """
-    without = tuple(sorted(without))
+    excluded_prefixes = tuple(sorted(excluded_prefixes))
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-    digest.update("\n".join(without).encode())
+    digest.update("\n".join(excluded_prefixes).encode())
     folder = parent / f"{archive.name.removesuffix('.tar.gz')}-{digest.hexdigest()[:12]}"
     try:
-        if not _is_whole(folder):
-            _make(folder, archive, without, bare)
+        if not _is_intact(folder):
+            _make(folder, archive, excluded_prefixes, flat)
     except OSError as error:
         raise CacheError(
             f"The folder {folder} could not be made: {error.strerror or error}",
@@ -42,56 +42,59 @@ def unpacked(archive: Path, parent: Path, *, without: Iterable[str] = (), bare: 
     return folder
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_intact(folder: Path) -> bool:
     try:
-        sums = (folder / SUMS).read_text(encoding="utf-8")
+        sums = (folder / CHECKSUMS_FILE).read_text(encoding="utf-8")
         return all(
-            _sum(folder / name) == digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())
+            _sha256(folder / name) == digest for digest, name in (line.split("  ", 1) for line in sums.splitlines())
         )
     except (OSError, ValueError):
         return False
 
 
-def _sum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(folder: Path, archive: Path, without: tuple[str, ...], bare: bool) -> None:
+def _make(folder: Path, archive: Path, excluded_prefixes: tuple[str, ...], flat: bool) -> None:
     """Make it beside and rename it; if another process was faster, its folder is the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
         new.mkdir()
-        lines = [f"{_sum(path)}  {path.relative_to(new).as_posix()}" for path in _extract(archive, new, without, bare)]
-        with (new / SUMS).open("w", encoding="utf-8") as sums:
+        lines = [
+            f"{_sha256(path)}  {path.relative_to(new).as_posix()}"
+            for path in _extract(archive, new, excluded_prefixes, flat)
+        ]
+        with (new / CHECKSUMS_FILE).open("w", encoding="utf-8") as sums:
             sums.write("\n".join(sorted(lines)) + "\n")
             sums.flush()
             os.fsync(sums.fileno())
         try:
             new.rename(folder)
         except OSError:
-            if not _is_whole(folder):
+            if not _is_intact(folder):
                 # Somebody changed what is there: put it aside, it goes with the temporary folder.
                 folder.rename(Path(temporary) / "old")
                 new.rename(folder)
 
 
-def _extract(archive: Path, into: Path, without: tuple[str, ...], bare: bool) -> Iterator[Path]:
+def _extract(archive: Path, into: Path, excluded_prefixes: tuple[str, ...], flat: bool) -> Iterator[Path]:
     """Its plain files, by our own hand: no link, no device, no owner, no name that leads elsewhere."""
-    left = MOST_BYTES
+    remaining_bytes = MAX_BYTES
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member in members:
                 # The first part is the plugin's own folder; ours has another name.
-                parts = PurePosixPath(member.name).parts[0 if bare else 1 :]
-                if member.isdir() or not parts or parts[-1].startswith(without or ("\0",)):
+                parts = PurePosixPath(member.name).parts[0 if flat else 1 :]
+                if member.isdir() or not parts or parts[-1].startswith(excluded_prefixes or ("\0",)):
                     continue
                 if not member.isfile() or member.name.startswith("/") or ".." in parts or "\n" in member.name:
                     raise _refused(archive, f"it has {member.name!r}, which is no plain file inside of it")
-                left -= member.size
-                if left < 0:
-                    raise _refused(archive, f"it unpacks to more than {MOST_BYTES >> 20} MiB")
+                remaining_bytes -= member.size
+                if remaining_bytes < 0:
+                    raise _refused(archive, f"it unpacks to more than {MAX_BYTES >> 20} MiB")
                 path = into.joinpath(*parts)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 content = members.extractfile(member)

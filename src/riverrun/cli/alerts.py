@@ -5,45 +5,47 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.alerts_open import find_case, now_ms, open_alerts, past_ms, shown
+from riverrun.cli.alerts_context import find_incident, now_ms, one_line, open_alerts, parse_past_ms
 from riverrun.cli.context import app_option, cluster_option
 from riverrun.cli.output import cell, json_option, plural, print_json, print_rows, say
 
 if TYPE_CHECKING:
-    from riverrun.alerts.ledger import Case, Ledger, Life
+    from riverrun.alerts.state_topic import AlertProcessLease, AlertState, Incident
     from riverrun.model.alert import Alert
 
-_MOST = 100
+_DEFAULT_LIMIT = 100
 # A reason may be long; `show` has all of it.
-_WIDEST = 60
+_MAX_WIDTH = 60
 # Commands in files of their own: name → (module, attribute).
-_ELSEWHERE = {
-    "ack": ("riverrun.cli.alerts_said", "ack"),
-    "silence": ("riverrun.cli.alerts_said", "silence"),
-    "silences": ("riverrun.cli.alerts_said", "silences"),
-    "unsilence": ("riverrun.cli.alerts_said", "unsilence"),
-    "test": ("riverrun.cli.alerts_tried", "test"),
-    "dry-run": ("riverrun.cli.alerts_tried", "dry_run"),
+_LAZY_COMMANDS = {
+    "ack": ("riverrun.cli.alerts_actions", "ack"),
+    "silence": ("riverrun.cli.alerts_actions", "silence"),
+    "silences": ("riverrun.cli.alerts_actions", "silences"),
+    "unsilence": ("riverrun.cli.alerts_actions", "unsilence"),
+    "test": ("riverrun.cli.alerts_test", "test"),
+    "dry-run": ("riverrun.cli.alerts_test", "dry_run"),
     "run": ("riverrun.cli.alerts_run", "run_alerts"),
 }
 
 
-class _Group(click.Group):
+class _LazyAlertsGroup(click.Group):
     """Imports what is elsewhere when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_ELSEWHERE]
+        return [*super().list_commands(ctx), *_LAZY_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _ELSEWHERE:
+        if cmd_name not in _LAZY_COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, attribute = _ELSEWHERE[cmd_name]
-        found: click.Command = getattr(importlib.import_module(module), attribute)
-        return found
+        module, attribute = _LAZY_COMMANDS[cmd_name]
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
 
 
 @click.group(
-    cls=_Group, invoke_without_command=True, epilog="Example: riverrun alerts && riverrun alerts show overload h1"
+    cls=_LazyAlertsGroup,
+    invoke_without_command=True,
+    epilog="Example: riverrun alerts && riverrun alerts show overload h1",
 )
 @app_option
 @cluster_option
@@ -65,7 +67,9 @@ def alerts(ctx: click.Context, app_file: str | None, bootstrap: str | None, as_j
 @click.option(
     "--since", metavar="TIME", default="", help="What fired since then, over or not: '2 hours', 'today 08:00'."
 )
-@click.option("--limit", "-n", type=click.IntRange(min=1), default=_MOST, show_default=True, help="At most this many.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=1), default=_DEFAULT_LIMIT, show_default=True, help="At most this many."
+)
 @app_option
 @cluster_option
 @json_option
@@ -93,48 +97,53 @@ def _list(
     alert: str = "",
     key: str = "",
     since: str = "",
-    limit: int = _MOST,
+    limit: int = _DEFAULT_LIMIT,
 ) -> None:
-    from riverrun.alerts.words import case_row, troubles
+    from riverrun.alerts.formatting import describe_problems, incident_row
 
-    begin = past_ms(since, "--since") if since else 0
+    begin = parse_past_ms(since, "--since") if since else 0
     opened = open_alerts(app_file, bootstrap)
     ledger, now = opened.ledger(), now_ms()
     if alert:
-        opened.known(alert, ledger)
-    cases = [
-        each
-        for each in ledger.cases.values()
-        if (everything or since or each.state == "firing")
-        and alert in ("", each.rule)
-        and key in ("", each.key)
-        and each.made >= begin
+        opened.require_alert(alert, ledger)
+    incidents = [
+        incident
+        for incident in ledger.incidents.values()
+        if (everything or since or incident.state == "firing")
+        and alert in ("", incident.rule)
+        and key in ("", incident.key)
+        and incident.created_at >= begin
     ]
-    cases.sort(key=lambda each: (each.made, each.at, each.rule, each.key, each.number), reverse=True)
-    rows = [case_row(ledger, each, now) for each in cases[:limit]]
-    for line in troubles(ledger, now, _runs) if opened.app.alerts else ():
-        say(shown(line))
-    print_rows(rows if as_json else [_short(each) for each in rows], as_json=as_json, empty=_nothing(opened.app.alerts))
-    if len(cases) > limit:
-        say(f"The newest {limit} of {plural(len(cases), 'case')}: --limit N shows N.")
+    incidents.sort(key=lambda each: (each.created_at, each.fired_at, each.rule, each.key, each.number), reverse=True)
+    rows = [incident_row(ledger, incident, now) for incident in incidents[:limit]]
+    for line in describe_problems(ledger, now, _is_running) if opened.app.alerts else ():
+        say(one_line(line))
+    print_rows(
+        rows if as_json else [_display_row(incident) for incident in rows],
+        as_json=as_json,
+        empty=_empty_message(opened.app.alerts),
+    )
+    if len(incidents) > limit:
+        say(f"The newest {limit} of {plural(len(incidents), 'case')}: --limit N shows N.")
 
 
-def _short(row: dict[str, Any]) -> dict[str, Any]:
+def _display_row(row: dict[str, Any]) -> dict[str, Any]:
     since = row["since"][:19].replace("T", " ") + "Z"
-    told, text = shown(row["told"]), shown(row["text"])
+    sent_to, text = one_line(row["told"]), one_line(row["text"])
     return {
-        "severity": row["severity"], "alert": row["alert"], "key": shown(row["key"]), "since": since,
-        "state": row["state"], "told": told if len(told) <= _WIDEST else f"{told[: _WIDEST - 1]}…", "text": text,
+        "severity": row["severity"], "alert": row["alert"], "key": one_line(row["key"]), "since": since,
+        "state": row["state"], "told": sent_to if len(sent_to) <= _MAX_WIDTH else f"{sent_to[: _MAX_WIDTH - 1]}…",
+        "text": text,
     }  # fmt: skip
 
 
-def _nothing(declared: "dict[str, Alert]") -> str:
+def _empty_message(declared: "dict[str, Alert]") -> str:
     if declared:
         return "Nothing fires."
     return "The app has no alerts: app.alert(…) declares one (docs/alerts.md)."
 
 
-def _runs(life: "Life") -> bool:
+def _is_running(life: "AlertProcessLease") -> bool:
     """Whether a process is there. Of another machine's, nobody can tell."""
     import socket
 
@@ -164,58 +173,63 @@ def show(
     Where the row lies, when it was and when it was judged; of every message, to whom it went and its way. KEY is as
     `riverrun alerts list` shows it; an alert without a key has none.
     """
-    from riverrun.alerts.words import case_details
+    from riverrun.alerts.formatting import incident_details
 
     opened = open_alerts(app_file, bootstrap)
     ledger = opened.ledger()
-    case = find_case(ledger, opened.known(alert, ledger), key, number)
-    found = case_details(ledger, case, now_ms())
+    incident = find_incident(ledger, opened.require_alert(alert, ledger), key, number)
+    details = incident_details(ledger, incident, now_ms())
     if as_json:
-        print_json(found)
+        print_json(details)
         return
-    click.echo("\n".join(_block(found, opened.app.alerts.get(alert), case, ledger)))
+    click.echo("\n".join(_details_text(details, opened.app.alerts.get(alert), incident, ledger)))
 
 
-def _block(found: dict[str, Any], declared: "Alert | None", case: "Case", ledger: "Ledger") -> list[str]:
-    others = sum(1 for rule, key, _ in ledger.cases if (rule, key) == (case.rule, case.key)) - 1
-    name = " ".join(filter(None, (found["alert"], shown(found["key"]))))
-    lines = [f"{name}, episode {found['number']}: {found['state']}, {found['severity']}"]
+def _details_text(
+    details: dict[str, Any], declared: "Alert | None", incident: "Incident", ledger: "AlertState"
+) -> list[str]:
+    other_count = sum(1 for rule, key, _ in ledger.incidents if (rule, key) == (incident.rule, incident.key)) - 1
+    name = " ".join(filter(None, (details["alert"], one_line(details["key"]))))
+    lines = [f"{name}, episode {details['number']}: {details['state']}, {details['severity']}"]
     facts = [
-        ("why", _why(declared)),
-        ("since", f"{found['since']} (event time)"),
-        ("fired", f"{found['fired']} (event time); written to Kafka {found['recorded']}, judged {found['judged']}"),
-        ("ended", found["ended"]),
-        ("row at", found["place"]),
-        ("escalated", found["escalated"]),
+        ("why", _condition_text(declared)),
+        ("since", f"{details['since']} (event time)"),
+        (
+            "fired",
+            f"{details['fired']} (event time); written to Kafka {details['recorded']}, judged {details['judged']}",
+        ),
+        ("ended", details["ended"]),
+        ("row at", details["place"]),
+        ("escalated", details["escalated"]),
         (
             "acknowledged",
-            f"{found['acknowledged']} by {shown(found['acknowledged_by'])}" if found["acknowledged"] else None,
+            f"{details['acknowledged']} by {one_line(details['acknowledged_by'])}" if details["acknowledged"] else None,
         ),
     ]
     lines += [f"  {what:<13} {text}" for what, text in facts if text]
     lines.append("  row")
-    width = max((len(each) for each in found["row"]), default=0)
-    lines += [f"    {shown(each):<{width}}  {shown(cell(value))}" for each, value in found["row"].items()]
+    width = max((len(each) for each in details["row"]), default=0)
+    lines += [f"    {one_line(each):<{width}}  {one_line(cell(value))}" for each, value in details["row"].items()]
     lines.append("  messages")
-    for each in found["messages"]:
+    for each in details["messages"]:
         when = each["at"] or each["made"]
         tries = f", {each['tries']} tries" if each["tries"] > 1 else ""
-        to = f"{each['channel']} to {shown(each['receiver']) or 'nobody'}"
+        to = f"{each['channel']} to {one_line(each['receiver']) or 'nobody'}"
         lines += [
-            f"    {each['kind']:<9}  {when}  {to}: {shown(each['way'])}{tries}",
-            f"               {shown(each['text'])}",
+            f"    {each['kind']:<9}  {when}  {to}: {one_line(each['way'])}{tries}",
+            f"               {one_line(each['text'])}",
         ]
-    if others > 0:
-        lines.append(f"  {plural(others, 'other episode')} remembered: --number N, `riverrun alerts list --all`")
+    if other_count > 0:
+        lines.append(f"  {plural(other_count, 'other episode')} remembered: --number N, `riverrun alerts list --all`")
     return lines
 
 
-def _why(alert: "Alert | None") -> str:
-    from riverrun.model.quantity import duration_text
+def _condition_text(alert: "Alert | None") -> str:
+    from riverrun.model.units import format_duration
 
     if alert is None:
         return "the alert is not declared any more"
     if alert.silent_ms >= 0:
-        return f"no row of {alert.watched} for {duration_text(alert.silent_ms)}"
-    lasting = f" for {duration_text(alert.lasting_ms)}" if alert.lasting_ms else ""
-    return f"{alert.when}{lasting}, in {alert.watched}" if alert.when else f"every row of {alert.watched}"
+        return f"no row of {alert.source} for {format_duration(alert.silent_ms)}"
+    lasting = f" for {format_duration(alert.lasting_ms)}" if alert.lasting_ms else ""
+    return f"{alert.when}{lasting}, in {alert.source}" if alert.when else f"every row of {alert.source}"

@@ -2,7 +2,7 @@
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_settings
 from riverrun.cli.output import json_option, print_rows
 
 
@@ -23,15 +23,15 @@ def show(as_json: bool) -> None:
 
 
 def _show(as_json: bool) -> None:
-    print_rows(loaded().rows(), as_json=as_json)
+    print_rows(load_settings().rows(), as_json=as_json)
 
 
 @config.command(epilog="Example: riverrun config sample > riverrun.toml")
 def sample() -> None:
     """Print a riverrun.toml with every common setting, explained."""
-    from riverrun.config.sample import sample_file
+    from riverrun.config.sample import sample_toml
 
-    click.echo(sample_file(), nl=False)
+    click.echo(sample_toml(), nl=False)
 
 
 @config.command(epilog="Example: riverrun config reference | less")

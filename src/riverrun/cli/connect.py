@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from riverrun.cli.connect_check import check
-from riverrun.cli.context import confirm, loaded
+from riverrun.cli.context import confirm, load_settings
 from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from riverrun.config import Loaded
+    from riverrun.config import LoadedSettings
     from riverrun.connectors.kafka_connect import ConnectClient, ConnectorState
 
 WAIT_SECONDS = 60.0
@@ -44,10 +44,10 @@ def connect(ctx: click.Context, as_json: bool) -> None:
 connect.add_command(check)
 
 
-def _open() -> "tuple[Loaded, ConnectClient]":
+def _open() -> "tuple[LoadedSettings, ConnectClient]":
     from riverrun.connectors.kafka_connect import ConnectClient
 
-    settings = loaded()
+    settings = load_settings()
     return settings, ConnectClient.of(settings.settings.connect, settings.project)
 
 
@@ -57,7 +57,7 @@ def plugins(as_json: bool) -> None:
     """List the kinds of connectors there are: what comes with riverrun, and what is in connect.plugins."""
     _, client = _open()
     with client:
-        rows = [{"plugin": each.name, "kind": each.kind, "version": each.version} for each in client.plugins()]
+        rows = [{"plugin": plugin.name, "kind": plugin.kind, "version": plugin.version} for plugin in client.plugins()]
     print_rows(rows, as_json=as_json, empty="This Connect has no plugins.")
 
 
@@ -113,27 +113,27 @@ def create(
     the name of a private file instead.
     """
     from riverrun.connectors.kafka_connect import Vault, wait_until_running
-    from riverrun.connectors.kafka_connect.vault import with_secrets
+    from riverrun.connectors.kafka_connect.vault import resolve_secrets
     from riverrun.errors import ConnectRefusedError
 
     settings, client = _open()
-    given = {**(_file(name, file) if file else {}), **dict(_pair(each) for each in properties)}
-    config = with_secrets({**given, "name": name}, Path.cwd())
+    given = {**(_file(name, file) if file else {}), **dict(_pair(property_) for property_ in properties)}
+    config = resolve_secrets({**given, "name": name}, Path.cwd())
     vault = Vault.of(settings)
     with client:
         before = name in client.names()
-        hidden = vault.hide(name, config)
-        problems = client.problems(hidden)
+        config_without_secrets = vault.hide(name, config)
+        problems = client.validation_problems(config_without_secrets)
         if problems or dry_run:
             vault.forget(name, client.config(name) if before else None)
         if problems:
-            raise ConnectRefusedError([f"{name}: {each}" for each in problems], connector=name)
+            raise ConnectRefusedError([f"{name}: {problem}" for problem in problems], connector=name)
         if dry_run:
             say(f"{name} is fine. Nothing was done.")
             return
-        client.put(name, hidden, checked=True)
-        vault.forget(name, hidden)
-        wait_until_running(client, [name], timeout, told_anew=[name] if before else [])
+        client.put(name, config_without_secrets, checked=True)
+        vault.forget(name, config_without_secrets)
+        wait_until_running(client, [name], timeout, reconfigured=[name] if before else [])
         _show(client.state(name), as_json, f"{name} runs.")
 
 
@@ -164,14 +164,14 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _show(state: "ConnectorState", as_json: bool, said: str) -> None:
     if as_json:
-        print_json(_whole(state))
+        print_json(_state_dict(state))
     else:
         say(said)
 
 
-def _whole(state: "ConnectorState") -> dict[str, Any]:
+def _state_dict(state: "ConnectorState") -> dict[str, Any]:
     tasks = [
-        {"task": each.id, "state": each.state, "worker": each.worker, "reason": each.reason} for each in state.tasks
+        {"task": task.id, "state": task.state, "worker": task.worker, "reason": task.reason} for task in state.tasks
     ]
     return {**_row(state), "worker": state.worker, "tasks": tasks}
 
@@ -194,7 +194,7 @@ def status(ctx: click.Context, /, *, name: str | None, as_json: bool) -> None:
         states = [client.state(each) for each in ([name] if name else client.names())]
         config = client.config(name) if name else {}
     if as_json:
-        print_json({**_whole(states[0]), "config": config} if name else [_whole(each) for each in states])
+        print_json({**_state_dict(states[0]), "config": config} if name else [_state_dict(each) for each in states])
     else:
         rows = [
             {
@@ -221,7 +221,7 @@ def status(ctx: click.Context, /, *, name: str | None, as_json: bool) -> None:
 @json_option
 def pause(name: str, timeout: float, as_json: bool) -> None:
     """Let a connector rest: it stays where it is until `riverrun connect resume`."""
-    from riverrun.connectors.kafka_connect.keeping import wait_for_state
+    from riverrun.connectors.kafka_connect.reconcile import wait_for_state
 
     _, client = _open()
     with client:
@@ -251,7 +251,7 @@ def resume(name: str, timeout: float, as_json: bool) -> None:
 @json_option
 def stop(name: str, timeout: float, as_json: bool) -> None:
     """End a connector's tasks and keep the connector: its offsets can then be moved."""
-    from riverrun.connectors.kafka_connect.keeping import wait_for_state
+    from riverrun.connectors.kafka_connect.reconcile import wait_for_state
 
     _, client = _open()
     with client:
@@ -272,7 +272,7 @@ def restart(name: str, everything: bool, timeout: float, as_json: bool) -> None:
     _, client = _open()
     with client:
         client.restart(name, only_failed=not everything)
-        wait_until_running(client, [name], timeout, told_anew=[name])
+        wait_until_running(client, [name], timeout, reconfigured=[name])
         _show(client.state(name), as_json, f"{name} runs.")
 
 
@@ -287,7 +287,7 @@ def remove(name: str, dry_run: bool, yes: bool) -> None:
     slot.
     """
     from riverrun.connectors.kafka_connect import Vault, remove_connector
-    from riverrun.connectors.postgres.leaving import drop_slot
+    from riverrun.connectors.postgres.cleanup import drop_slot
 
     settings, client = _open()
     with client:
@@ -339,20 +339,20 @@ def offsets(name: str, reset: bool, wanted: tuple[str, ...], yes: bool, as_json:
     _, client = _open()
     with client:
         if reset or wanted:
-            moved = [_offset(each) for each in wanted]
-            losses = [f"how far {name} is: {json.dumps(each)}" for each in client.offsets(name)]
+            new_offsets = [_offset(each) for each in wanted]
+            losses = [f"how far {name} is: {json.dumps(offset)}" for offset in client.offsets(name)]
             confirm("Do it?", "This changes", losses or [f"where {name} begins"], yes=yes)
-            client.reset_offsets(name) if reset else client.set_offsets(name, moved)
-        found = client.offsets(name)
-    rows = found if as_json else [{key: json.dumps(value) for key, value in each.items()} for each in found]
+            client.reset_offsets(name) if reset else client.set_offsets(name, new_offsets)
+        current = client.offsets(name)
+    rows = current if as_json else [{key: json.dumps(value) for key, value in each.items()} for each in current]
     print_rows(rows, as_json=as_json, empty=f"{name} has no offsets yet.")
 
 
 def _offset(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--set cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict) or set(found) != {"partition", "offset"}:
+    if not isinstance(parsed, dict) or set(parsed) != {"partition", "offset"}:
         raise UsageError("--set cannot be understood", expected='{"partition": {…}, "offset": {…}}', found=text)
-    return found
+    return parsed

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import click
 
-from riverrun.cli.context import load_declared, loaded
+from riverrun.cli.context import load_declared, load_settings
 from riverrun.cli.output import json_option, print_json, say
 from riverrun.errors import UsageError
 
@@ -21,23 +21,25 @@ def check(ctx: click.Context, *, file: str | None, as_json: bool) -> None:
     Each problem comes with the SQL that mends it. `riverrun run` checks the same before it starts anything. Exit code 1:
     there are problems.
     """
-    from riverrun.connectors.postgres.checks import check_following
-    from riverrun.connectors.postgres.wanted import followings_of
+    from riverrun.connectors.postgres.checks import check_databases
+    from riverrun.connectors.postgres.connector_configs import cdc_connectors
 
-    settings = loaded()
+    settings = load_settings()
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
     postgres, project = settings.settings.postgres, settings.project
-    found = check_following(followings_of(app, postgres, project, say), postgres, project.root)
+    findings = check_databases(cdc_connectors(app, postgres, project, say), postgres, project.root)
     if as_json:
-        print_json([asdict(each) for each in found])
+        print_json([asdict(finding) for finding in findings])
     else:
-        for each in found:
-            click.echo(f"{click.style(f'{each.state:<4}', fg=_COLOURS[each.state])}  {each.check:<12} {each.found}")
-            if each.sql:
-                click.echo(f"{'':<18} → {each.sql}")
-        if not found:
+        for finding in findings:
+            click.echo(
+                f"{click.style(f'{finding.state:<4}', fg=_COLOURS[finding.state])}  {finding.check:<12} {finding.found}"
+            )
+            if finding.sql:
+                click.echo(f"{'':<18} → {finding.sql}")
+        if not findings:
             say(f"{app.name} follows no database.")
-    if any(each.state == "fail" for each in found):
+    if any(finding.state == "fail" for finding in findings):
         ctx.exit(1)

@@ -5,20 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
-from riverrun.cli.output import cell, json_option, notice_text, print_json, print_rows, say
+from riverrun.app import declared_names
+from riverrun.cli.context import cluster_option, load_declared, load_settings
+from riverrun.cli.output import cell, json_option, print_json, print_rows, say
+from riverrun.model.notices import notice_text
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.config import Loaded
-    from riverrun.connectors.ledger import Ledger, Life
-    from riverrun.connectors.standing import Standing
+    from riverrun.config import LoadedSettings
+    from riverrun.connectors.state_topic import ConnectorLease, ConnectorStateSnapshot
+    from riverrun.connectors.status import ConnectorStatus
     from riverrun.kafka.connection import Connection
 
 _file = click.argument("file", required=False, metavar="[FILE]")
 # A process that has said nothing for this long does not run any more.
-SILENT_MS = 15_000
-_WIDEST = 60
+STALE_MS = 15_000
+_MAX_WIDTH = 60
 
 
 @click.group(invoke_without_command=True, epilog="Example: riverrun connectors list meters.py")
@@ -41,25 +43,25 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
     One process does so at a time: a second one takes over from the first. It needs no Spark.
     """
     from riverrun.cluster.signals import stop_on_signals
-    from riverrun.connectors.contract import Around
-    from riverrun.connectors.process import ConnectorProcess, has_connectors, make_topics
+    from riverrun.connectors.contract import ConnectorContext
+    from riverrun.connectors.process import ConnectorProcess, create_source_topics, has_connectors
     from riverrun.errors import UsageError
 
-    settings, app, connection = _opened(file, bootstrap)
+    settings, app, connection = _open(file, bootstrap)
     if not has_connectors(app):
         raise UsageError(
             f"{app.name} has no sources or sinks of its own", hint="Declare one: app.source(topic, riverrun.tail(…))"
         )
 
     def notice(text: str) -> None:
-        say(notice_text(text, names_of(app)))
+        say(notice_text(text, declared_names(app)))
 
     with stop_on_signals() as stop:
-        around = Around(
+        context = ConnectorContext(
             app, connection, app.folder, settings.project.root, notice, stop=stop, settings=settings.settings
         )
-        process = ConnectorProcess(around)
-        make_topics(around)
+        process = ConnectorProcess(context)
+        create_source_topics(context)
         notice(f"the connectors of {app.name}: {', '.join(process.names)}; Ctrl-C stops")
         process.run(stop)
     say("Stopped.")
@@ -71,24 +73,24 @@ def run_connectors(*, file: str | None, bootstrap: str | None) -> None:
 @json_option
 def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
     """List sources and sinks: state, records, rate, lag, position, and the last error."""
-    from riverrun.connectors.ledger import read_ledger
+    from riverrun.connectors.state_topic import read_connector_state
 
-    _, app, connection = _opened(file, bootstrap)
-    ledger = read_ledger(connection, app.name, settled=False)
-    alive = _alive(ledger.life)
-    found = [_row(each, alive=alive) for _, each in sorted(ledger.standings.items())]
-    found += _never_run(app, ledger)
+    _, app, connection = _open(file, bootstrap)
+    ledger = read_connector_state(connection, app.name, wait_for_transactions=False)
+    alive = _alive(ledger.lease)
+    rows = [_row(status, alive=alive) for _, status in sorted(ledger.statuses.items())]
+    rows += _not_started_rows(app, ledger)
     if as_json:
-        print_json(found)
+        print_json(rows)
         return
     shown = [
-        {name: cell(value)[:_WIDEST] if name == "error" else value for name, value in row.items()} for row in found
+        {name: cell(value)[:_MAX_WIDTH] if name == "error" else value for name, value in row.items()} for row in rows
     ]
     for row in shown:
         row.pop("position")
         row.pop("kind")
     print_rows(shown, as_json=False)
-    say(_life_words(ledger.life, alive=alive))
+    say(_process_state(ledger.lease, alive=alive))
 
 
 @connectors.command(epilog="Example: riverrun connectors forget access --part /var/log/nginx/access.log meters.py")
@@ -100,43 +102,50 @@ def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
 def forget(*, name: str, file: str | None, part: str, yes: bool, bootstrap: str | None) -> None:
     """Forget the position of a source, so that it begins anew: what it has read before comes again, and is there twice."""
     from riverrun.cli.context import confirm
-    from riverrun.connectors.ledger import forget as forget_in
-    from riverrun.connectors.ledger import read_ledger
-    from riverrun.errors import GroupLiveError, UsageError
+    from riverrun.connectors.state_topic import forget_positions as forget_in
+    from riverrun.connectors.state_topic import read_connector_state
+    from riverrun.errors import GroupNotEmptyError, UsageError
 
-    _, app, connection = _opened(file, bootstrap)
-    ledger = read_ledger(connection, app.name)
-    places = [
-        each for each in sorted(set(ledger.positions) | set(ledger.marks)) if each[0] == name and part in ("", each[1])
+    _, app, connection = _open(file, bootstrap)
+    ledger = read_connector_state(connection, app.name)
+    positions = [
+        position
+        for position in sorted(set(ledger.positions) | set(ledger.marks))
+        if position[0] == name and part in ("", position[1])
     ]
-    if not places:
+    if not positions:
         known = sorted({each for each, _ in ledger.positions})
         raise UsageError(
             f"No source {name} has a position in {app.name}", expected=", ".join(known) or "one that was run"
         )
-    if _alive(ledger.life):
-        raise GroupLiveError(f"The connectors of {app.name} run", hint="Stop them first")
-    confirm("Forget it?", "What was read from there comes again", [f"{each[0]}: {each[1]}" for each in places], yes=yes)
-    forget_in(connection, app.name, places, ledger)
+    if _alive(ledger.lease):
+        raise GroupNotEmptyError(f"The connectors of {app.name} run", hint="Stop them first")
+    confirm(
+        "Forget it?",
+        "What was read from there comes again",
+        [f"{place[0]}: {place[1]}" for place in positions],
+        yes=yes,
+    )
+    forget_in(connection, app.name, positions, ledger)
     say(f"{name} begins anew.")
 
 
-def _opened(file: str | None, bootstrap: str | None) -> "tuple[Loaded, App, Connection]":
+def _open(file: str | None, bootstrap: str | None) -> "tuple[LoadedSettings, App, Connection]":
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
     return settings, app, require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
 
 
-def _alive(life: "Life | None") -> bool:
-    return life is not None and not life.ended and time.time_ns() // 1_000_000 - life.at < SILENT_MS
+def _alive(life: "ConnectorLease | None") -> bool:
+    return life is not None and not life.ended_ms and time.time_ns() // 1_000_000 - life.renewed_ms < STALE_MS
 
 
-def _life_words(life: "Life | None", *, alive: bool) -> str:
+def _process_state(life: "ConnectorLease | None", *, alive: bool) -> str:
     if life is None:
         return "They have never run. `riverrun run` or `riverrun connectors run` runs them."
     if alive:
@@ -144,30 +153,30 @@ def _life_words(life: "Life | None", *, alive: bool) -> str:
     return "No process runs them now: these are the last figures."
 
 
-def _row(standing: "Standing", *, alive: bool) -> dict[str, Any]:
-    lag = standing.lag
+def _row(status: "ConnectorStatus", *, alive: bool) -> dict[str, Any]:
+    lag = status.lag
     return {
-        "connector": standing.name,
-        "kind": standing.kind,
-        "part": standing.part,
-        "topic": standing.topic,
-        "state": standing.state if alive or standing.state in ("failed", "finished") else "stopped",
-        "records": standing.records,
-        "dead": standing.dead,
-        "rate": standing.rate if alive else 0.0,
-        "lag": None if lag is None else f"{lag} {standing.lag_unit}",
-        "position": standing.position,
-        "error": standing.error,
+        "connector": status.name,
+        "kind": status.kind,
+        "part": status.part,
+        "topic": status.topic,
+        "state": status.state if alive or status.state in ("failed", "finished") else "stopped",
+        "records": status.records,
+        "dead": status.dead_letters,
+        "rate": status.rate if alive else 0.0,
+        "lag": None if lag is None else f"{lag} {status.lag_unit}",
+        "position": status.position,
+        "error": status.error,
     }
 
 
-def _never_run(app: "App", ledger: "Ledger") -> list[dict[str, Any]]:
+def _not_started_rows(app: "App", ledger: "ConnectorStateSnapshot") -> list[dict[str, Any]]:
     """Those that are declared and of which nothing is known yet."""
-    from riverrun.connectors.standing import Standing
+    from riverrun.connectors.status import ConnectorStatus
 
-    known = {(kind, name) for kind, name, _ in ledger.standings}
-    declared = [Standing("source", each.name, "", each.topic, "stopped") for each in app.sources.values()
-                if each.source.runs_as != "connect"]  # fmt: skip
-    declared += [Standing("sink", each.name, "", each.of, "stopped") for each in app.sinks.values()
-                 if each.sink.runs_as != "connect"]  # fmt: skip
-    return [_row(each, alive=False) for each in declared if (each.kind, each.name) not in known]
+    known = {(kind, name) for kind, name, _ in ledger.statuses}
+    declared = [ConnectorStatus("source", binding.name, "", binding.topic, "stopped") for binding in app.sources.values()
+                if binding.source.runs_as != "connect"]  # fmt: skip
+    declared += [ConnectorStatus("sink", binding.name, "", binding.upstream, "stopped") for binding in app.sinks.values()
+                 if binding.sink.runs_as != "connect"]  # fmt: skip
+    return [_row(binding, alive=False) for binding in declared if (binding.kind, binding.name) not in known]

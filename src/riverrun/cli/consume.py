@@ -15,30 +15,30 @@ from riverrun.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from riverrun.cli.records import Printer
-    from riverrun.errors import OffsetGoneError
+    from riverrun.cli.record_printers import Printer
+    from riverrun.errors import OffsetOutOfRangeError
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.kafka.consumer.reader import Span
+    from riverrun.kafka.reading.partition_reader import OffsetRange
+    from riverrun.model.cluster_state import TopicPartition
+    from riverrun.model.filters import FieldFilter
+    from riverrun.model.positions import OffsetSpec
     from riverrun.model.record import RawRecord
-    from riverrun.model.state import Place
-    from riverrun.model.when import Position
-    from riverrun.model.where import Condition
 
 
 _BATCH = 2000
 
 
-class _Enough(Exception):  # noqa: N818  -- the normal end of --limit
+class _LimitReached(Exception):  # noqa: N818  -- the normal end of --limit
     """As many records as were asked for are printed."""
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ReadRequest:
     """Which records."""
 
     topics: tuple[str, ...]
-    start: "Position"
-    end: "Position | None"
+    start: "OffsetSpec"
+    end: "OffsetSpec | None"
     follow: bool
     partitions: tuple[int, ...]
 
@@ -48,22 +48,22 @@ class _Output:
     """Filters, counts and prints."""
 
     printer: "Printer"
-    conditions: "Sequence[Condition]"
+    conditions: "Sequence[FieldFilter]"
     limit: int | None
     # Shows what is behind a schema registry's header as JSON.
-    opened: "Callable[[Sequence[RawRecord]], Sequence[RawRecord]]" = lambda records: records
+    decode: "Callable[[Sequence[RawRecord]], Sequence[RawRecord]]" = lambda records: records
     read: int = 0
     printed: int = 0
 
     def take(self, records: "Sequence[RawRecord]") -> None:
-        from riverrun.cli.records import check_pipe
+        from riverrun.cli.record_printers import check_pipe
 
         if not records:
             self.printer.flush()
             check_pipe()
             return
         self.read += len(records)
-        records = self.opened(records)
+        records = self.decode(records)
         if self.conditions:
             records = self._matching(records)
         if self.limit is not None:
@@ -73,22 +73,22 @@ class _Output:
             self.printed += len(records)
             self.printer.print(records)
         if self.limit is not None and self.printed >= self.limit:
-            raise _Enough
+            raise _LimitReached
 
-    def room(self) -> int:
+    def fetch_size(self) -> int:
         """How many records may be fetched at once, so that none beyond --limit is committed."""
         left = _BATCH if self.limit is None else min(_BATCH, self.limit - self.printed)
         return min(1, left) if self.conditions and self.limit is not None else left
 
     def _matching(self, records: "Sequence[RawRecord]") -> "list[RawRecord]":
-        from riverrun.model.record import json_value
+        from riverrun.model.record import decode_json
 
-        found = []
+        matching = []
         for record in records:
-            is_json, value = json_value(record.value())
-            if is_json and all(condition.holds(value) for condition in self.conditions):
-                found.append(record)
-        return found
+            is_json, value = decode_json(record.value())
+            if is_json and all(condition.matches(value) for condition in self.conditions):
+                matching.append(record)
+        return matching
 
 
 @click.command(epilog="Example: riverrun consume readings --from '10 minutes ago' --where 'load_kw>2' --table")
@@ -135,10 +135,10 @@ def consume(
 
     Order holds within a partition. Only committed records of transactions are shown. A deleted key prints as null.
     """
-    from riverrun.cli.records import printer
-    from riverrun.kafka.registry.opening import opened
-    from riverrun.model.when import parse_position
-    from riverrun.model.where import parse_condition
+    from riverrun.cli.record_printers import make_printer
+    from riverrun.kafka.registry.json_view import records_to_json
+    from riverrun.model.filters import parse_filter
+    from riverrun.model.positions import parse_offset_spec
 
     if as_json and as_table:
         raise UsageError("--json and --table cannot be had at once")
@@ -146,103 +146,117 @@ def consume(
         raise UsageError("--follow has no end, and --to is one", hint="Leave one of them out")
     if group and end is not None:
         raise UsageError("A group reads to the end, and --to is another", hint="Leave --to or --group out")
-    wanted = _Wanted(
+    request = _ReadRequest(
         topics,
-        parse_position(start, what="--from"),
-        parse_position(end, what="--to") if end is not None else None,
+        parse_offset_spec(start, what="--from"),
+        parse_offset_spec(end, what="--to") if end is not None else None,
         follow,
         partitions,
     )
     output = _Output(
-        printer(as_json=as_json, as_table=as_table, with_key=with_key, several_topics=len(topics) > 1),
-        [parse_condition(each) for each in conditions],
+        make_printer(as_json=as_json, as_table=as_table, with_key=with_key, several_topics=len(topics) > 1),
+        [parse_filter(condition) for condition in conditions],
         limit,
     )
     settings, admin = open_admin(bootstrap)
-    output.opened = partial(opened, settings.settings.registry)
+    output.decode = partial(records_to_json, settings.settings.registry)
     try:
         if group:
-            _as_group(admin, group, wanted, output)
+            _read_as_member(admin, group, request, output)
         else:
-            _plainly(admin, wanted, output)
+            _read_partitions(admin, request, output)
         output.printer.flush()
-    except _Enough:
+    except _LimitReached:
         output.printer.flush()
     except KeyboardInterrupt:
         output.printer.flush()
-        say(f"\n{_counted(output)}")
+        say(f"\n{_count_text(output)}")
         raise click.exceptions.Exit(0 if follow else 130) from None
-    _remark(output, topics)
+    _print_summary(output, topics)
 
 
-def _plainly(admin: "Admin", wanted: "_Wanted", output: _Output) -> None:
-    from riverrun.kafka.consumer.reader import Reader, newest, spans
+def _read_partitions(admin: "Admin", request: "_ReadRequest", output: _Output) -> None:
+    from riverrun.kafka.reading.partition_reader import PartitionReader, newest_per_topic, resolve_offset_ranges
 
-    tail = wanted.start.kind == "last"
-    todo = spans(
+    tail = request.start.kind == "last"
+    partition_spans = resolve_offset_ranges(
         admin,
-        wanted.topics,
-        start=wanted.start,
-        end=wanted.end,
-        follow=wanted.follow and not tail,
-        partitions=wanted.partitions,
+        request.topics,
+        start=request.start,
+        end=request.end,
+        follow=request.follow and not tail,
+        partitions=request.partitions,
     )
     if tail:
-        with Reader(admin.connection, todo, on_gone=_gone, on_cut=_cut, on_trouble=_trouble) as reader:
-            output.take(newest(reader, wanted.start.number))
-        todo = {place: _rest(span) for place, span in todo.items()} if wanted.follow else {}
-    with Reader(admin.connection, todo, on_gone=_gone, on_cut=_cut, on_trouble=_trouble) as reader:
+        with PartitionReader(
+            admin.connection,
+            partition_spans,
+            on_gone=_report_expired,
+            on_truncated=_report_truncated,
+            on_unreachable=_report_trouble,
+        ) as reader:
+            output.take(newest_per_topic(reader, request.start.number))
+        partition_spans = (
+            {place: _following_span(span) for place, span in partition_spans.items()} if request.follow else {}
+        )
+    with PartitionReader(
+        admin.connection,
+        partition_spans,
+        on_gone=_report_expired,
+        on_truncated=_report_truncated,
+        on_unreachable=_report_trouble,
+    ) as reader:
         for batch in reader:
             output.take(batch)
 
 
-def _as_group(admin: "Admin", group: str, wanted: "_Wanted", output: _Output) -> None:
-    from riverrun.kafka.consumer.reader import read_as_group
+def _read_as_member(admin: "Admin", group: str, request: "_ReadRequest", output: _Output) -> None:
+    from riverrun.kafka.reading.partition_reader import read_as_group
 
-    for name in wanted.topics:
+    for name in request.topics:
         admin.topic(name)
     batches = read_as_group(
         admin.connection,
         group,
-        wanted.topics,
-        start=wanted.start,
-        follow=wanted.follow,
-        partitions=wanted.partitions,
-        most=output.room,
+        request.topics,
+        start=request.start,
+        follow=request.follow,
+        partitions=request.partitions,
+        max_records=output.fetch_size,
         on_gone=lambda error: say(str(error)),
     )
     for batch in batches:
         # When --limit is reached, there is no more room, and the iteration ends after it has committed this batch.
-        with contextlib.suppress(_Enough):
+        with contextlib.suppress(_LimitReached):
             output.take(batch)
         output.printer.flush()
 
 
-def _rest(span: "Span") -> "Span":
+def _following_span(span: "OffsetRange") -> "OffsetRange":
     """What comes after a span, without an end."""
     return type(span)(span.end if span.end is not None else span.start, None)
 
 
-def _gone(place: "Place", first: int, count: int) -> None:
+def _report_expired(place: "TopicPartition", first: int, count: int) -> None:
     say(f"{plural(count, 'record')} of {place} from offset {first} on are gone: removed before they could be read.")
 
 
-def _cut(error: "OffsetGoneError") -> None:
+def _report_truncated(error: "OffsetOutOfRangeError") -> None:
     say(f"{error.what}. Reading goes on with its first record.")
 
 
-def _trouble(text: str) -> None:
+def _report_trouble(text: str) -> None:
     say(f"{text}; waiting for it." if text else "The brokers answer again.")
 
 
-def _counted(output: _Output) -> str:
+def _count_text(output: _Output) -> str:
     count = plural(output.read if output.conditions else output.printed, "record")
     return f"{output.printed} of {count}." if output.conditions else f"{count}."
 
 
-def _remark(output: _Output, topics: tuple[str, ...]) -> None:
+def _print_summary(output: _Output, topics: tuple[str, ...]) -> None:
     """A word at a prompt, and always when there was nothing: silence looks like a hang."""
     if not output.read:
         say(f"There are no such records in {', '.join(topics)}.")
     elif output.conditions or (sys.stdout.isatty() and sys.stderr.isatty()):
-        say(_counted(output))
+        say(_count_text(output))

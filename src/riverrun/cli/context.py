@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from riverrun.config import Loaded, Project, find_project, load
+from riverrun.config import LoadedSettings, Project, find_project, load
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,17 +26,17 @@ def current_project() -> Project:
     return find_project(Path(folder)) if folder else find_project()
 
 
-def loaded(**flags: Any) -> Loaded:
+def load_settings(**flags: Any) -> LoadedSettings:
     """Settings of the project this command was called for. Keywords are flags: `kafka__port=9092`; None is not given."""
-    return _loaded(flags, secrets=True)
+    return _load(flags, secrets=True)
 
 
-def loaded_to_look() -> Loaded:
+def load_settings_to_inspect() -> LoadedSettings:
     """The same for a command that logs in nowhere: a secret that is not there is a problem only where it is needed."""
-    return _loaded({}, secrets=False)
+    return _load({}, secrets=False)
 
 
-def _loaded(flags: dict[str, Any], *, secrets: bool) -> Loaded:
+def _load(flags: dict[str, Any], *, secrets: bool) -> LoadedSettings:
     chosen: dict[str, Any] = click.get_current_context().obj or {}
     folder = chosen.get("project_dir")
     project = find_project(Path(folder)) if folder else find_project()
@@ -62,13 +62,13 @@ def app_option(command: F) -> F:
     )(command)
 
 
-def open_admin(bootstrap: str | None) -> "tuple[Loaded, Admin]":
+def open_admin(bootstrap: str | None) -> "tuple[LoadedSettings, Admin]":
     """The settings, and a client for the administration of their cluster."""
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     return settings, admin_of(settings)
 
 
-def admin_of(settings: Loaded) -> "Admin":
+def admin_of(settings: LoadedSettings) -> "Admin":
     """A client for the administration of the settings' cluster; NotRunningError when there is none."""
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
@@ -76,34 +76,27 @@ def admin_of(settings: Loaded) -> "Admin":
     return Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
 
 
-def names_of(app: "App") -> frozenset[str]:
-    """What its file gives a name to: such a word is written as it is, also where a sentence begins with it."""
-    return frozenset(
-        {app.name, *app.topics, *app.streams, *app.tables, *app.kept, *app.alerts, *app.sources, *app.sinks}
-    )
-
-
-def load_declared(settings: Loaded, app_file: str | None) -> "App | None":
+def load_declared(settings: LoadedSettings, app_file: str | None) -> "App | None":
     """The app of a path (from here) or of project.app (from the project's folder); None when neither is given."""
-    from riverrun.streams.loading import load_pipeline
+    from riverrun.streams.pipeline_file import load_pipeline
 
     named = settings.settings.project.app
     path = Path(app_file) if app_file else settings.project.root / named if named else None
     return load_pipeline(path, settings.settings, settings.project) if path else None
 
 
-def store_of(settings: Loaded) -> "StoreClient | Store":
+def store_of(settings: LoadedSettings) -> "StoreClient | Store":
     """The store that is served; else the embedded one as it was left. Used in a `with`."""
     from riverrun.config.run_state import is_locked
-    from riverrun.config.serve_state import find_serving, lock_path, require_serving
+    from riverrun.config.serve_state import find_store_endpoint, lock_path, require_store_endpoint
     from riverrun.store.client import StoreClient
-    from riverrun.store.opening import store_at_rest
+    from riverrun.store.factory import offline_store
 
-    if find_serving(settings.project) is None and not is_locked(lock_path(settings.project)):
-        at_rest = store_at_rest(settings.settings, settings.project)
-        if at_rest is not None:
-            return at_rest
-    return StoreClient.of(require_serving(settings.project))
+    if find_store_endpoint(settings.project) is None and not is_locked(lock_path(settings.project)):
+        closed_store = offline_store(settings.settings, settings.project)
+        if closed_store is not None:
+            return closed_store
+    return StoreClient.for_serving(require_store_endpoint(settings.project))
 
 
 def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:

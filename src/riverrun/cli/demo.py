@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import ExitStack
 
-    from riverrun.demo.cases import UseCase
-    from riverrun.demo.running import Demo
+    from riverrun.demo.runner import Demo
+    from riverrun.demo.use_cases import UseCase
 
-NEXT = """Next:
+NEXT_STEPS = """Next:
   {cd}riverrun test        # its figures against plain Python; needs no broker
   riverrun run             # Kafka, streams, tables, dashboard, alerts; Ctrl-C ends it
   python source.py         # in another terminal: the source application; --help lists its options
@@ -54,20 +54,20 @@ def demo(*, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     deleting what the last demo left there. Ctrl-C stops everything in order, and so does the end of --seconds; then it
     counts what became of every record, and compares the figures with what plain Python makes of the same events.
     """
-    from riverrun.demo.cases import find_case, use_cases
+    from riverrun.demo.use_cases import find_use_case, use_cases
 
     if not names:
-        rows = [{"name": each.name, "about": each.about} for each in use_cases().values()]
+        rows = [{"name": use_case.name, "about": use_case.about} for use_case in use_cases().values()]
         print_rows(rows, as_json=as_json)
         if not as_json:
             say("Run one: riverrun demo NAME. Make it your own: riverrun new FOLDER --from NAME")
         return
-    cases = [find_case(name) for name in dict.fromkeys(names)]
-    code = _run(cases[0], **options) if len(cases) == 1 else _run_several(cases, **options)
+    cases = [find_use_case(name) for name in dict.fromkeys(names)]
+    code = _run(cases[0], **options) if len(cases) == 1 else _run_multiple(cases, **options)
     click.get_current_context().exit(code)
 
 
-def _run_several(
+def _run_multiple(
     cases: "Sequence[UseCase]", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
     no_browser: bool, **source: Any,
 ) -> int:  # fmt: skip
@@ -75,22 +75,22 @@ def _run_several(
 
     from riverrun.artifacts.cache import cache_folder
     from riverrun.config import Project, load
-    from riverrun.demo.running import source_words
-    from riverrun.demo.several import run_several
+    from riverrun.demo.multi_runner import run_multiple
+    from riverrun.demo.runner import source_arguments
     from riverrun.errors import UsageError
-    from riverrun.streams.session import require_pyspark
+    from riverrun.streams.run.session import require_pyspark
 
     require_pyspark()
     if cluster:
         raise UsageError("--bootstrap-servers is for one use case", hint="Several have one Kafka of their own")
     if store != "embedded":
         raise UsageError("Several use cases at once keep their tables in the embedded store", found=f"--store {store}")
-    place = (folder or cache_folder(load(Project(Path.cwd())).settings.artifacts) / "demo").absolute()
-    words = source_words(
-        [("seconds", seconds or None), *((name.replace("_", "-"), each) for name, each in source.items())]
+    parent_folder = (folder or cache_folder(load(Project(Path.cwd())).settings.artifacts) / "demo").absolute()
+    words = source_arguments(
+        [("seconds", seconds or None), *((name.replace("_", "-"), value) for name, value in source.items())]
     )
     words += ["--no-browser"] if no_browser else []
-    return run_several(Console(highlight=False), place, [each.name for each in cases], words, brokers)
+    return run_multiple(Console(highlight=False), parent_folder, [value.name for value in cases], words, brokers)
 
 
 def _run(
@@ -101,30 +101,32 @@ def _run(
 
     from riverrun.app import load_app
     from riverrun.artifacts.cache import cache_folder
-    from riverrun.cli.fetch import shown_progress
+    from riverrun.cli.fetch import make_progress
     from riverrun.config import Project, load
     from riverrun.config.processes import require_idle
-    from riverrun.demo.cases import APP, demo_folder
-    from riverrun.demo.running import Options, enter, run_demo, source_words
-    from riverrun.streams.session import require_pyspark
+    from riverrun.demo.runner import DemoOptions, enter_project, run_demo, source_arguments
+    from riverrun.demo.use_cases import APP, prepare_demo_folder
+    from riverrun.streams.run.session import require_pyspark
 
     require_pyspark()
     from riverrun.artifacts import fetch_set
 
     settings = load(Project(Path.cwd())).settings.artifacts
-    place = (folder or cache_folder(settings) / "demo" / case.name).absolute()
-    require_idle(Project(place))
-    demo_folder(case, place)
+    project_folder = (folder or cache_folder(settings) / "demo" / case.name).absolute()
+    require_idle(Project(project_folder))
+    prepare_demo_folder(case, project_folder)
     for each in ("kafka", "spark-kafka"):
-        fetch_set(each, settings, progress=shown_progress())
-    enter(place, cluster or "")
-    words = source_words((name.replace("_", "-"), value) for name, value in source.items())
-    options = Options(place, words, seconds, brokers, browser=not no_browser, store=store, cluster=cluster or "")
-    console, app = Console(highlight=False), load_app(place / APP)
-    console.print(f"[bold]{case.about}[/bold]\nIts project is {place}", soft_wrap=True)
+        fetch_set(each, settings, progress=make_progress())
+    enter_project(project_folder, cluster or "")
+    words = source_arguments((name.replace("_", "-"), value) for name, value in source.items())
+    options = DemoOptions(
+        project_folder, words, seconds, brokers, browser=not no_browser, store=store, cluster=cluster or ""
+    )
+    console, app = Console(highlight=False), load_app(project_folder / APP)
+    console.print(f"[bold]{case.about}[/bold]\nIts project is {project_folder}", soft_wrap=True)
 
     def make(stack: "ExitStack") -> "Demo":
-        return _shown()(console, options, stack, app)
+        return _demo_class()(console, options, stack, app)
 
     try:
         return run_demo(console, make)
@@ -135,21 +137,21 @@ def _run(
         return 1
 
 
-def _shown() -> "type[Demo]":
+def _demo_class() -> "type[Demo]":
     """A demo with the table of `riverrun run` as its page."""
     from rich.console import Group, RenderableType
     from rich.panel import Panel
     from rich.text import Text
 
-    from riverrun.cli.stream_table import stream_table
-    from riverrun.demo.results import Results
-    from riverrun.demo.running import Demo, Numbers
+    from riverrun.cli.stream_display import stream_table
+    from riverrun.demo.results import StreamResults
+    from riverrun.demo.runner import Demo, LiveCounts
 
     class Shown(Demo):
-        def page(self, numbers: Numbers, results: Results, width: int) -> RenderableType:  # noqa: ARG002
+        def page(self, numbers: LiveCounts, results: StreamResults, width: int) -> RenderableType:  # noqa: ARG002
             head = Text.assemble(
                 (f"{numbers.rate:,.0f}", "bold green"), " records/s  ", (f"{numbers.stored:,}", "bold"), " stored  ",
-                (f"{numbers.told:,}", "bold"), " SMS  ", (f"{numbers.letters:,}", "bold red"), " dead",
+                (f"{numbers.sms_count:,}", "bold"), " SMS  ", (f"{numbers.letters:,}", "bold red"), " dead",
             )  # fmt: skip
             return Group(
                 Panel(head, title=f"riverrun · {self.app.name}", border_style="blue"),
@@ -171,12 +173,12 @@ def new(folder: Path, name: str, as_json: bool) -> None:
 
     Overwrites nothing: it refuses where one of the files is there already. For an empty project: `riverrun init`.
     """
-    from riverrun.demo.cases import copy_case, find_case
+    from riverrun.demo.use_cases import copy_use_case, find_use_case
 
-    written = copy_case(find_case(name), folder)
+    written = copy_use_case(find_use_case(name), folder)
     if as_json:
         print_json({"project": str(folder.resolve()), "files": [str(path) for path in written]})
         return
     for path in written:
         say(f"wrote {path}")
-    say(NEXT.format(cd="" if folder == Path() else f"cd {shlex.quote(str(folder))} && "))
+    say(NEXT_STEPS.format(cd="" if folder == Path() else f"cd {shlex.quote(str(folder))} && "))

@@ -12,22 +12,22 @@ from riverrun.cli.context import (
     cluster_option,
     confirm,
     load_declared,
-    loaded,
+    load_settings,
     open_admin,
 )
-from riverrun.cli.output import Progress, json_option, plural, print_json, print_rows, say
+from riverrun.cli.output import CountProgress, json_option, plural, print_json, print_rows, say
 from riverrun.errors import RiverrunError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.kafka.dead_letters.letter import Letter, Selection
-    from riverrun.kafka.dead_letters.redrive import Outcome, Redrive
-    from riverrun.kafka.dead_letters.summary import Summary
+    from riverrun.kafka.dead_letters.reader import DeadLetterRecord, DeadLetterSelector
+    from riverrun.kafka.dead_letters.redrive import Redrive, RedriveOutcome
+    from riverrun.kafka.dead_letters.summary import DeadLetterSummary
 
-_REASONS = 10
-_SHOWN = 20
+_MAX_REASONS = 10
+_DEFAULT_LIMIT = 20
 _VALUE_CHARACTERS = 2000
 
 
@@ -70,39 +70,39 @@ def list_(topic: str | None, bootstrap: str | None, as_json: bool) -> None:
 
     WAITING are those that were not re-driven. A reason is the error and its message without places, numbers and values.
     """
-    from riverrun.kafka.dead_letters.letter import dead_topics
+    from riverrun.kafka.dead_letters.reader import dead_letter_topics
     from riverrun.kafka.dead_letters.summary import summarize
 
     _, admin = open_admin(bootstrap)
     if topic is None:
-        names = dead_topics(admin)
+        names = dead_letter_topics(admin)
     else:
-        found = _find(admin, topic)
-        names = [found] if found else []
+        dead_topic = _find_dead_topic(admin, topic)
+        names = [dead_topic] if dead_topic else []
     summaries = []
     for name in names:
-        with Progress(f"{name}: read") as progress:
+        with CountProgress(f"{name}: read") as progress:
             summaries.append(summarize(admin, name, progress))
     if as_json:
-        print_json([{**each.row(), "reasons": each.reason_rows()} for each in summaries])
-    elif topic is None and not any(each.count.letters or each.other for each in summaries):
+        print_json([{**summary.row(), "reasons": summary.reason_rows()} for summary in summaries])
+    elif topic is None and not any(summary.count.letters or summary.other_records for summary in summaries):
         say("There are no dead letters.")
     elif summaries:
         _print_summaries(summaries)
 
 
-def _print_summaries(summaries: "list[Summary]") -> None:
-    rows = [each.row() for each in summaries]
+def _print_summaries(summaries: "list[DeadLetterSummary]") -> None:
+    rows = [summary.row() for summary in summaries]
     # Columns that are of interest only where there is something in them.
     empty = [name for name in ("died_again", "no_letters") if not any(row[name] for row in rows)]
     print_rows([{name: value for name, value in row.items() if name not in empty} for row in rows], as_json=False)
-    for each in summaries:
-        reasons = each.reason_rows()
+    for summary in summaries:
+        reasons = summary.reason_rows()
         if reasons:
-            click.echo(f"\n{each.topic}")
-            print_rows(reasons[:_REASONS], as_json=False)
-        if len(reasons) > _REASONS:
-            say(f"… and {plural(len(reasons) - _REASONS, 'reason')} more: --json has all.")
+            click.echo(f"\n{summary.topic}")
+            print_rows(reasons[:_MAX_REASONS], as_json=False)
+        if len(reasons) > _MAX_REASONS:
+            say(f"… and {plural(len(reasons) - _MAX_REASONS, 'reason')} more: --json has all.")
 
 
 # --- show -------------------------------------------------------------------------------------------------------------
@@ -110,7 +110,9 @@ def _print_summaries(summaries: "list[Summary]") -> None:
 
 @dlq.command(epilog="Example: riverrun dlq show readings --reason 'expected `float`' --limit 5")
 @click.argument("topic")
-@click.option("--limit", "-n", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="At most this many.")
+@click.option(
+    "--limit", "-n", type=click.IntRange(min=1), default=_DEFAULT_LIMIT, show_default=True, help="At most this many."
+)
 @click.option("--all", "with_redriven", is_flag=True, help="Show those that were re-driven as well.")
 @_selection_options
 @click.option(
@@ -139,50 +141,54 @@ def show(
         raise UsageError("--raw writes the bytes of one letter", hint="Name it with --offset, and leave out --json")
     selection = _selection(reason, conditions, partition, offset)
     _, admin = open_admin(bootstrap)
-    dead = _find(admin, topic)
-    if not dead:
+    dead_topic = _find_dead_topic(admin, topic)
+    if not dead_topic:
         if as_json:
             print_json([])
         return
-    found, more = _letters(admin, dead, selection, limit, with_redriven=with_redriven or offset is not None)
+    letters, more = _letters(admin, dead_topic, selection, limit, with_redriven=with_redriven or offset is not None)
     if raw:
-        _write_raw(found[0][0] if found else None, dead, offset or 0)
+        _write_raw(letters[0][0] if letters else None, dead_topic, offset or 0)
     elif as_json:
-        print_json([letter.row(redriven=redriven) for letter, redriven in found])
+        print_json([letter.row(redriven=redriven) for letter, redriven in letters])
     else:
-        for letter, redriven in found:
-            click.echo(_block(letter.row(redriven=redriven)))
-        if not found:
-            say(f"There are no such letters in {dead}" + ("." if with_redriven else " that were not re-driven."))
+        for letter, redriven in letters:
+            click.echo(_letter_text(letter.row(redriven=redriven)))
+        if not letters:
+            say(f"There are no such letters in {dead_topic}" + ("." if with_redriven else " that were not re-driven."))
         elif more:
-            say(f"The first {len(found)}; there are more: --limit N shows N.")
+            say(f"The first {len(letters)}; there are more: --limit N shows N.")
 
 
 def _letters(
-    admin: "Admin", dead: str, selection: "Selection", limit: int, *, with_redriven: bool
-) -> "tuple[list[tuple[Letter, bool]], bool]":
+    admin: "Admin", dead: str, selection: "DeadLetterSelector", limit: int, *, with_redriven: bool
+) -> "tuple[list[tuple[DeadLetterRecord, bool]], bool]":
     """The letters that are meant, each with whether it was re-driven, and whether there are more than `limit`."""
-    from riverrun.kafka.dead_letters.ledger import read_ledger
-    from riverrun.kafka.dead_letters.letter import Origins, count_of, read_letters
+    from riverrun.kafka.dead_letters.reader import OriginTopics, count_offsets, read_dead_letters
+    from riverrun.kafka.dead_letters.redrive_log import read_redrive_log
 
-    ledger, origins, where = read_ledger(admin, dead), Origins(admin), selection.spans(admin, dead)
-    total = count_of(where)
-    found: list[tuple[Letter, bool]] = []
-    with Progress(f"{dead}: read") as progress:
-        for number, letter in enumerate(read_letters(admin.connection, where), start=1):
+    ledger, origins, partition_spans = (
+        read_redrive_log(admin, dead),
+        OriginTopics(admin),
+        selection.offset_ranges(admin, dead),
+    )
+    total = count_offsets(partition_spans)
+    letters: list[tuple[DeadLetterRecord, bool]] = []
+    with CountProgress(f"{dead}: read") as progress:
+        for number, letter in enumerate(read_dead_letters(admin.connection, partition_spans), start=1):
             progress(number, total)
-            if letter is None or not selection.takes(letter):
+            if letter is None or not selection.matches(letter):
                 continue
-            redriven = ledger.has(letter, origins.topic_id(letter.told.topic))
+            redriven = ledger.has(letter, origins.topic_id(letter.details.topic))
             if redriven and not with_redriven:
                 continue
-            if len(found) == limit:
-                return found, True
-            found.append((letter, redriven))
-    return found, False
+            if len(letters) == limit:
+                return letters, True
+            letters.append((letter, redriven))
+    return letters, False
 
 
-def _write_raw(letter: "Letter | None", dead: str, offset: int) -> None:
+def _write_raw(letter: "DeadLetterRecord | None", dead: str, offset: int) -> None:
     value = letter.record.raw if letter is not None else None
     if value is None:
         what = "is no dead letter" if letter is None else "has no value: it is a deletion"
@@ -191,23 +197,23 @@ def _write_raw(letter: "Letter | None", dead: str, offset: int) -> None:
     sys.stdout.buffer.flush()
 
 
-def _block(row: dict[str, Any]) -> str:
+def _letter_text(row: dict[str, Any]) -> str:
     attempts = f" after {plural(row['attempts'], 'attempt')}" if row["attempts"] > 1 else ""
     group = f" by {row['group']}" if row["group"] else ""
     lines = [
         f"{row['letter']}  from {row['from']}, {row['at']}{group}{attempts}"
         + ("  RE-DRIVEN" if row["redriven"] else ""),
         f"  {row['error']}: {_safe(row['message'])}",
-        f"  key    {_shown(row, 'key')}",
-        f"  value  {_shown(row, 'value')}",
+        f"  key    {_value_text(row, 'key')}",
+        f"  value  {_value_text(row, 'value')}",
     ]
-    headers = [f"{each['name']}={_shown(each, 'value')}" for each in row["headers"]]
+    headers = [f"{each['name']}={_value_text(each, 'value')}" for each in row["headers"]]
     if headers:
         lines.append(f"  headers  {', '.join(headers)}")
     return "\n".join(lines)
 
 
-def _shown(row: dict[str, Any], name: str) -> str:
+def _value_text(row: dict[str, Any], name: str) -> str:
     text = f"hex {row[f'{name}_hex']}" if f"{name}_hex" in row else "-" if row[name] is None else _safe(row[name])
     return text if len(text) <= _VALUE_CHARACTERS else f"{text[:_VALUE_CHARACTERS]}… (--raw or --json has all)"
 
@@ -260,35 +266,39 @@ def redrive(
     NAME.dead.redriven; the letters themselves stay until their retention ends.
     """
     from riverrun.kafka.dead_letters.fix import load_fix
-    from riverrun.kafka.dead_letters.redrive import Outcome, Redrive
+    from riverrun.kafka.dead_letters.redrive import Redrive, RedriveOutcome
 
     selection = _selection(reason, conditions, partition, offset)
     # What the user's files print is a remark: stdout is for the result.
     with contextlib.redirect_stdout(sys.stderr):
         fix = load_fix(fix_text) if fix_text else None
-        settings = loaded(kafka__bootstrap_servers=bootstrap)
+        settings = load_settings(kafka__bootstrap_servers=bootstrap)
         app = load_declared(settings, app_file)
         admin = admin_of(settings)
-        dead = _find(admin, topic)
-        outcome = Outcome()
-        if dead:
-            work = Redrive(admin, dead, selection=selection, limit=limit, fix=fix, topics=app.topics if app else None)
-            with Progress(f"{dead}: checked") as progress:
-                outcome = work.plan(progress)
+        dead_topic = _find_dead_topic(admin, topic)
+        outcome = RedriveOutcome()
+        if dead_topic:
+            job = Redrive(
+                admin, dead_topic, selector=selection, limit=limit, fix=fix, topics=app.topics if app else None
+            )
+            with CountProgress(f"{dead_topic}: checked") as progress:
+                outcome = job.plan(progress)
             if outcome.sent_count and not dry_run:
-                _ask(dead, work, outcome, yes=yes)
-                outcome = _run(dead, work)
+                _ask(dead_topic, job, outcome, yes=yes)
+                outcome = _run(dead_topic, job)
     done = outcome.sent_count > 0 and not dry_run
     if as_json:
-        print_json({"topic": dead, "dry_run": dry_run, **outcome.as_dict()})
-    elif dead:
-        print_rows(outcome.rows("sent" if done else "would be sent"), as_json=False, empty=f"{dead} is empty.")
-        _remark(outcome, done=done, dry_run=dry_run)
+        print_json({"topic": dead_topic, "dry_run": dry_run, **outcome.as_dict()})
+    elif dead_topic:
+        print_rows(outcome.rows("sent" if done else "would be sent"), as_json=False, empty=f"{dead_topic} is empty.")
+        _print_summary(outcome, done=done, dry_run=dry_run)
 
 
-def _ask(dead: str, work: "Redrive", outcome: "Outcome", *, yes: bool) -> None:
+def _ask(dead: str, work: "Redrive", outcome: "RedriveOutcome", *, yes: bool) -> None:
     checked = (
-        "each value is an event of its topic's type" if work.typed else "values are not checked: no type is declared"
+        "each value is an event of its topic's type"
+        if work.checks_types
+        else "values are not checked: no type is declared"
     )
     lines = [f"{plural(count, 'record')} to {topic}" for topic, count in outcome.sent.items()]
     if outcome.left_count:
@@ -296,9 +306,9 @@ def _ask(dead: str, work: "Redrive", outcome: "Outcome", *, yes: bool) -> None:
     confirm("Send them?", f"{dead} would be re-driven ({checked})", lines, yes=yes)
 
 
-def _run(dead: str, work: "Redrive") -> "Outcome":
+def _run(dead: str, work: "Redrive") -> "RedriveOutcome":
     try:
-        with Progress(f"{dead}: sent") as progress:
+        with CountProgress(f"{dead}: sent") as progress:
             return work.run(progress)
     except KeyboardInterrupt:
         say(f"\nStopped: {plural(work.done.sent_count, 'letter')} of {dead} re-driven; the rest waits as before.")
@@ -308,7 +318,7 @@ def _run(dead: str, work: "Redrive") -> "Outcome":
         raise
 
 
-def _remark(outcome: "Outcome", *, done: bool, dry_run: bool) -> None:
+def _print_summary(outcome: "RedriveOutcome", *, done: bool, dry_run: bool) -> None:
     if outcome.gone:
         say(f"{plural(outcome.gone, 'letter')} were removed by retention before they could be read.")
     if dry_run:
@@ -322,18 +332,20 @@ def _remark(outcome: "Outcome", *, done: bool, dry_run: bool) -> None:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def _find(admin: "Admin", topic: str) -> str:
+def _find_dead_topic(admin: "Admin", topic: str) -> str:
     """The dead-letter topic that is meant; "", and a word about it, where nothing was ever dead."""
-    from riverrun.kafka.dead_letters.letter import find_dead_topic
+    from riverrun.kafka.dead_letters.reader import find_dead_letter_topic
 
-    found = find_dead_topic(admin, topic)
-    if not found:
+    dead_topic = find_dead_letter_topic(admin, topic)
+    if not dead_topic:
         say(f"Nothing of {topic} is dead.")
-    return found
+    return dead_topic
 
 
-def _selection(reason: str, conditions: tuple[str, ...], partition: int | None, offset: int | None) -> "Selection":
-    from riverrun.kafka.dead_letters.letter import Selection
-    from riverrun.model.where import parse_condition
+def _selection(
+    reason: str, conditions: tuple[str, ...], partition: int | None, offset: int | None
+) -> "DeadLetterSelector":
+    from riverrun.kafka.dead_letters.reader import DeadLetterSelector
+    from riverrun.model.filters import parse_filter
 
-    return Selection(reason, [parse_condition(each) for each in conditions], partition, offset)
+    return DeadLetterSelector(reason, [parse_filter(condition) for condition in conditions], partition, offset)

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_settings
 from riverrun.cli.output import json_option, print_json, say
 from riverrun.errors.base import sentence
 
 if TYPE_CHECKING:
-    from riverrun.cluster.checkup import Finding
+    from riverrun.cluster.doctor import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -32,10 +32,10 @@ def doctor(ctx: click.Context, /, *, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from riverrun.cluster.checkup import examine
+    from riverrun.cluster.doctor import run_checks
 
     findings: list[Finding] = []
-    for finding in examine(loaded):
+    for finding in run_checks(load_settings):
         findings.append(finding)
         if not as_json:
             _show(finding)

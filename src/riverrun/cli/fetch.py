@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_settings
 from riverrun.cli.output import json_option, print_json, print_rows, room_on_screen, say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from riverrun.artifacts import Fetched, Progress
+    from riverrun.artifacts import FetchProgress, FetchResult
     from riverrun.config import ArtifactSettings
 
 
@@ -41,14 +41,14 @@ def fetch(
     """
     from riverrun.artifacts import cache_folder, fetch_set, lock_names, read_lock
 
-    settings = loaded(artifacts__maven_url=maven_url, artifacts__offline=offline).settings.artifacts
+    settings = load_settings(artifacts__maven_url=maven_url, artifacts__offline=offline).settings.artifacts
     names = list(dict.fromkeys(sets)) or lock_names()
     for name in names:
         read_lock(name)
     if only_list:
         print_rows([list_row(name, settings) for name in names], as_json=as_json)
         return
-    fetched = [fetch_set(name, settings, progress=shown_progress(), repair=repair) for name in names]
+    fetched = [fetch_set(name, settings, progress=make_progress(), repair=repair) for name in names]
     if as_json:
         print_json([{**fetch_row(each), "paths": each.paths} for each in fetched])
         return
@@ -60,22 +60,22 @@ def fetch(
 
 def list_row(name: str, settings: "ArtifactSettings") -> dict[str, Any]:
     """A set and what the cache has of it."""
-    from riverrun.artifacts import State, check_set
+    from riverrun.artifacts import CacheStatus, check_set
 
     checked = check_set(name, settings)
-    count = {state: sum(each.state is state for each in checked) for state in State}
+    count = {state: sum(each.status is state for each in checked) for state in CacheStatus}
     return {
         "set": name,
         "files": len(checked),
         "mb": round(sum(each.artifact.size for each in checked) / 1e6, 1),
-        "good": count[State.GOOD],
-        "missing": count[State.MISSING],
-        "corrupt": count[State.CORRUPT],
-        "missing_mb": round(sum(each.artifact.size for each in checked if each.state is State.MISSING) / 1e6, 1),
+        "good": count[CacheStatus.GOOD],
+        "missing": count[CacheStatus.MISSING],
+        "corrupt": count[CacheStatus.CORRUPT],
+        "missing_mb": round(sum(each.artifact.size for each in checked if each.status is CacheStatus.MISSING) / 1e6, 1),
     }
 
 
-def fetch_row(fetched: "Fetched") -> dict[str, Any]:
+def fetch_row(fetched: "FetchResult") -> dict[str, Any]:
     """What a fetch did."""
     return {
         "set": fetched.name,
@@ -90,7 +90,7 @@ def fetch_row(fetched: "Fetched") -> dict[str, Any]:
     }
 
 
-def shown_progress() -> "Progress":
+def make_progress() -> "FetchProgress":
     """A bar at a terminal, lines elsewhere; both on stderr. `riverrun up` shows the same."""
     return BarProgress() if sys.stderr.isatty() else LineProgress()
 
@@ -101,20 +101,20 @@ class LineProgress:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._name = ""
-        self._size = self._here = self._quarters = 0
+        self._size = self._received = self._quarters = 0
 
     def start(self, name: str, files: int, size: int) -> None:
         # One that has watched another set begins at nothing again.
-        self._name, self._size, self._here, self._quarters = name, size, 0, 0
+        self._name, self._size, self._received, self._quarters = name, size, 0, 0
         say(f"{name}: fetching {files} file{'s' if files != 1 else ''}, {size / 1e6:.1f} MB")
 
     def advance(self, size: int) -> None:
         with self._lock:
-            self._here += size
-            quarters = 4 * self._here // self._size if self._size else 0
+            self._received += size
+            quarters = 4 * self._received // self._size if self._size else 0
             if quarters > self._quarters:
                 self._quarters = quarters
-                say(f"{self._name}: {25 * quarters} %, {self._here / 1e6:.1f} MB")
+                say(f"{self._name}: {25 * quarters} %, {self._received / 1e6:.1f} MB")
 
     def note(self, message: str) -> None:
         say(f"{self._name}: {message}")

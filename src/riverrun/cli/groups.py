@@ -38,18 +38,18 @@ def _list(bootstrap: str | None, as_json: bool) -> None:
     from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
-    hidden = not admin.sees_all_groups()
+    hidden = not admin.can_see_all_groups()
     rows = [
         {
-            "group": each.group.name,
-            "state": each.group.state,
-            "kind": each.group.kind,
-            "members": len(each.group.members),
-            "topics": each.topics if as_json else ", ".join(each.topics),
-            "lag": each.lag,
-            "lag_seconds": _rounded(each.lag_seconds),
+            "group": lag.group.name,
+            "state": lag.group.state,
+            "kind": lag.group.kind,
+            "members": len(lag.group.members),
+            "topics": lag.topics if as_json else ", ".join(lag.topics),
+            "lag": lag.lag,
+            "lag_seconds": _rounded(lag.lag_seconds),
         }
-        for each in group_lags(admin)
+        for lag in group_lags(admin)
     ]
     print_rows(
         rows, as_json=as_json, empty="No consumer groups are to be seen." if hidden else "There are no consumer groups."
@@ -74,10 +74,10 @@ def describe(name: str, bootstrap: str | None, as_json: bool) -> None:
     from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
-    found = group_lags(admin, [name])
-    if not found:
-        raise admin.no_group(name)
-    group = found[0]
+    lags = group_lags(admin, [name])
+    if not lags:
+        raise admin.group_not_found(name)
+    group = lags[0]
     rows = partition_rows(group)
     if as_json:
         print_json({
@@ -85,7 +85,8 @@ def describe(name: str, bootstrap: str | None, as_json: bool) -> None:
             "state": group.group.state,
             "kind": group.group.kind,
             "members": [
-                {"member": each.member_id, "client": each.client_id, "host": each.host} for each in group.group.members
+                {"member": member.member_id, "client": member.client_id, "host": member.host}
+                for member in group.group.members
             ],
             "lag": group.lag,
             "lag_seconds": _rounded(group.lag_seconds),
@@ -100,17 +101,17 @@ def partition_rows(group: "GroupLag") -> list[dict[str, Any]]:
     """One row per partition of a group."""
     return [
         {
-            "topic": each.place.topic,
-            "partition": each.place.partition,
-            "committed": each.committed,
-            "end": each.end,
-            "lag": each.lag,
-            "lag_seconds": _rounded(each.lag_seconds),
-            "member": each.member.member_id if each.member else None,
-            "client": each.member.client_id if each.member else None,
-            "host": each.member.host if each.member else None,
+            "topic": partition.topic_partition.topic,
+            "partition": partition.topic_partition.partition,
+            "committed": partition.committed,
+            "end": partition.end,
+            "lag": partition.lag,
+            "lag_seconds": _rounded(partition.lag_seconds),
+            "member": partition.member.member_id if partition.member else None,
+            "client": partition.member.client_id if partition.member else None,
+            "host": partition.member.host if partition.member else None,
         }
-        for each in group.partitions
+        for partition in group.partitions
     ]
 
 
@@ -125,16 +126,20 @@ def delete(name: str, dry_run: bool, yes: bool, bootstrap: str | None, as_json: 
     from riverrun.kafka.admin.groups import delete_group, group_lags, require_idle
 
     _, admin = open_admin(bootstrap)
-    found = group_lags(admin, [name], seconds=False)
-    if not found:
-        raise admin.no_group(name)
-    require_idle(found[0].group)
+    lags = group_lags(admin, [name], seconds=False)
+    if not lags:
+        raise admin.group_not_found(name)
+    require_idle(lags[0].group)
     rows = [
-        {"topic": each.place.topic, "partition": each.place.partition, "committed": each.committed}
-        for each in found[0].partitions
+        {
+            "topic": partition.topic_partition.topic,
+            "partition": partition.topic_partition.partition,
+            "committed": partition.committed,
+        }
+        for partition in lags[0].partitions
     ]
     if not dry_run:
-        losses = [f"{each.place} committed at {each.committed}" for each in found[0].partitions]
+        losses = [f"{partition.topic_partition} committed at {partition.committed}" for partition in lags[0].partitions]
         confirm(f"Delete the group {name}?", f"Deleting the group {name} loses its offsets", losses, yes=yes)
         delete_group(admin, name)
         say(f"Deleted the group {name}.")

@@ -10,8 +10,8 @@ from riverrun.cli.output import json_option, print_json, say
 from riverrun.errors import UsageError
 
 APP, TEST = "app.py", "test_app.py"
-MOST_NAME = 100
-NEXT = """Next:
+MAX_NAME = 100
+NEXT_STEPS = """Next:
   {cd}riverrun run    # Kafka, Spark, tables and a live dashboard, whose address it prints; Ctrl-C ends it
   riverrun test       # the test of its stream; no Kafka needed
 Then change app.py to what you have: docs/guide.md has every part with an example."""
@@ -27,20 +27,20 @@ def init(directory: Path, all_settings: bool, as_json: bool) -> None:
 
     Overwrites nothing: it refuses where one of the files is there already.
     """
-    from riverrun.cli import first_project
+    from riverrun.cli import project_template
     from riverrun.config.project import CONFIG_FILE
-    from riverrun.config.sample import sample_file, short_file
+    from riverrun.config.sample import minimal_toml, sample_toml
 
     files = {
-        directory / APP: first_project.APP.format(name=_app_name(directory)),
-        directory / TEST: first_project.TEST,
-        directory / CONFIG_FILE: sample_file(APP) if all_settings else short_file(APP),
+        directory / APP: project_template.APP.format(name=_app_name(directory)),
+        directory / TEST: project_template.TEST,
+        directory / CONFIG_FILE: sample_toml(APP) if all_settings else minimal_toml(APP),
     }
-    there = [str(path) for path in files if path.exists()]
-    if there:
+    existing = [str(path) for path in files if path.exists()]
+    if existing:
         raise UsageError(
             f"There is a project in {directory.resolve()} already",
-            found=", ".join(there),
+            found=", ".join(existing),
             hint="Nothing was written. Choose another folder, or take what you need from `riverrun config sample`",
         )
     try:
@@ -55,7 +55,7 @@ def init(directory: Path, all_settings: bool, as_json: bool) -> None:
         return
     for path in written:
         say(f"wrote {path}")
-    say(NEXT.format(cd="" if directory == Path() else f"cd {shlex.quote(str(directory))} && "))
+    say(NEXT_STEPS.format(cd="" if directory == Path() else f"cd {shlex.quote(str(directory))} && "))
 
 
 def _app_name(directory: Path) -> str:
@@ -64,7 +64,7 @@ def _app_name(directory: Path) -> str:
     # An accent is a character of its own by now: it goes, and its letter stays.
     letters = (c for c in plain if not unicodedata.combining(c))
     name = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in letters)
-    return name[:MOST_NAME].strip("-") or "app"
+    return name[:MAX_NAME].strip("-") or "app"
 
 
 def _ignore(path: Path) -> list[Path]:

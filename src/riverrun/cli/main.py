@@ -12,7 +12,7 @@ from typing import NoReturn
 import click
 
 from riverrun._version import __version__
-from riverrun.cluster.signals import EndRequest, end_on_signals
+from riverrun.cluster.signals import SignalInterrupt, interrupt_on_signals
 from riverrun.errors import RiverrunError
 from riverrun.errors.base import sentence
 
@@ -52,12 +52,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-class _PipeClosed(Exception):  # noqa: N818  -- no error: `riverrun consume … | head` is how it is used
+class _PipeClosedError(Exception):
     """Nobody reads our output any more. Click would end the program with code 1 for the plain BrokenPipeError."""
 
 
 # What people type out of habit.
-MEANT = {
+SYNONYMS = {
     "start": "up",
     "stop": "down",
     "ps": "status",
@@ -77,7 +77,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise _PipeClosed from error
+            raise _PipeClosedError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -101,8 +101,8 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
-            meant = MEANT.get(args[0])
-            close = [meant] if meant else difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.6)
+            synonym = SYNONYMS.get(args[0])
+            close = [synonym] if synonym else difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.6)
             hint = f" Did you mean {close[0]!r}?" if close else " `riverrun --help` lists them."
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -141,24 +141,24 @@ def _cause(error: BaseException | None) -> RiverrunError | None:
 def run(arguments: list[str]) -> int:
     debug = bool(os.environ.get("RIVERRUN_DEBUG")) or "--debug" in arguments
     try:
-        with end_on_signals():
+        with interrupt_on_signals():
             result = cli.main(arguments, prog_name="riverrun", standalone_mode=False)
         # click gives back the code of `ctx.exit(code)` here; a command's own result is None.
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except (click.Abort, KeyboardInterrupt) as stopped:
-        if cut_off := _cause(stopped):
+        if interrupted_error := _cause(stopped):
             # It had failed, and was stopped while it ended.
-            click.echo(f"{click.style(cut_off.code, fg='red', bold=True)}  {cut_off}", err=True)
+            click.echo(f"{click.style(interrupted_error.code, fg='red', bold=True)}  {interrupted_error}", err=True)
         click.echo("Stopped.", err=True)
         # click makes an Abort of every KeyboardInterrupt.
         request = stopped.__cause__ if isinstance(stopped, click.Abort) else stopped
-        return request.exit_code if isinstance(request, EndRequest) else 130
+        return request.exit_code if isinstance(request, SignalInterrupt) else 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except _PipeClosed:
+    except _PipeClosedError:
         # Keep Python from complaining at exit that it cannot flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

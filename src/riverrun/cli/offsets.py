@@ -10,7 +10,7 @@ from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from riverrun.kafka.admin.offsets import Target
+    from riverrun.kafka.admin.offsets import OffsetTarget
 
 
 @click.group(epilog="Example: riverrun offsets move billing --to-time '2 hours ago' --dry-run")
@@ -27,11 +27,11 @@ def show(group: str, bootstrap: str | None, as_json: bool) -> None:
     from riverrun.kafka.admin.groups import group_lags
 
     _, admin = open_admin(bootstrap)
-    found = group_lags(admin, [group])
-    if not found:
-        raise admin.no_group(group)
+    lags = group_lags(admin, [group])
+    if not lags:
+        raise admin.group_not_found(group)
     names = ("topic", "partition", "committed", "end", "lag", "lag_seconds")
-    rows = [{name: row[name] for name in names} for row in partition_rows(found[0])]
+    rows = [{name: row[name] for name in names} for row in partition_rows(lags[0])]
     print_rows(rows, as_json=as_json, empty=f"{group} has committed nothing.")
 
 
@@ -67,36 +67,38 @@ def move(
 
     Exactly one of the --to flags or --shift says where to. An offset that is not there is moved to the nearest that is.
     """
-    from riverrun.kafka.admin.offsets import apply, plan
+    from riverrun.kafka.admin.offsets import apply_offset_moves, plan_offset_moves
 
     target = _target(to_earliest, to_latest, to_offset=to_offset, to_time=to_time, shift=shift)
     _, admin = open_admin(bootstrap)
-    moves = plan(admin, group, target, topics=topics, partitions=partitions)
+    moves = plan_offset_moves(admin, group, target, topics=topics, partitions=partitions)
     if moves.new:
         say(f"The group {group} does not exist yet: it {'would start' if dry_run else 'starts'} here.")
     if moves.skipped and not dry_run:
         losses = [
-            f"{each.place} {each.before} → {each.after}: skips {each.skipped}" for each in moves.moves if each.skipped
+            f"{planned_move.topic_partition} {planned_move.before} → {planned_move.after}: skips {planned_move.skipped}"
+            for planned_move in moves.moves
+            if planned_move.skipped
         ]
         confirm("Skip them?", f"{group} would never read {plural(moves.skipped, 'offset')}", losses, yes=yes)
     if not dry_run:
-        apply(admin, moves)
-    rows = [each.row() for each in moves.moves]
+        apply_offset_moves(admin, moves)
+    rows = [planned_move.row() for planned_move in moves.moves]
     if as_json:
         print_json({"group": group, "new": moves.new, "moved": not dry_run, "partitions": rows})
         return
     print_rows(rows, as_json=False, empty=f"{group} has committed nothing that is still there.")
     say(
         f"{'Would move' if dry_run else 'Moved'} {len(moves.changes)} of {plural(len(rows), 'partition')}: "
-        f"{plural(moves.again, 'offset')} to read again, {moves.skipped} skipped."
+        f"{plural(moves.reread, 'offset')} to read again, {moves.skipped} skipped."
     )
 
 
 def _target(
     to_earliest: bool, to_latest: bool, *, to_offset: int | None, to_time: str | None, shift: int | None
-) -> "Target":
-    from riverrun.kafka.admin.offsets import Target
-    from riverrun.model.when import epoch_ms, parse_time
+) -> "OffsetTarget":
+    from riverrun.kafka.admin.offsets import OffsetTarget
+    from riverrun.model.positions import epoch_ms, parse_time
 
     given = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(given) != 1:
@@ -106,9 +108,9 @@ def _target(
             found=str(sum(given)),
         )
     if to_time is not None:
-        return Target("time", epoch_ms(parse_time(to_time, what="--to-time")))
+        return OffsetTarget("time", epoch_ms(parse_time(to_time, what="--to-time")))
     if to_offset is not None:
-        return Target("offset", to_offset)
+        return OffsetTarget("offset", to_offset)
     if shift is not None:
-        return Target("shift", shift)
-    return Target("earliest" if to_earliest else "latest")
+        return OffsetTarget("shift", shift)
+    return OffsetTarget("earliest" if to_earliest else "latest")

@@ -3,17 +3,15 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, Self, TypeVar
 
 import click
 
-from riverrun.errors.base import sentence
-
 F = TypeVar("F", bound=Callable[..., Any])
 # Columns are not padded beyond this.
-_WIDEST = 200
+_MAX_COLUMN_WIDTH = 200
 
 
 def json_option(command: F) -> F:
@@ -59,25 +57,6 @@ def say(message: str) -> None:
         click.echo(message, err=True)
 
 
-def notice_text(text: str, names: Collection[str] = ()) -> str:
-    """A notice as people read it: with a capital, unless it begins with one of these names, and one full stop."""
-    return sentence(_first_letter(text, names, str.upper))
-
-
-def phrase_of(line: str, names: Collection[str] = ()) -> str:
-    """A sentence that another process wrote, as a notice: without capital, unless it begins with a name, and full stop."""
-    return _first_letter(line, names, str.lower).rstrip(".")
-
-
-def _first_letter(text: str, names: Collection[str], change: Callable[[str], str]) -> str:
-    """The text with its first letter changed, unless its first word is a name: one of these, with or without a part
-    (`gates/0`), or one that is no English word (`house_load`, `shop.postgres`)."""
-    words = text.split(maxsplit=1)
-    first = words[0].rstrip(":,;.!?").partition("'")[0] if words else ""
-    is_name = first in names or first.partition("/")[0] in names or "_" in first or "." in first
-    return text if is_name else change(text[:1]) + text[1:]
-
-
 def plural(number: int, noun: str) -> str:
     """`1 record`, `12 345 records`."""
     return f"{number:,} {noun}{'s' if number != 1 else ''}".replace(",", " ")
@@ -101,7 +80,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str =
     names = list(rows[0])
     cells = [[cell(row.get(name)) for name in names] for row in rows]
     # One long value does not push all the others off the screen.
-    widths = [min(_WIDEST, max(len(name), *(len(line[i]) for line in cells))) for i, name in enumerate(names)]
+    widths = [min(_MAX_COLUMN_WIDTH, max(len(name), *(len(line[i]) for line in cells))) for i, name in enumerate(names)]
     right = [all(isinstance(row.get(name), int | float | None) for row in rows) for name in names]
     click.echo(_line((name.upper().replace("_", " ") for name in names), widths, right), color=None)
     for line in cells:
@@ -133,7 +112,7 @@ def _line(values: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -
     return "  ".join(parts).rstrip()
 
 
-class Progress:
+class CountProgress:
     """How far it is: on a terminal one line, written over; elsewhere a line now and then, and none for what is quick."""
 
     def __init__(self, what: str) -> None:

@@ -4,7 +4,7 @@ from functools import partial
 
 import click
 
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_settings
 from riverrun.cli.output import say
 
 
@@ -25,34 +25,38 @@ def phone(*, port: int | None, per_second: int, faults: tuple[str, ...], seed: i
     (no answer), "wrong number", "no credit".
     """
     from riverrun.cluster.signals import stop_on_signals
-    from riverrun.config.phone_state import PhoneState, folder_of
+    from riverrun.config.gateway_state import GatewayState, gateway_folder
     from riverrun.errors import DataDirectoryError, PortTakenError
 
     try:
-        from riverrun.alerts.channels.limits import Rate
-        from riverrun.alerts.gateway.faults import Faults
-        from riverrun.alerts.gateway.server import Gateway, kept_key
+        from riverrun.alerts.channels.limits import MessageRate
+        from riverrun.alerts.gateway.faults import FaultInjector
+        from riverrun.alerts.gateway.server import Gateway, load_or_create_key
     except ModuleNotFoundError as error:
-        from riverrun.alerts.channels.missing import not_installed
+        from riverrun.alerts.channels.missing_package import not_installed_error
 
-        raise not_installed(error.name or "a package") from error
+        raise not_installed_error(error.name or "a package") from error
 
-    trouble = Faults(dict(_share(each) for each in faults), seed)
-    settings = loaded(alerts__phone_port=port)
+    fault_rates = FaultInjector(dict(_parse_fault(text) for text in faults), seed)
+    settings = load_settings(alerts__phone_port=port)
     project, port = settings.project, settings.settings.alerts.phone_port
-    folder = folder_of(project)
-    with PhoneState(project) as state:
+    folder = gateway_folder(project)
+    with GatewayState(project) as state:
         try:
-            made = partial(
-                Gateway, folder / "messages.sqlite", key=kept_key(folder), rate=Rate(per_second), faults=trouble
+            make_gateway = partial(
+                Gateway,
+                folder / "messages.sqlite",
+                key=load_or_create_key(folder),
+                rate=MessageRate(per_second),
+                faults=fault_rates,
             )
-            gateway = made(port=port or state.last_port)
+            gateway = make_gateway(port=port or state.last_port)
             try:
                 address = gateway.start()
             except PortTakenError:
                 if port:
                     raise
-                gateway = made()
+                gateway = make_gateway()
                 address = gateway.start()
         except OSError as error:
             raise DataDirectoryError(
@@ -70,7 +74,7 @@ def phone(*, port: int | None, per_second: int, faults: tuple[str, ...], seed: i
     say("Stopped.")
 
 
-def _share(text: str) -> tuple[str, float]:
+def _parse_fault(text: str) -> tuple[str, float]:
     from riverrun.errors import UsageError
 
     name, _, share = text.partition("=")

@@ -9,28 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import load_declared, loaded, loaded_to_look, names_of
+from riverrun.app import declared_names
+from riverrun.cli.context import load_declared, load_settings, load_settings_to_inspect
 from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.cli.progress import StepProgress
 from riverrun.model.pipeline import SPEEDS
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.config import Loaded, Settings
+    from riverrun.config import LoadedSettings, Settings
     from riverrun.kafka.connection import Connection
     from riverrun.model.progress import PipelineProgress
-    from riverrun.streams.change import Change
-    from riverrun.streams.compiler import Compilation
-    from riverrun.streams.planner import Plan
+    from riverrun.streams.compile.compiler import Compilation
+    from riverrun.streams.evolve.change import CodeChange
+    from riverrun.streams.run.planner import PipelinePlan
 
 # Who leaves while Spark starts waits so long for it; then it is killed.
-START_LEFT_SECONDS = 3.0
+LEFTOVER_SECONDS = 3.0
 
 _file = click.argument("file", required=False, metavar="[FILE]")
 _speed = click.option("--speed", type=click.Choice(SPEEDS), help="The speed of all streams, whatever the file says.")
 
 
-def _checked_every(_ctx: click.Context, _parameter: click.Parameter, every: str | None) -> str | None:
+def _validate_every(_ctx: click.Context, _parameter: click.Parameter, every: str | None) -> str | None:
     """Refuse what is no duration before anything is started."""
     from riverrun.model.pipeline import every_ms
 
@@ -42,12 +43,12 @@ def _checked_every(_ctx: click.Context, _parameter: click.Parameter, every: str 
 _every = click.option(
     "--every",
     metavar="DURATION",
-    callback=_checked_every,
+    callback=_validate_every,
     help="How often near-real-time streams look for records.",
 )
 
 
-def _app(settings: "Loaded", file: str | None) -> "App":
+def _require_app(settings: "LoadedSettings", file: str | None) -> "App":
     """The file of the argument, else the project's."""
     from riverrun.errors import UsageError
 
@@ -62,18 +63,18 @@ def _app(settings: "Loaded", file: str | None) -> "App":
 @json_option
 def validate(*, file: str | None, as_json: bool) -> None:
     """Check a pipeline file: names, cycles, columns, keys, event times. Needs no broker; all problems come at once."""
-    settings = loaded_to_look()
-    from riverrun.streams.session import require_pyspark
+    settings = load_settings_to_inspect()
+    from riverrun.streams.run.session import require_pyspark
 
     require_pyspark()
-    from riverrun.cli.without_streams import has_other_work
-    from riverrun.streams.tables import compilation_without_streams, tables_of
+    from riverrun.cli.run_without_streams import has_other_work
+    from riverrun.streams.compile.tables import build_tables, compilation_without_streams
 
     def checked(done: "Compilation") -> "Compilation":
-        tables_of(done)
+        build_tables(done)
         return done
 
-    app = _app(settings, file)
+    app = _require_app(settings, file)
     if not app.streams and has_other_work(app):
         done = checked(compilation_without_streams(app))
     else:
@@ -81,13 +82,13 @@ def validate(*, file: str | None, as_json: bool) -> None:
     rows = [
         {
             "stream": name,
-            "reads": ", ".join(each.inputs),
-            "topic": each.stream.target,
-            "key": ", ".join(each.key),
-            "time": each.time,
-            "columns": each.columns.simpleString().removeprefix("struct<").removesuffix(">"),
+            "reads": ", ".join(stream.inputs),
+            "topic": stream.stream.output_topic,
+            "key": ", ".join(stream.key),
+            "time": stream.time,
+            "columns": stream.columns.simpleString().removeprefix("struct<").removesuffix(">"),
         }
-        for name, each in done.streams.items()
+        for name, stream in done.streams.items()
     ]
     print_rows(rows, as_json=as_json, empty="It has no streams.")
     if not as_json:
@@ -101,16 +102,16 @@ def validate(*, file: str | None, as_json: bool) -> None:
 def graph(*, file: str | None, mermaid: bool, as_json: bool) -> None:
     """Print which stream reads what. Needs neither Spark nor a broker."""
     from riverrun.errors import PipelineError
-    from riverrun.streams.graph import graph_of, mermaid_of, text_of
+    from riverrun.streams.compile.graph import build_graph, graph_text, mermaid_chart
 
-    settings = loaded_to_look()
-    found = graph_of(_app(settings, file))
+    settings = load_settings_to_inspect()
+    stream_graph = build_graph(_require_app(settings, file))
     if as_json:
-        print_json({name: list(inputs) for name, inputs in found.inputs.items()})
-    elif found.order or not found.problems:
-        click.echo(mermaid_of(found) if mermaid else text_of(found))
-    if found.problems:
-        raise PipelineError([str(each) for each in found.problems], file=file or "")
+        print_json({name: list(inputs) for name, inputs in stream_graph.inputs.items()})
+    elif stream_graph.order or not stream_graph.problems:
+        click.echo(mermaid_chart(stream_graph) if mermaid else graph_text(stream_graph))
+    if stream_graph.problems:
+        raise PipelineError([str(problem) for problem in stream_graph.problems], file=file or "")
 
 
 @click.command(epilog="Example: riverrun plan meters.py --speed real-time")
@@ -123,63 +124,63 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
 
     Starts Spark, and needs no broker.
     """
+    from riverrun.streams.evolve.versions import find_changes
     from riverrun.streams.pipeline import slots_for_streams, streams_folder
-    from riverrun.streams.planner import plan_streams
-    from riverrun.streams.versions import changes_of
+    from riverrun.streams.run.planner import plan_streams
 
-    settings = loaded_to_look()
-    app = _app(settings, file)
+    settings = load_settings_to_inspect()
+    app = _require_app(settings, file)
 
-    def planned(done: "Compilation") -> "tuple[Plan, dict[str, Change]]":
+    def planned(done: "Compilation") -> "tuple[PipelinePlan, dict[str, CodeChange]]":
         slots = slots_for_streams(done.spark, settings.settings)
         plans = plan_streams(done.require(), settings.settings, slots=slots, speed=speed, every=every)
-        return plans, changes_of(done, streams_folder(settings.project, app))
+        return plans, find_changes(done, streams_folder(settings.project, app))
 
-    found, changes = _compiled(settings, app, speed, planned)
+    stream_plan, changes = _compiled(settings, app, speed, planned)
     rows = [
         {
-            "stream": each.name,
-            "asked": each.asked,
-            "runs": each.speed,
-            "pace": each.pace,
-            "output": each.output_mode,
-            "slots": each.slots,
-            "because": each.because,
-            "notes": "; ".join(each.notes),
-            "change": changes[each.name].words,
+            "stream": stream.name,
+            "asked": stream.requested,
+            "runs": stream.speed,
+            "pace": stream.pace,
+            "output": stream.output_mode,
+            "slots": stream.slots,
+            "because": stream.reason,
+            "notes": "; ".join(stream.notes),
+            "change": changes[stream.name].summary,
         }
-        for each in found.streams
+        for stream in stream_plan.streams
     ]
     print_rows(rows, as_json=as_json)
     if not as_json:
-        say(f"Real-time streams hold {found.needed} of Spark's {found.slots} task slots.")
+        say(f"Real-time streams hold {stream_plan.held_slots} of Spark's {stream_plan.slots} task slots.")
 
 
 def _compiled(
-    settings: "Loaded", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
+    settings: "LoadedSettings", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
 ) -> Any:
     """Compile an app in a session of its own, without a broker; what `use` makes of it."""
-    from riverrun.streams.session import require_pyspark, stop_session
+    from riverrun.streams.run.session import require_pyspark, stop_session
 
     require_pyspark()
-    from riverrun.cluster.signals import shielded
+    from riverrun.cluster.signals import shield_from_signals
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
-    from riverrun.streams.compiler import compile_app
-    from riverrun.streams.pipeline import checked_graph, open_session
-    from riverrun.streams.sources import KafkaRecords
+    from riverrun.streams.compile.compiler import compile_app
+    from riverrun.streams.compile.sources import KafkaRecordSource
+    from riverrun.streams.pipeline import build_checked_graph, open_session
 
-    found = checked_graph(app)
+    stream_graph = build_checked_graph(app)
     nowhere = Connection(KafkaSettings(bootstrap_servers=settings.settings.kafka.bootstrap_servers or "127.0.0.1:9092"))
     with StepProgress() as progress:
         progress.step("starting Spark")
-        spark = open_session(found, settings.settings, settings.project, speed=speed, only_look=True)
+        spark = open_session(stream_graph, settings.settings, settings.project, speed=speed, inspect_only=True)
         try:
             progress.step("compiling the streams")
-            return use(compile_app(found, spark, KafkaRecords(spark, nowhere, topics=app.topics)))
+            return use(compile_app(stream_graph, spark, KafkaRecordSource(spark, nowhere, topics=app.topics)))
         finally:
             progress.step("stopping Spark", announced=False)
-            with shielded():
+            with shield_from_signals():
                 stop_session(spark)
 
 
@@ -227,53 +228,55 @@ def run(  # noqa: PLR0915  -- what it starts, in order
     be asked for with `riverrun query`, what sends the app's alerts, and Kafka Connect where a connector needs it. Makes the
     topics, runs the streams, shows a live table, and starts a stream again when something around it failed.
     """
-    from riverrun.streams.session import require_pyspark, stop_session
+    from riverrun.streams.run.session import require_pyspark, stop_session
 
     require_pyspark()
-    from riverrun.cli.alerting import alerts_beside, check_channels
-    from riverrun.cli.beside_end import stop_beside
-    from riverrun.cli.connect_beside import connect_beside, sink_configs_of, source_configs_of
-    from riverrun.cli.connecting import connectors_beside
-    from riverrun.cli.storing import store_beside
-    from riverrun.cli.without_streams import has_other_work, run_without_streams
-    from riverrun.cluster.signals import shielded, stop_on_signals
+    from riverrun.cli.alert_supervisor import check_channels, supervise_alerts
+    from riverrun.cli.connect_reconciler import reconcile_connect, sink_configs_of, source_configs_of
+    from riverrun.cli.run_without_streams import has_other_work, run_without_streams
+    from riverrun.cluster.signals import shield_from_signals, stop_on_signals
     from riverrun.config.stream_state import StreamState
-    from riverrun.streams.pipeline import Pipeline, checked_graph, open_session
-    from riverrun.streams.serving import ProgressServer
+    from riverrun.runtime.connector_supervisor import supervise_connectors
+    from riverrun.runtime.shutdown import stop_supervisors
+    from riverrun.runtime.store_supervisor import supervise_store
+    from riverrun.streams.pipeline import Pipeline, build_checked_graph, open_session
+    from riverrun.streams.run.progress_server import ProgressServer
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
-    app = _app(settings, file)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap, spark__master=master, store__kind=store_kind)
+    app = _require_app(settings, file)
     if not app.streams and has_other_work(app):
         _refuse_stream_options(app, {"--stream": only, "--fresh": fresh, "--keep-state": keep_state})
         run_without_streams(
             settings,
             app,
             file or settings.settings.project.app,
-            servers=_servers_of,
+            servers=_open_servers,
             with_alerts=bool(app.alerts) and alerts_wanted and speed != "batch",
             until_caught_up=until_caught_up or speed == "batch",
         )
         return
-    found = checked_graph(app)
+    stream_graph = build_checked_graph(app)
     with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
     # Before anything is asked or written: a second run in the same folder touches nothing.
     with StreamState(settings.project, file or settings.settings.project.app) as state, StepProgress() as working:
         configs = source_configs_of(settings, app)
         if with_alerts:
             check_channels(settings, app)
-        starting = _Starting(
-            lambda wanted: open_session(found, settings.settings, settings.project, speed=speed, wanted=wanted)
+        starting = _SparkStart(
+            lambda wanted: open_session(
+                stream_graph, settings.settings, settings.project, speed=speed, check_wanted=wanted
+            )
         )
         spark: Any = None
         outdated = False
         try:
             working.step("starting Spark and Kafka")
-            with _servers_of(settings, app) as connection, _told_at_end(working, "stopping Kafka"):
+            with _open_servers(settings, app) as connection, _told_at_end(working, "stopping Kafka"):
                 spark = starting.result()
                 working.step("preparing the streams")
-                with _board(app) as board:
+                with _stream_display(app) as board:
                     pipeline = Pipeline(
-                        found,
+                        stream_graph,
                         spark,
                         settings.settings,
                         settings.project,
@@ -285,21 +288,23 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                         keep_state=keep_state,
                         notice=board.notice,
                     )
-                    _tell_plan(pipeline.plan, board.notice)
-                    configs |= sink_configs_of(settings, pipeline.done, board.notice)
+                    _print_plan(pipeline.plan, board.notice)
+                    configs |= sink_configs_of(settings, pipeline.compilation, board.notice)
                     pipeline.prepare()
                     working.step("")
                     with (
                         stop_on_signals() as stop,
-                        store_beside(
+                        supervise_store(
                             settings, app, connection.bootstrap_servers, board.notice, board.addresses
                         ) as store,
-                        alerts_beside(settings, app, connection, board.notice, wanted=with_alerts) as alerts,
-                        connect_beside(settings, app, configs, board.notice) as connect,
-                        connectors_beside(settings, app, connection, board.notice) as connectors,
+                        supervise_alerts(settings, app, connection, board.notice, enabled=with_alerts) as alerts,
+                        reconcile_connect(settings, app, configs, board.notice) as connect,
+                        supervise_connectors(settings, app, connection, board.notice) as connectors,
                         ProgressServer(pipeline.snapshot, settings.settings.streams.port) as server,
                     ):
-                        beside = [each for each in (store, alerts, connect, connectors) if each is not None]
+                        supervisors = [
+                            supervisor for supervisor in (store, alerts, connect, connectors) if supervisor is not None
+                        ]
                         if store is not None:
                             store.expected = [table.name for table in pipeline.tables]
                         pipeline.progress.address = server.start()
@@ -309,23 +314,23 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                         def changed(progress: "PipelineProgress") -> None:
                             state.write(progress)
                             board.show(progress)
-                            for each in beside:
-                                each.look()
+                            for each in supervisors:
+                                each.poll()
 
                         if connectors is not None and until_caught_up:
-                            connectors.feed(stop)
+                            connectors.wait_for_sources(stop)
                         try:
                             pipeline.run(stop, changed, until_caught_up=until_caught_up)
                             outdated = pipeline.outdated
                             if not stop.is_set() and not outdated:
                                 # All is read: the tables are to have it, too, and people to be told.
-                                for each in beside:
-                                    each.catch_up(stop)
+                                for supervisor in supervisors:
+                                    supervisor.wait_until_caught_up(stop)
                         finally:
-                            stop_beside(beside, lambda: pipeline.kafka_gone)
+                            stop_supervisors(supervisors, lambda: pipeline.kafka_gone)
         finally:
             working.step("stopping Spark", announced=False)
-            with shielded():
+            with shield_from_signals():
                 if spark is None:
                     spark = starting.leftover()
                 if spark is not None:
@@ -346,87 +351,89 @@ def _refuse_stream_options(app: "App", given: dict[str, tuple[str, ...]]) -> Non
 
 def without_fresh(arguments: list[str]) -> list[str]:
     """A command line for going on: what it forgot the first time it must not forget again."""
-    kept: list[str] = []
+    remaining: list[str] = []
     skip = False
-    for each in arguments:
-        if not skip and each != "--fresh" and not each.startswith("--fresh="):
-            kept.append(each)
-        skip = each == "--fresh" and not skip
-    return kept
+    for argument in arguments:
+        if not skip and argument != "--fresh" and not argument.startswith("--fresh="):
+            remaining.append(argument)
+        skip = argument == "--fresh" and not skip
+    return remaining
 
 
-def _tell_plan(found: "Plan", notice: Callable[[str], None]) -> None:
-    for each in found.streams:
-        if each.because:
-            notice(f"{each.name} runs {each.speed} ({each.pace}), because {each.because}")
+def _print_plan(stream_plan: "PipelinePlan", notice: Callable[[str], None]) -> None:
+    for stream in stream_plan.streams:
+        if stream.reason:
+            notice(f"{stream.name} runs {stream.speed} ({stream.pace}), because {stream.reason}")
 
 
-def _board(app: "App") -> Any:
-    from riverrun.cli.stream_table import LiveBoard
+def _stream_display(app: "App") -> Any:
+    from riverrun.cli.stream_display import StreamDisplay
 
-    board = LiveBoard()
-    board.names = names_of(app)
+    board = StreamDisplay()
+    board.names = declared_names(app)
     return board
 
 
-class _NotWantedError(Exception):
+class _StartCancelledError(Exception):
     """Nobody waits for Spark any more."""
 
 
-class _Starting:
+class _SparkStart:
     """Spark takes seconds to start, and so does Kafka: at the same time. `start` is given what to ask before a JVM is
     started: it raises when that is not wanted any more."""
 
     def __init__(self, start: "Callable[[Callable[[], None]], Any]") -> None:
-        self._found: Any = None
+        self._session: Any = None
         self._error: BaseException | None = None
-        self._left = threading.Event()
+        self._cancelled = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(start,), daemon=True)
         self._thread.start()
 
     def _run(self, start: "Callable[[Callable[[], None]], Any]") -> None:
         try:
-            self._found = start(self._wanted)
+            self._session = start(self._raise_if_cancelled)
         except BaseException as error:  # noqa: BLE001  -- carried to the caller
             self._error = error
 
-    def _wanted(self) -> None:
-        if self._left.is_set():
-            raise _NotWantedError
+    def _raise_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise _StartCancelledError
 
     def result(self) -> Any:
         self._thread.join()
         if self._error is not None:
             raise self._error
-        assert self._found is not None  # noqa: S101
-        return self._found
+        assert self._session is not None  # noqa: S101
+        return self._session
 
     def leftover(self) -> Any:
         """The session that nobody took, because something else failed meanwhile; None when there is none yet: what a slow
         download or a master out of reach holds up is left as it is, without a JVM."""
-        from riverrun.streams.session import kill_spark
+        from riverrun.streams.run.session import kill_spark
 
-        self._left.set()
-        self._thread.join(START_LEFT_SECONDS)
+        self._cancelled.set()
+        self._thread.join(LEFTOVER_SECONDS)
         if self._thread.is_alive():
             kill_spark()
-            self._thread.join(START_LEFT_SECONDS)
-        return self._found
+            self._thread.join(LEFTOVER_SECONDS)
+        return self._session
 
 
-def _servers_of(settings: "Loaded", app: "App") -> "AbstractContextManager[Connection]":
-    from riverrun.cli.connect_beside import left_behind, needs_connect, plugins_of
+def _open_servers(settings: "LoadedSettings", app: "App") -> "AbstractContextManager[Connection]":
+    from riverrun.cli.connect_reconciler import has_undeclared_connectors, needs_connect, plugins_of
     from riverrun.config.run_state import is_locked, lock_path
 
     registry = any(topic.registered for topic in app.topics.values())
     # A cluster that runs already goes on as it is.
-    connect = needs_connect(app) or (left_behind(settings, app) and not is_locked(lock_path(settings.project)))
-    return kafka_of(settings, connect=connect, registry=registry, plugins=plugins_of(app) if connect else ())
+    connect = needs_connect(app) or (
+        has_undeclared_connectors(settings, app) and not is_locked(lock_path(settings.project))
+    )
+    return open_kafka(settings, connect=connect, registry=registry, plugins=plugins_of(app) if connect else ())
 
 
 @contextmanager
-def kafka_of(
-    settings: "Loaded", *, connect: bool = False, registry: bool = False, plugins: "Sequence[str]" = ()
+def open_kafka(
+    settings: "LoadedSettings", *, connect: bool = False, registry: bool = False, plugins: "Sequence[str]" = ()
 ) -> "Iterator[Connection]":
     """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
     that is the project's store and not attached; with Kafka Connect and with a schema registry, where `connect` and
@@ -440,35 +447,40 @@ def kafka_of(
         wants_registry,
     )
     from riverrun.cluster.control import find_running, stop_runner, stop_seconds
-    from riverrun.cluster.signals import shielded
+    from riverrun.cluster.signals import shield_from_signals
     from riverrun.kafka.connection import require_cluster
 
     kafka = settings.settings.kafka
     druid = settings.settings.druid if wants_druid(settings) else None
     if settings.attached and druid is not None:
         require_own_kafka(settings)
-    beside = settings.settings.connect if connect and not settings.connect_attached else None
-    if settings.attached and beside is not None:
+    connect_settings = settings.settings.connect if connect and not settings.connect_attached else None
+    if settings.attached and connect_settings is not None:
         require_own_kafka_for_connect(settings)
-    schemas = settings.settings.registry if registry and not settings.registry_attached else None
+    registry_settings = settings.settings.registry if registry and not settings.registry_attached else None
     running = None
     if not settings.attached:
-        running = find_running(settings.project, kafka, lambda _: None, druid=druid, connect=beside, registry=schemas)
+        running = find_running(
+            settings.project, kafka, lambda _: None, druid=druid, connect=connect_settings, registry=registry_settings
+        )
     if settings.attached or running is not None:
-        again = loaded_again(settings)
-        yield require_cluster(again.kafka, settings.project, again.registry)
+        reloaded = reload_settings(settings)
+        yield require_cluster(reloaded.kafka, settings.project, reloaded.registry)
         return
-    wanted = {"connect": wants_connect(settings, asked=connect), "registry": wants_registry(settings, asked=registry)}
-    start_in_background(settings, wanted, plugins)
+    optional_servers = {
+        "connect": wants_connect(settings, asked=connect),
+        "registry": wants_registry(settings, asked=registry),
+    }
+    start_in_background(settings, optional_servers, plugins)
     try:
-        again = loaded_again(settings)
-        yield require_cluster(again.kafka, settings.project, again.registry)
+        reloaded = reload_settings(settings)
+        yield require_cluster(reloaded.kafka, settings.project, reloaded.registry)
     finally:
-        with shielded():
+        with shield_from_signals():
             stop_runner(settings.project, stop_seconds(settings.project, settings.settings))
 
 
-def loaded_again(settings: "Loaded") -> "Settings":
+def reload_settings(settings: "LoadedSettings") -> "Settings":
     """The settings with the addresses of the servers that run by now."""
     if settings.attached:
         return settings.settings

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 import click
 
-from riverrun.cli.context import admin_of, app_option, cluster_option, load_declared, loaded
+from riverrun.cli.context import admin_of, app_option, cluster_option, load_declared, load_settings
 from riverrun.cli.output import json_option, plural, print_json, say
 from riverrun.errors import TopicNotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from riverrun.config import Loaded
+    from riverrun.config import LoadedSettings
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.kafka.producer.feed import Counts
+    from riverrun.kafka.producer.line_sender import LineCounts
     from riverrun.model.event import Event, EventSchema
-    from riverrun.model.lines import BadLine, Line
+    from riverrun.model.lines import BadLine, LineRecord
     from riverrun.model.topic import Topic
 
 # Bad lines that are shown before only their number is.
-_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 @click.command(epilog="Example: riverrun produce readings readings.jsonl --key house_id --create --partitions 4")
@@ -76,13 +76,13 @@ def produce(
     A topic that the app declares with a type takes only events of that type; any other takes any JSON. Stops at the first
     line that is no record, and says how many were acknowledged before it.
     """
-    from riverrun.cli.waiting import StallWatch, server_trouble
-    from riverrun.kafka.producer.feed import Feed
-    from riverrun.model.pace import Pace
+    from riverrun.cli.stall_watch import StallWatch, server_problem
+    from riverrun.kafka.producer.line_sender import LineSender
+    from riverrun.model.rate_limit import ThroughputThrottler
 
     separator = key_separator.replace("\\t", "\t").encode()
     _check_flags(as_csv=as_csv, as_text=as_text, key=key, separator=separator)
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     declared = _declared(settings, app_file, topic)
     admin = admin_of(settings)
     schema = declared.schema if declared is not None and not as_text else None
@@ -91,29 +91,31 @@ def produce(
             f"The key of {topic} is declared: {schema.key_field or 'none'}", hint="Leave out --key and --key-separator"
         )
     limit, count = _topic(admin, topic, declared, create=create, partitions=partitions)
-    bad = _Bad(_name(file), Path(bad_to) if bad_to else None, skip=skip_bad or bad_to is not None)
+    bad_lines = _BadLines(_name(file), Path(bad_to) if bad_to else None, skip=skip_bad or bad_to is not None)
     started = time.monotonic()
-    with bad, _open(file) as stream:
-        feed = Feed(
+    with bad_lines, _open(file) as stream:
+        feed = LineSender(
             admin.connection,
             topic,
-            source=bad.source,
+            source=bad_lines.source,
             limit=limit,
             headers=[*([schema.header] if schema else []), *_headers(headers)],
-            on_bad=bad.take,
+            on_bad=bad_lines.take,
             on_progress=ProgressLine(started) if sys.stderr.isatty() and not sys.stdin.isatty() else None,
             timeout_seconds=timeout,
-            pack=_pack(admin, declared) if schema is not None else None,
+            pack=_wire_encoder(admin, declared) if schema is not None else None,
         )
         lines = _lines(stream, schema, as_csv=as_csv, as_text=as_text, key=key, separator=separator, limit=limit)
         try:
-            with StallWatch(feed.settled, lambda: server_trouble(settings)):
-                counts = feed.send(lines, steady=_is_file(stream), pace=Pace(rate) if rate else None)
+            with StallWatch(feed.delivery_progress, lambda: server_problem(settings)):
+                counts = feed.send(
+                    lines, read_ahead=_is_file(stream), rate_limit=ThroughputThrottler(rate) if rate else None
+                )
         except KeyboardInterrupt:
             say(f"\nStopped: {feed.counts.acknowledged} of {feed.counts.taken} records acknowledged by {topic}.")
             raise click.exceptions.Exit(130) from None
     seconds = time.monotonic() - started
-    bad.summary()
+    bad_lines.summary()
     speed = (
         f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)".replace(",", " ")
         if seconds > 1 and counts.taken >= 1000
@@ -140,7 +142,7 @@ def _check_flags(*, as_csv: bool, as_text: bool, key: str, separator: bytes) -> 
         raise UsageError("--key-separator is not for CSV", hint="Use --key COLUMN")
 
 
-def _declared(settings: "Loaded", app_file: str | None, name: str) -> "Topic[Event] | None":
+def _declared(settings: "LoadedSettings", app_file: str | None, name: str) -> "Topic[Event] | None":
     app = load_declared(settings, app_file)
     return app.topics.get(name) if app is not None else None
 
@@ -155,7 +157,7 @@ def _topic(
     state = admin.topics([name]).get(name)
     if state is None:
         if not create:
-            error = admin.no_topic(name)
+            error = admin.topic_not_found(name)
             near = error.hint if error.hint.endswith("?") else ""
             hint = f"{near} If not, say --create to make it" if near else "Say --create to make it"
             raise TopicNotFoundError(error.what, hint=hint, **error.fields)
@@ -165,13 +167,13 @@ def _topic(
     return int(state.config["max.message.bytes"].value), len(state.partitions)
 
 
-def _pack(admin: "Admin", declared: "Topic[Event] | None") -> "Callable[[bytes], bytes] | None":
+def _wire_encoder(admin: "Admin", declared: "Topic[Event] | None") -> "Callable[[bytes], bytes] | None":
     """What makes records of lines, for a topic whose schema a registry keeps."""
-    from riverrun.kafka.registry.wire import wire_of
+    from riverrun.kafka.registry.wire_format import wire_format_of
 
     if declared is None or not declared.registered:
         return None
-    wire = wire_of(declared, admin.connection.registry)
+    wire = wire_format_of(declared, admin.connection.registry)
     wire.prepare()
     return wire.pack
 
@@ -196,13 +198,13 @@ def _is_file(stream: BinaryIO) -> bool:
 
 
 def _headers(pairs: tuple[str, ...]) -> list[tuple[str, str | bytes | None]]:
-    found: list[tuple[str, str | bytes | None]] = []
+    parsed: list[tuple[str, str | bytes | None]] = []
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or not name:
             raise UsageError("--header cannot be understood", expected="NAME=VALUE", found=repr(pair))
-        found.append((name, value.encode()))
-    return found
+        parsed.append((name, value.encode()))
+    return parsed
 
 
 def _lines(
@@ -214,7 +216,7 @@ def _lines(
     key: str,
     separator: bytes,
     limit: int,
-) -> "Iterator[Line | BadLine]":
+) -> "Iterator[LineRecord | BadLine]":
     from riverrun.model.lines import csv_lines, json_lines, text_lines
 
     if as_csv:
@@ -230,13 +232,13 @@ class ProgressLine:
     def __init__(self, started: float) -> None:
         self._started = started
 
-    def __call__(self, counts: "Counts") -> None:
+    def __call__(self, counts: "LineCounts") -> None:
         seconds = max(time.monotonic() - self._started, 0.001)
         text = f"\r{counts.taken:,} records, {counts.taken / seconds:,.0f}/s".replace(",", " ")
         click.echo(f"{text}\x1b[K\r", err=True, nl=False)
 
 
-class _Bad:
+class _BadLines:
     """What to do with lines that are no records: stop, or show the first, keep them in a file, and count."""
 
     def __init__(self, source: str, path: Path | None, *, skip: bool) -> None:
@@ -264,11 +266,11 @@ class _Bad:
         self._count += 1
         if self._out is not None:
             self._out.write(line.data + b"\n")
-        if self._count <= _SHOWN:
+        if self._count <= _MAX_SHOWN:
             say(f"{self.source}:{line.number}: {line.reason}")
         return True
 
     def summary(self) -> None:
         if self._count:
-            kept = f"; they are in {self._path}" if self._path else ""
-            say(f"{plural(self._count, 'line')} of {self.source} skipped{kept}.")
+            saved_note = f"; they are in {self._path}" if self._path else ""
+            say(f"{plural(self._count, 'line')} of {self.source} skipped{saved_note}.")

@@ -18,13 +18,14 @@ import time
 from collections.abc import Callable, Collection
 from typing import Self, TextIO
 
-from riverrun.cli.output import add_live_line, notice_text, remove_live_line
+from riverrun.cli.output import add_live_line, remove_live_line
+from riverrun.model.notices import notice_text
 
-DRAW_SECONDS = 0.5
+REDRAW_SECONDS = 0.5
 # A log gets a line when a step has gone on for so long, and again after each such time.
 LINE_SECONDS = 5.0
 # A step that takes minutes is told less and less often, up to this.
-MOST_LINE_SECONDS = 30.0
+MAX_LINE_SECONDS = 30.0
 
 
 class StepProgress:
@@ -48,7 +49,7 @@ class StepProgress:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._step = self._detail = ""
-        self._ask: Callable[[], str] | None = None
+        self._detail_source: Callable[[], str] | None = None
         self._began = self._next = 0.0
         self._drawn = False
         self._hidden = 0
@@ -88,7 +89,7 @@ class StepProgress:
         with self._lock:
             if not text:
                 self._clear()
-            self._step, self._detail, self._ask = text, "", detail
+            self._step, self._detail, self._detail_source = text, "", detail
             self._began = self._clock()
             self._next = self._began + self._line_seconds
             if text and not self._live and announced:
@@ -108,28 +109,30 @@ class StepProgress:
             self._write(f"{notice_text(text, self._names)}\n")
             self._draw()
 
-    def look(self) -> None:
+    def print_due(self) -> None:
         """Say what is due. The thread does; tests may."""
-        ask = self._ask
-        told = ask() if ask is not None and (self._live or self._clock() >= self._next) else ""
+        detail_source = self._detail_source
+        detail = detail_source() if detail_source is not None and (self._live or self._clock() >= self._next) else ""
         with self._lock:
-            self._detail = told if ask is not None and ask is self._ask else self._detail
+            self._detail = (
+                detail if detail_source is not None and detail_source is self._detail_source else self._detail
+            )
             if not self._step:
                 return
             if self._live:
                 self._draw()
             elif self._clock() >= self._next:
                 elapsed = self._clock() - self._began
-                self._next = self._clock() + min(MOST_LINE_SECONDS, max(self._line_seconds, elapsed / 2))
+                self._next = self._clock() + min(MAX_LINE_SECONDS, max(self._line_seconds, elapsed / 2))
                 self._write(f"{self._line()}\n")
 
     def _tick(self) -> None:
-        while not self._done.wait(DRAW_SECONDS):
-            self.look()
+        while not self._done.wait(REDRAW_SECONDS):
+            self.print_due()
 
     def _line(self) -> str:
         detail = f": {self._detail}" if self._detail else ""
-        return f"{_sentence(self._step)}{detail} ({duration(self._clock() - self._began)})"
+        return f"{_sentence(self._step)}{detail} ({duration_words(self._clock() - self._began)})"
 
     def _draw(self) -> None:
         if self._live and self._step and not self._hidden:
@@ -148,7 +151,7 @@ class StepProgress:
             stream.flush()
 
 
-def duration(seconds: float) -> str:
+def duration_words(seconds: float) -> str:
     """`8 s`, `3 min 5 s`, `2 h 7 min`."""
     whole = round(seconds)
     if whole < 60:

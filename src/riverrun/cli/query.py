@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import loaded, store_of
+from riverrun.cli.context import load_settings, store_of
 from riverrun.cli.output import plural, print_rows, say
 
 if TYPE_CHECKING:
     from riverrun.store.client import StoreClient
-    from riverrun.store.contract import Answer, Limits, Store
+    from riverrun.store.contract import QueryLimits, QueryResult, Store
 
 _FORMATS = ("table", "json", "ndjson", "csv", "arrow", "parquet")
 
@@ -46,58 +46,58 @@ def query(
     none runs, the tables of the embedded store are read as they were left.
     """
     from riverrun.errors import UsageError
-    from riverrun.store.contract import Limits
-    from riverrun.store.formats import BINARY
+    from riverrun.store.contract import QueryLimits
+    from riverrun.store.formats import BINARY_FORMATS
 
-    if kind in BINARY and output is None and sys.stdout.isatty():
+    if kind in BINARY_FORMATS and output is None and sys.stdout.isatty():
         raise UsageError(f"{kind} is nothing for a terminal", hint="Say --output FILE, or pipe it into a program")
-    if watch is not None and (output is not None or kind in BINARY):
+    if watch is not None and (output is not None or kind in BINARY_FORMATS):
         raise UsageError("--watch shows rows on the screen", hint="Leave --output or the format out")
-    settings = loaded()
+    settings = load_settings()
     store = settings.settings.store
-    question = sys.stdin.read() if sql == "-" else sql
-    limits = Limits(limit or store.query_rows, timeout or float(store.query_seconds))
+    sql_text = sys.stdin.read() if sql == "-" else sql
+    limits = QueryLimits(limit or store.query_rows, timeout or float(store.query_seconds))
     with store_of(settings) as client:
         if watch is not None:
-            _watch(client, question, limits, kind, watch)
+            _watch(client, sql_text, limits, kind, watch)
         else:
-            _write(_ask(client, question, limits), kind, output)
-            _tell_failing(client, question)
+            _write(_ask(client, sql_text, limits), kind, output)
+            _warn_failing_tables(client, sql_text)
 
 
-def _tell_failing(client: "StoreClient | Store", question: str) -> None:
+def _warn_failing_tables(client: "StoreClient | Store", question: str) -> None:
     """A table that takes no more rows answers all the same, with old ones."""
     words = set(re.findall(r"\w+", question.lower()))
-    for each in client.standing():
-        if each.state == "failing" and each.table.lower() in words:
-            say(f"The table {each.table} takes no more rows, and this is old: {each.detail}")
+    for status in client.table_statuses():
+        if status.state == "failing" and status.table.lower() in words:
+            say(f"The table {status.table} takes no more rows, and this is old: {status.detail}")
 
 
-def _ask(client: "StoreClient | Store", question: str, limits: "Limits") -> "Answer":
+def _ask(client: "StoreClient | Store", question: str, limits: "QueryLimits") -> "QueryResult":
     """Ask by a name of our own, so that Ctrl-C ends the question too."""
     import uuid
 
     name = f"cli-{uuid.uuid4().hex}"
     try:
-        return client.ask(question, limits, name=name)
+        return client.query(question, limits, name=name)
     except KeyboardInterrupt:
         client.cancel(name)
         raise
 
 
-def _write(answer: "Answer", kind: str, output: Path | None) -> None:
-    from riverrun.store.formats import encoded
+def _write(result: "QueryResult", kind: str, output: Path | None) -> None:
+    from riverrun.store.formats import encode_rows
 
     if kind == "table" and output is None:
-        _show(answer)
+        _show(result)
         return
-    body = _table_text(answer).encode() if kind == "table" else encoded(answer, kind)
+    body = _table_text(result).encode() if kind == "table" else encode_rows(result, kind)
     if output is None:
         click.echo(body, nl=False)
     else:
         _to_file(output, body)
-        say(f"{plural(answer.rows.num_rows, 'row')} in {output}")
-    _tell_more(answer)
+        say(f"{plural(result.rows.num_rows, 'row')} in {output}")
+    _warn_truncated(result)
 
 
 def _to_file(output: Path, body: bytes) -> None:
@@ -109,40 +109,40 @@ def _to_file(output: Path, body: bytes) -> None:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from error
 
 
-def _show(answer: "Answer") -> None:
-    from riverrun.store.formats import shown
+def _show(result: "QueryResult") -> None:
+    from riverrun.store.formats import display_rows
 
-    print_rows(shown(answer.rows), as_json=False, empty="No rows.")
-    _tell_more(answer)
+    print_rows(display_rows(result.rows), as_json=False, empty="No rows.")
+    _warn_truncated(result)
 
 
-def _table_text(answer: "Answer") -> str:
+def _table_text(result: "QueryResult") -> str:
     import contextlib
     import io
 
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        from riverrun.store.formats import shown
+        from riverrun.store.formats import display_rows
 
-        print_rows(shown(answer.rows), as_json=False, empty="No rows.")
+        print_rows(display_rows(result.rows), as_json=False, empty="No rows.")
     return text.getvalue()
 
 
-def _tell_more(answer: "Answer") -> None:
-    if answer.more:
-        say(f"There are more rows: these are the first {answer.rows.num_rows}. Say --limit for more.")
+def _warn_truncated(result: "QueryResult") -> None:
+    if result.more:
+        say(f"There are more rows: these are the first {result.rows.num_rows}. Say --limit for more.")
 
 
-def _watch(client: "StoreClient | Store", question: str, limits: "Limits", kind: str, seconds: float) -> None:
+def _watch(client: "StoreClient | Store", question: str, limits: "QueryLimits", kind: str, seconds: float) -> None:
     before = None
     while True:
-        answer = _ask(client, question, limits)
-        if before is None or not answer.rows.equals(before):
-            before = answer.rows
+        result = _ask(client, question, limits)
+        if before is None or not result.rows.equals(before):
+            before = result.rows
             if kind == "table" and sys.stdout.isatty():
                 click.clear()
             elif kind == "table":
                 click.echo(f"-- {time.strftime('%H:%M:%S')}")
-            _write(answer, kind, None)
+            _write(result, kind, None)
             sys.stdout.flush()
         time.sleep(seconds)

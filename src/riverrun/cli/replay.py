@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
+from riverrun.app import declared_names
+from riverrun.cli.context import cluster_option, load_declared, load_settings
 from riverrun.cli.output import plural, say
 from riverrun.cli.progress import StepProgress
 
 if TYPE_CHECKING:
-    from riverrun.config import Loaded
+    from riverrun.config import LoadedSettings
+    from riverrun.streams.evolve.replay import ReplayProgress
+    from riverrun.streams.evolve.replay_request import ReplayRequest
     from riverrun.streams.generations import Generation
-    from riverrun.streams.replay import ReplayProgress
-    from riverrun.streams.wish import Wish
 
 
 @click.command(
@@ -44,10 +45,10 @@ def replay(*, file: str | None, stream: str | None, start: str, give_up: bool, b
     stops it; the same command goes on with it. A replay never sends an alert.
     """
     from riverrun.errors import UsageError
-    from riverrun.streams.session import require_pyspark
+    from riverrun.streams.run.session import require_pyspark
 
     require_pyspark()
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     if stream is None and file and settings.settings.project.app:
         stream, file = file, None
     if stream is None:
@@ -55,45 +56,47 @@ def replay(*, file: str | None, stream: str | None, start: str, give_up: bool, b
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    from riverrun.streams.wish import wish_of
+    from riverrun.streams.evolve.replay_request import make_replay_request
 
-    wish = wish_of(app, settings.settings, settings.project, stream, start)
-    with wish.replay.hold():
-        _cancel(settings, wish) if give_up else _replay(settings, wish)
+    request = make_replay_request(app, settings.settings, settings.project, stream, start)
+    with request.replay.lock():
+        _cancel(settings, request) if give_up else _replay(settings, request)
 
 
-def _cancel(settings: "Loaded", wish: "Wish") -> None:
+def _cancel(settings: "LoadedSettings", request: "ReplayRequest") -> None:
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
-    from riverrun.streams.wish import cancel
+    from riverrun.streams.evolve.replay_request import cancel_replay
 
-    topic = cancel(wish, Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)))
-    say(f"The replay of {wish.stream} is removed, and its topic {topic}. The stream itself is as it was.")
+    topic = cancel_replay(
+        request, Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
+    )
+    say(f"The replay of {request.stream} is removed, and its topic {topic}. The stream itself is as it was.")
 
 
-def _replay(settings: "Loaded", wish: "Wish") -> None:
-    from riverrun.cli.pipeline import kafka_of
-    from riverrun.cluster.signals import shielded, stop_on_signals
+def _replay(settings: "LoadedSettings", request: "ReplayRequest") -> None:
+    from riverrun.cli.pipeline import open_kafka
+    from riverrun.cluster.signals import shield_from_signals, stop_on_signals
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.streams.pipeline import checked_graph, open_session
-    from riverrun.streams.replay import Replay
-    from riverrun.streams.session import stop_session
-    from riverrun.streams.wish import finish_swap
+    from riverrun.streams.evolve.replay import Replay
+    from riverrun.streams.evolve.replay_request import finish_swap
+    from riverrun.streams.pipeline import build_checked_graph, open_session
+    from riverrun.streams.run.session import stop_session
 
-    graph = checked_graph(wish.app)
-    wish.check()
-    with StepProgress(names=names_of(wish.app)) as line, ExitStack() as stack:
+    graph = build_checked_graph(request.app)
+    request.check()
+    with StepProgress(names=declared_names(request.app)) as line, ExitStack() as stack:
         line.step("starting Kafka", announced=False)
-        registry = any(each.registered for each in wish.app.topics.values())
-        connection = stack.enter_context(kafka_of(settings, registry=registry))
+        registry = any(topic.registered for topic in request.app.topics.values())
+        connection = stack.enter_context(open_kafka(settings, registry=registry))
         stack.callback(line.step, "stopping Kafka", announced=False)
-        made = finish_swap(wish, Admin(connection))
-        if made is None:
+        generation = finish_swap(request, Admin(connection))
+        if generation is None:
             line.step("starting Spark")
             spark: Any = open_session(graph, settings.settings, settings.project, speed="near-real-time")
             try:
-                work = Replay(
-                    wish,
+                job = Replay(
+                    request,
                     graph,
                     spark,
                     connection,
@@ -101,54 +104,55 @@ def _replay(settings: "Loaded", wish: "Wish") -> None:
                     project=settings.project,
                     notice=line.notice,
                 )
-                line.step(f"reading the pipeline file and where {wish.stream} stands")
-                work.prepare()
-                line.step(f"replaying {wish.stream}")
+                line.step(f"reading the pipeline file and where {request.stream} stands")
+                job.prepare()
+                line.step(f"replaying {request.stream}")
                 # Until here a signal ends it at once: a master that cannot be reached is waited for long.
                 with stop_on_signals() as stop:
-                    made = work.run(stop, lambda progress: line.update(progress_line(progress)))
+                    generation = job.run(stop, lambda progress: line.update(progress_line(progress)))
                 line.step("stopping Spark")
             finally:
-                with shielded():
+                with shield_from_signals():
                     stop_session(spark)
-    if made is None:
-        say(f"Stopped. `riverrun replay` goes on with it, and `--cancel` removes it; {wish.stream} was not touched.")
+    if generation is None:
+        say(f"Stopped. `riverrun replay` goes on with it, and `--cancel` removes it; {request.stream} was not touched.")
     else:
-        _tell(wish, made, settings.settings.store.kind)
+        _print_result(request, generation, settings.settings.store.kind)
 
 
-def _tables(wish: "Wish", target: str, store: str) -> str:
+def _tables_text(request: "ReplayRequest", target: str, store: str) -> str:
     """What becomes of the tables of the stream."""
     if store == "druid":
         return f"Druid's tables of {target} keep their rows from before the cut (docs/replay.md says why)."
     if store == "none":
         return "There is no store, so no table shows it."
-    return f"The store reads it, and shows it in the tables of {wish.stream} as soon as it has all of it."
+    return f"The store reads it, and shows it in the tables of {request.stream} as soon as it has all of it."
 
 
-def _tell(wish: "Wish", made: "Generation", store: str) -> None:
-    target = wish.app.streams[wish.stream].target
-    first = ", ".join(f"{target}[{part}]@{offset}" for part, offset in sorted(made.first.items()))
-    rows = f"{plural(made.rows, 'row')}" if made.rows >= 0 else "all rows"
+def _print_result(request: "ReplayRequest", generation: "Generation", store: str) -> None:
+    target = request.app.streams[request.stream].output_topic
+    first = ", ".join(f"{target}[{part}]@{offset}" for part, offset in sorted(generation.first.items()))
+    rows = f"{plural(generation.rows, 'row')}" if generation.rows >= 0 else "all rows"
     click.echo(
-        f"{wish.stream} is generation {made.number}, read again from {made.asked}. Its rows in {target} begin at {first}."
+        f"{request.stream} is generation {generation.number}, read again from {generation.replayed_from}. "
+        f"Its rows in {target} begin at {first}."
     )
-    click.echo(f"The corrected history, {rows} up to there, is in {made.topic}.")
-    click.echo(_tables(wish, target, store))
+    click.echo(f"The corrected history, {rows} up to there, is in {generation.topic}.")
+    click.echo(_tables_text(request, target, store))
 
 
 def progress_line(progress: "ReplayProgress") -> str:
     """Where a replay is, in one line."""
     left = progress.seconds_left
     when = "" if left is None or not progress.left else f", about {_duration(left)} left"
-    speed = f" at {_number(progress.rate)}/s" if progress.rate else ""
+    speed = f" at {_short_number(progress.rate)}/s" if progress.rate else ""
     done = plural(progress.read, "record")
-    todo = f"about {_number(progress.left)}" if progress.left else "none"
+    todo = f"about {_short_number(progress.left)}" if progress.left else "none"
     phase = "" if progress.phase == "replaying" else f"{progress.phase}, "
     return f"{phase}{done} read{speed}, {todo} to go{when}"
 
 
-def _number(number: float) -> str:
+def _short_number(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ")
 
 

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
-from riverrun.cli.output import notice_text, say
+from riverrun.app import declared_names
+from riverrun.cli.context import cluster_option, load_declared, load_settings
+from riverrun.cli.output import say
+from riverrun.model.notices import notice_text
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.config import Loaded
-    from riverrun.dash.alerts.live import Alerts
-    from riverrun.dash.live import Hub
-    from riverrun.dash.picture.live import Picture
+    from riverrun.config import LoadedSettings
+    from riverrun.dashboard.alerts.live import AlertsBroadcast
+    from riverrun.dashboard.live.hub import DashboardHub
+    from riverrun.dashboard.topology.live import TopologyBroadcast
     from riverrun.kafka.connection import Connection
     from riverrun.model.dashboard import Dashboard
     from riverrun.store.contract import Store
@@ -45,25 +47,25 @@ def serve(
     has told the app's catalog; of an app without streams, those that the file names. One process at a time serves a
     project; `riverrun query` and `riverrun tables` find it.
     """
-    from riverrun.alerts.delivered import delivered_route, marks_of
-    from riverrun.alerts.kafka_log import Teller
-    from riverrun.cli.without_streams import publish_tables
+    from riverrun.alerts.delivery_reports import delivery_report_route, load_report_signer
+    from riverrun.alerts.kafka_log import AlertStatePublisher
+    from riverrun.cli.run_without_streams import publish_tables
     from riverrun.cluster.signals import stop_on_signals
     from riverrun.config.serve_state import ServeState
-    from riverrun.dash.door.outside import open_door
-    from riverrun.dash.live import Hub
-    from riverrun.dash.routes import dash_routes
+    from riverrun.dashboard.live.hub import DashboardHub
+    from riverrun.dashboard.public_access import open_login_gate
+    from riverrun.dashboard.routes import dashboard_routes
     from riverrun.errors import UsageError
     from riverrun.kafka.connection import require_cluster
-    from riverrun.store.contract import Limits
-    from riverrun.store.opening import not_installed, open_store
+    from riverrun.store.contract import QueryLimits
+    from riverrun.store.factory import create_store, not_installed_error
 
     try:
         from riverrun.store.server import StoreServer
     except ModuleNotFoundError as error:
-        raise not_installed(error) from error
+        raise not_installed_error(error) from error
 
-    settings = loaded(
+    settings = load_settings(
         kafka__bootstrap_servers=bootstrap,
         store__kind=store_kind,
         store__port=port,
@@ -82,48 +84,53 @@ def serve(
         app_name, dashboards = app.name, app.dashboards
     connection = require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
     store = settings.settings.store
-    limits = Limits(store.query_rows, float(store.query_seconds))
+    limits = QueryLimits(store.query_rows, float(store.query_seconds))
 
     def notice(text: str) -> None:
-        say(notice_text(text, names_of(app) if app is not None else ()))
+        say(notice_text(text, declared_names(app) if app is not None else ()))
 
     with (
         ServeState(settings.project, app_name, store.kind) as state,
-        nullcontext(open_door(settings.settings.serve, settings.project, notice) or (None, None)) as (door, outside),
+        nullcontext(open_login_gate(settings.settings.serve, settings.project, notice) or (None, None)) as (
+            login_gate,
+            public_listener,
+        ),
         stop_on_signals() as stop,
-        closing(Teller(connection, app_name)) as teller,
-        open_store(settings.settings, settings.project, connection, app_name, notice) as opened,
+        closing(AlertStatePublisher(connection, app_name)) as publisher,
+        create_store(settings.settings, settings.project, connection, app_name, notice) as opened,
         StoreServer(
             opened,
             store.port,
             limits=limits,
             routes=[
-                *(door.routes() if door else ()),
-                delivered_route(lambda: marks_of(settings.settings.alerts, settings.project), teller.tell),
-                *dash_routes(
-                    hub := Hub(opened, dashboards, app_name),
-                    picture := _picture(settings, app_name, app, connection=connection, store=opened, hub=hub),
+                *(login_gate.routes() if login_gate else ()),
+                delivery_report_route(
+                    lambda: load_report_signer(settings.settings.alerts, settings.project), publisher.publish
+                ),
+                *dashboard_routes(
+                    hub := DashboardHub(opened, dashboards, app_name),
+                    topology := _topology(settings, app_name, app, connection=connection, store=opened, hub=hub),
                     alerts := _alerts(app_name, app, connection),
                 ),
             ],
-            outside=outside,
+            public=public_listener,
         ) as server,
     ):
-        if app is not None and not app.streams and app.kept:
+        if app is not None and not app.streams and app.table_options:
             # Its tables are known without Spark, and no `riverrun run` is needed for them.
             publish_tables(settings, app, connection)
         address = server.start()
-        shown = server.outside_address or address
-        state.write(address, outside=server.outside_address, token=door.token if door else "")
-        if outside is not None and outside.proxies:
-            notice(f"proxies in serve.trusted_proxies find it at {outside.host}, port {server.outside_port}")
+        shown = server.public_address or address
+        state.write(address, public_address=server.public_address, token=login_gate.token if login_gate else "")
+        if public_listener is not None and public_listener.proxies:
+            notice(f"proxies in serve.trusted_proxies find it at {public_listener.host}, port {server.public_port}")
         for page in _pages(app_name, shown, dashboards=bool(dashboards), alerts=alerts is not None):
             notice(page)
         stop.wait()
-        hub.end()
-        picture.end()
+        hub.request_close()
+        topology.request_close()
         if alerts is not None:
-            alerts.end()
+            alerts.request_close()
     say("Stopped.")
 
 
@@ -137,41 +144,49 @@ def _pages(name: str, address: str, *, dashboards: bool, alerts: bool) -> list[s
     ]
 
 
-def _picture(
-    settings: "Loaded", name: str, app: "App | None", *, connection: "Connection", store: "Store", hub: "Hub"
-) -> "Picture":
+def _topology(
+    settings: "LoadedSettings",
+    name: str,
+    app: "App | None",
+    *,
+    connection: "Connection",
+    store: "Store",
+    hub: "DashboardHub",
+) -> "TopologyBroadcast":
     """The pipeline picture. What runs tells its shape; until something does, the pipeline file does."""
-    from riverrun.dash.picture.details import Details
-    from riverrun.dash.picture.live import Picture
-    from riverrun.dash.picture.shape import shape_of
-    from riverrun.dash.picture.source import Source
-    from riverrun.kafka.admin.disk import topic_sizes
-    from riverrun.streams.graph import graph_of
+    from riverrun.dashboard.topology.builder import build_topology
+    from riverrun.dashboard.topology.details import NodeDetails
+    from riverrun.dashboard.topology.live import TopologyBroadcast
+    from riverrun.dashboard.topology.reader import TopologyReader
+    from riverrun.kafka.admin.disk_usage import topic_sizes
+    from riverrun.streams.compile.graph import build_graph
 
-    details = Details(
+    details = NodeDetails(
         connection,
         store,
         topics=app.topics if app is not None else None,
         groups=lambda stream: f"{name}.{stream}",
         sizes=lambda: topic_sizes(settings),
     )
-    return Picture(
+    return TopologyBroadcast(
         name,
-        Source(settings.project, name, connection, store),
+        TopologyReader(settings.project, name, connection, store),
         details,
-        declared=shape_of(app, graph_of(app).inputs) if app is not None else None,
+        declared=build_topology(app, build_graph(app).inputs) if app is not None else None,
         viewers=lambda: hub.viewers,
     )
 
 
-def _alerts(name: str, app: "App | None", connection: "Connection") -> "Alerts | None":
+def _alerts(name: str, app: "App | None", connection: "Connection") -> "AlertsBroadcast | None":
     """The alerts page: of an app that declares alerts, or has had some."""
-    from riverrun.alerts.ledger import ledger_of
-    from riverrun.dash.alerts.following import Follower
-    from riverrun.dash.alerts.live import Alerts
+    from riverrun.alerts.state_topic import alerts_topic_name
+    from riverrun.dashboard.alerts.live import AlertsBroadcast
+    from riverrun.dashboard.alerts.state_follower import AlertStateFollower
     from riverrun.kafka.admin.admin import Admin
 
     declared = tuple(app.alerts) if app is not None else ()
-    if not declared and ledger_of(name) not in Admin(connection).topics([ledger_of(name)], config=False):
+    if not declared and alerts_topic_name(name) not in Admin(connection).topics(
+        [alerts_topic_name(name)], config=False
+    ):
         return None
-    return Alerts(name, Follower(connection, name), declared=declared)
+    return AlertsBroadcast(name, AlertStateFollower(connection, name), declared=declared)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.board import all_of_it
-from riverrun.cli.context import loaded
+from riverrun.cli.context import load_settings
 from riverrun.cli.output import json_option, print_json, print_rows, say
+from riverrun.cli.server_display import server_list_text
 from riverrun.config.run_state import is_locked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from riverrun.config import Loaded, Project
+    from riverrun.config import LoadedSettings, Project
     from riverrun.model.progress import PipelineProgress
 
 
@@ -34,36 +34,38 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
     bootstrap_servers, druid_url, connect_url, registry_url, servers, pipeline, streams, replays.
     """
-    from riverrun.config.stream_state import pipeline_of
+    from riverrun.config.stream_state import describe_pipeline
 
-    settings = loaded()
+    settings = load_settings()
     report = _attached(settings) if settings.attached else _local(settings)
     report["druid_url"] = settings.settings.druid.url
     report["connect_url"] = settings.settings.connect.url
     report["registry_url"] = settings.settings.registry.url
-    pipeline, progress = pipeline_of(settings.project)
+    pipeline, progress = describe_pipeline(settings.project)
     if as_json:
-        streams = [each.as_dict() for each in progress.streams] if progress else []
-        print_json({**report, "pipeline": pipeline, "streams": streams, "replays": _replays(settings.project)})
+        streams = [stream.as_dict() for stream in progress.streams] if progress else []
+        print_json(
+            {**report, "pipeline": pipeline, "streams": streams, "replays": _unfinished_replays(settings.project)}
+        )
     else:
         _show(settings, report)
         _show_streams(pipeline, progress)
-        for each in _replays(settings.project):
-            how = "runs" if each["running"] else "is not finished; go on with it: `riverrun replay`"
-            left = f": {each['read']} records read, about {each['left']} to go" if "left" in each else ""
-            say(f"A replay of {each['stream']} from {each['from']} {how}{left}")
+        for replay in _unfinished_replays(settings.project):
+            how = "runs" if replay["running"] else "is not finished; go on with it: `riverrun replay`"
+            left = f": {replay['read']} records read, about {replay['left']} to go" if "left" in replay else ""
+            say(f"A replay of {replay['stream']} from {replay['from']} {how}{left}")
     if report["state"] not in ("ready", "degraded"):
         ctx.exit(1)
 
 
-def _replays(project: "Project") -> list[dict[str, Any]]:
-    """Replays that are not finished, as they wrote it down (streams/handover.py)."""
-    found: list[dict[str, Any]] = []
+def _unfinished_replays(project: "Project") -> list[dict[str, Any]]:
+    """Replays that are not finished, as they wrote it down (streams/evolve/cutover.py)."""
+    replays: list[dict[str, Any]] = []
     for state in sorted(project.home.glob("streams/*/*/replay/replay.json")):
         content = _content(state)
         if content:
             progress = _content(state.with_name("progress.json"))
-            found.append({
+            replays.append({
                 "app": state.parents[2].name,
                 "stream": state.parents[1].name,
                 "from": content.get("asked", ""),
@@ -71,7 +73,7 @@ def _replays(project: "Project") -> list[dict[str, Any]]:
                 "running": is_locked(state.with_name("lock")),
                 **{name: progress[name] for name in ("read", "left", "rate") if name in progress},
             })  # fmt: skip
-    return found
+    return replays
 
 
 def _content(file: "Path") -> dict[str, Any]:
@@ -82,7 +84,7 @@ def _content(file: "Path") -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _local(settings: "Loaded") -> dict[str, Any]:
+def _local(settings: "LoadedSettings") -> dict[str, Any]:
     from riverrun.cluster.usage import state_rows
     from riverrun.config.run_state import last_state, running_state
 
@@ -103,32 +105,32 @@ def _local(settings: "Loaded") -> dict[str, Any]:
     return {"state": name, "bootstrap_servers": "", "pid": None, "detail": detail, "servers": []}
 
 
-def _attached(settings: "Loaded") -> dict[str, Any]:
+def _attached(settings: "LoadedSettings") -> dict[str, Any]:
     from riverrun.errors import RiverrunError
     from riverrun.kafka.connection import Connection
-    from riverrun.kafka.probe import Probe
+    from riverrun.kafka.probe import ClusterProbe
 
     kafka = settings.settings.kafka
     report: dict[str, Any] = {"state": "ready", "bootstrap_servers": kafka.bootstrap_servers, "pid": None, "detail": ""}
     try:
-        seen = Probe(Connection(kafka).properties()).look(kafka.request_timeout_seconds)
+        cluster = ClusterProbe(Connection(kafka).properties()).fetch_metadata(kafka.request_timeout_seconds)
     except RiverrunError as error:
         return {**report, "state": "unreachable", "detail": str(error), "servers": []}
     servers = [
-        {"name": f"broker-{each.id}", "kind": "broker", "state": "ready", "address": each.address}
-        for each in seen.brokers
+        {"name": f"broker-{broker.id}", "kind": "broker", "state": "ready", "address": broker.address}
+        for broker in cluster.brokers
     ]
     return {**report, "servers": servers}
 
 
-def _show(settings: "Loaded", report: dict[str, Any]) -> None:
-    from riverrun.cluster.usage import shown_row
+def _show(settings: "LoadedSettings", report: dict[str, Any]) -> None:
+    from riverrun.cluster.usage import display_row
 
     where = f" on {report['bootstrap_servers']}" if report["bootstrap_servers"] else ""
     elsewhere = f" (attached: {settings.origins['kafka.bootstrap_servers']})" if settings.attached else ""
     detail = f": {report['detail']}" if report["detail"] else ""
     kinds = {row["kind"] for row in report["servers"]}
-    what = all_of_it(**{name: name in kinds for name in ("connect", "druid", "registry")})
+    what = server_list_text(**{name: name in kinds for name in ("connect", "druid", "registry")})
     say(f"{what} is {report['state']}{where}{elsewhere}{detail}")
     if report["druid_url"]:
         attached = f" (attached: {settings.origins['druid.url']})" if settings.druid_attached else ""
@@ -142,7 +144,7 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
     rows = report["servers"]
     if not rows:
         return
-    shown = rows if settings.attached else [shown_row(row) for row in rows]
+    shown = rows if settings.attached else [display_row(row) for row in rows]
     print_rows(shown, as_json=False)
     for row in rows:
         if row.get("detail"):
@@ -154,7 +156,7 @@ def _show(settings: "Loaded", report: dict[str, Any]) -> None:
         say(f"Logs: {settings.project.logs}")
 
 
-_STATES = {
+_STATE_PHRASES = {
     "starting": "is starting",
     "running": "runs",
     "died": "does not run",
@@ -164,24 +166,24 @@ _STATES = {
 
 
 def _show_streams(pipeline: dict[str, Any] | None, progress: "PipelineProgress | None") -> None:
-    from riverrun.cli.stream_table import error_lines, gone_line, shown_stream
+    from riverrun.cli.stream_display import display_row, error_lines, expired_line
 
     if pipeline is None:
         return
     pid = f" (pid {pipeline['pid']})" if pipeline["pid"] else ""
     at = f" at {pipeline['ended_at']}" if pipeline.get("ended_at") else ""
     detail = f": {pipeline['detail']}" if pipeline["detail"] else ""
-    say(f"The pipeline {pipeline['file']} {_STATES[pipeline['state']]}{pid}{at}{detail}")
+    say(f"The pipeline {pipeline['file']} {_STATE_PHRASES[pipeline['state']]}{pid}{at}{detail}")
     if progress is None:
         return
     print_rows(
-        [shown_stream(each, time.time()) for each in progress.streams], as_json=False, empty="It has no streams."
+        [display_row(stream, time.time()) for stream in progress.streams], as_json=False, empty="It has no streams."
     )
-    for each in progress.streams:
-        for line in error_lines(each):
-            say(f"{each.name}: {line}")
-        if each.account.gone:
-            say(gone_line(each))
+    for stream in progress.streams:
+        for line in error_lines(stream):
+            say(f"{stream.name}: {line}")
+        if stream.record_counts.expired:
+            say(expired_line(stream))
     if pipeline.get("address"):
         say(f"Metrics: {pipeline['address']}/metrics")
 
@@ -200,7 +202,7 @@ def logs(*, server: str | None, lines: int, follow: bool) -> None:
     """Print the end of a server's log. SERVER is a name of `riverrun status`, or `runner`; without it: the first broker."""
     from riverrun.cluster import logs as files
 
-    project = loaded().project
+    project = load_settings().project
     name = server
     if name is None:
         names = files.log_names(project)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import confirm, current_project, loaded, store_of
+from riverrun.cli.context import confirm, current_project, load_settings, store_of
 from riverrun.cli.output import json_option, print_json, print_rows, say
 from riverrun.cli.progress import StepProgress
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def _client() -> "StoreClient":
-    from riverrun.config.serve_state import require_serving
+    from riverrun.config.serve_state import require_store_endpoint
     from riverrun.store.client import StoreClient
 
-    return StoreClient.of(require_serving(current_project()))
+    return StoreClient.for_serving(require_store_endpoint(current_project()))
 
 
 @click.group(invoke_without_command=True, epilog="Example: riverrun tables --json")
@@ -39,32 +39,32 @@ def list_(as_json: bool) -> None:
 
 def _list(as_json: bool) -> None:
     with _client() as client:
-        standing = client.standing()
+        statuses = client.table_statuses()
     now = time.time()
     rows = [
         {
-            "table": each.table,
-            "rows": each.rows,
-            "newest": _ago(each.newest, now),
-            "updated": _ago(each.updated, now),
-            "lag": each.lag if each.lag >= 0 else None,
-            "size": _size(each.bytes),
-            "state": each.state,
+            "table": status.table,
+            "rows": status.rows,
+            "newest": _age_text(status.newest, now),
+            "updated": _age_text(status.updated, now),
+            "lag": status.lag if status.lag >= 0 else None,
+            "size": _size(status.bytes),
+            "state": status.state,
         }
-        for each in standing
+        for status in statuses
     ]
     if as_json:
         from dataclasses import asdict
 
-        print_json([asdict(each) for each in standing])
+        print_json([asdict(status) for status in statuses])
         return
     nothing = (
         "The store has no tables yet. `riverrun run` makes them: of every stream, and of topics that app.store names."
     )
     print_rows(rows, as_json=False, empty=nothing)
-    for each in standing:
-        if each.detail:
-            say(f"{each.table}: {each.detail}")
+    for status in statuses:
+        if status.detail:
+            say(f"{status.table}: {status.detail}")
 
 
 @tables.command(epilog="Example: riverrun tables show house_load")
@@ -73,16 +73,19 @@ def _list(as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show a table: its columns and types, its key and time, its status."""
     with _client() as client:
-        found = client.describe(name)
+        description = client.describe(name)
     if as_json:
-        print_json(found)
+        print_json(description)
         return
-    print_rows([_column(each, found) for each in found["columns"]], as_json=False)
-    positions = ", ".join(f"{partition}@{offset}" for partition, offset in sorted(found.get("positions", {}).items()))
+    print_rows([_column(each, description) for each in description["columns"]], as_json=False)
+    positions = ", ".join(
+        f"{partition}@{offset}" for partition, offset in sorted(description.get("positions", {}).items())
+    )
     say(
-        f"{found['name']} follows the topic {found['topic']}; {found.get('rows', 0)} rows; {found.get('state', '')}"
+        f"{description['name']} follows the topic {description['topic']}; "
+        f"{description.get('rows', 0)} rows; {description.get('state', '')}"
         + (f"; next offsets {positions}" if positions else "")
-        + (f"; {found['detail']}" if found.get("detail") else "")
+        + (f"; {description['detail']}" if description.get("detail") else "")
     )
 
 
@@ -108,7 +111,7 @@ def snapshot(file: Path, force: bool) -> None:
         raise UsageError(f"{file} is there already", hint="Name another file, or say --force to write over it")
     if not file.parent.is_dir():
         raise UsageError(f"There is no folder {file.parent}", hint="Make it first")
-    with StepProgress() as progress, store_of(loaded()) as store:
+    with StepProgress() as progress, store_of(load_settings()) as store:
         progress.step("copying the tables", announced=False)
         if isinstance(store, StoreClient):
             store.snapshot(file, lambda done, whole: progress.update(f"{_size(done)} of {_size(whole)}"))
@@ -128,14 +131,14 @@ def snapshot(file: Path, force: bool) -> None:
 def remove(name: str, yes: bool) -> None:
     """Drop a table with its rows. While the pipeline declares it, it is read again, from the beginning of its topic."""
     with _client() as client:
-        found = client.describe(name)
-        losses = [f"{found['name']}: {found.get('rows', 0)} rows"]
+        description = client.describe(name)
+        losses = [f"{description['name']}: {description.get('rows', 0)} rows"]
         confirm("Remove it?", "This table and its rows go from the store; its topic stays", losses, yes=yes)
-        client.remove(found["name"])
-    say(f"{found['name']} is removed.")
+        client.remove(description["name"])
+    say(f"{description['name']} is removed.")
 
 
-def _ago(at: float, now: float) -> str:
+def _age_text(at: float, now: float) -> str:
     """`4 s`, `12 min`, `3 h`, `2 d` ago; empty for never."""
     if at <= 0:
         return ""

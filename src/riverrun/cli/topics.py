@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import admin_of, app_option, cluster_option, confirm, load_declared, loaded, open_admin
+from riverrun.cli.context import admin_of, app_option, cluster_option, confirm, load_declared, load_settings, open_admin
 from riverrun.cli.output import json_option, plural, print_json, print_rows, say
 from riverrun.errors import TopicExistsError, UsageError
 
 if TYPE_CHECKING:
     from riverrun.kafka.admin.admin import Admin
-    from riverrun.kafka.admin.topics import Difference
+    from riverrun.kafka.admin.topics import TopicDifference
+    from riverrun.model.cluster_state import TopicState
     from riverrun.model.event import Event
-    from riverrun.model.state import TopicState
 
 
 @click.group(
@@ -43,27 +43,27 @@ def list_(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
 
 
 def _list(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
-    from riverrun.kafka.admin.disk import topic_sizes
+    from riverrun.kafka.admin.disk_usage import topic_sizes
 
     settings, admin = open_admin(bootstrap)
-    found = [each for each in admin.topics().values() if show_all or not each.internal]
-    places = [place for each in found for place in each.places]
+    listed = [topic for topic in admin.topics().values() if show_all or not topic.internal]
+    places = [place for topic in listed for place in topic.topic_partitions]
     earliest, latest = admin.offsets(places, "earliest"), admin.offsets(places, "latest")
     sizes = topic_sizes(settings)
     rows = [
         _summary(
-            each,
-            sum(latest[place] - earliest[place] for place in each.places),
-            None if sizes is None else sizes.get(each.name, 0),
+            topic,
+            sum(latest[place] - earliest[place] for place in topic.topic_partitions),
+            None if sizes is None else sizes.get(topic.name, 0),
             as_json=as_json,
         )
-        for each in found
+        for topic in listed
     ]
     print_rows(rows, as_json=as_json, empty="There are no topics. Make one: riverrun topics create NAME")
 
 
 def _summary(topic: "TopicState", offsets: int, size: int | None, *, as_json: bool) -> dict[str, Any]:
-    from riverrun.model.quantity import duration_text, size_text
+    from riverrun.model.units import format_duration, format_size
 
     values = {name: each.value for name, each in topic.config.items()}
     retention, limit = int(values.get("retention.ms", -1)), int(values.get("retention.bytes", -1))
@@ -75,15 +75,15 @@ def _summary(topic: "TopicState", offsets: int, size: int | None, *, as_json: bo
             "retention_ms": retention,
             "retention_bytes": limit,
             "cleanup": values.get("cleanup.policy", ""),
-            "state": topic.trouble or "ok",
+            "state": topic.problem or "ok",
         }
-    kept = duration_text(retention) + (f", {size_text(limit)} a partition" if limit >= 0 else "")
+    kept = format_duration(retention) + (f", {format_size(limit)} a partition" if limit >= 0 else "")
     return {
         **counts,
-        "size": "" if size is None else size_text(size),
+        "size": "" if size is None else format_size(size),
         "retention": kept if "delete" in values.get("cleanup.policy", "delete") else "",
         "cleanup": values.get("cleanup.policy", ""),
-        "state": topic.trouble or "ok",
+        "state": topic.problem or "ok",
     }
 
 
@@ -99,34 +99,47 @@ def describe(name: str, show_all: bool, bootstrap: str | None, as_json: bool) ->
 
 
 def _describe(admin: "Admin", name: str, *, show_all: bool, as_json: bool) -> None:
-    from riverrun.kafka.admin.topics import shown
+    from riverrun.kafka.admin.topics import format_setting
 
     topic = admin.topic(name)
-    earliest, latest = admin.offsets(topic.places, "earliest"), admin.offsets(topic.places, "latest")
+    earliest, latest = (
+        admin.offsets(topic.topic_partitions, "earliest"),
+        admin.offsets(topic.topic_partitions, "latest"),
+    )
     partitions = [
         {
-            "partition": each.partition,
-            "leader": each.leader,
-            "replicas": list(each.replicas) if as_json else " ".join(map(str, each.replicas)),
-            "in_sync": list(each.in_sync) if as_json else " ".join(map(str, each.in_sync)),
+            "partition": partition_state.partition,
+            "leader": partition_state.leader,
+            "replicas": list(partition_state.replicas) if as_json else " ".join(map(str, partition_state.replicas)),
+            "in_sync": list(partition_state.in_sync) if as_json else " ".join(map(str, partition_state.in_sync)),
             "earliest": earliest[place],
             "latest": latest[place],
             "offsets": latest[place] - earliest[place],
         }
-        for place, each in zip(topic.places, topic.partitions, strict=True)
+        for place, partition_state in zip(topic.topic_partitions, topic.partitions, strict=True)
     ]
-    config = {key: each for key, each in sorted(topic.config.items()) if show_all or each.origin != "default"}
+    config = {
+        key: partition_state
+        for key, partition_state in sorted(topic.config.items())
+        if show_all or partition_state.origin != "default"
+    }
     if as_json:
-        settings = {key: {"value": each.value, "origin": each.origin} for key, each in config.items()}
+        settings = {
+            key: {"value": partition_state.value, "origin": partition_state.origin}
+            for key, partition_state in config.items()
+        }
         print_json({"topic": name, "internal": topic.internal, "partitions": partitions, "config": settings})
         return
     print_rows(partitions, as_json=False)
     click.echo()
-    rows = [{"setting": key, "value": shown(key, each.value), "origin": each.origin} for key, each in config.items()]
+    rows = [
+        {"setting": key, "value": format_setting(key, partition_state.value), "origin": partition_state.origin}
+        for key, partition_state in config.items()
+    ]
     print_rows(rows, as_json=False, empty="All settings are Kafka's defaults.")
 
 
-def _keep_options(command: Any) -> Any:
+def _retention_options(command: Any) -> Any:
     """How a topic keeps its records: the same flags for create and alter."""
     for option in reversed((
         click.option("--retention", metavar="TIME", help='Remove records after this time, such as "7 days" or "forever".'),
@@ -139,20 +152,20 @@ def _keep_options(command: Any) -> Any:
 
 
 def _pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    config = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or not name:
             raise UsageError("--config cannot be understood", expected="KEY=VALUE", found=repr(pair))
-        found[name.strip()] = value.strip()
-    return found
+        config[name.strip()] = value.strip()
+    return config
 
 
 @topics.command(epilog="Example: riverrun topics create readings --partitions 4 --retention '7 days'")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="How many partitions.")
 @click.option("--replicas", type=click.IntRange(min=1), help="Copies of each partition. [default: the cluster's]")
-@_keep_options
+@_retention_options
 @click.option("--if-not-exists", is_flag=True, help="Be content when the topic is there already, whatever it is like.")
 @cluster_option
 @json_option
@@ -195,7 +208,7 @@ def create(
 @topics.command(epilog="Example: riverrun topics alter readings --retention '30 days'")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), help="Raise the number of partitions to this. Moves keys.")
-@_keep_options
+@_retention_options
 @click.option("--unset", metavar="KEY", multiple=True, help="Give a setting back to the cluster's default.")
 @click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask, even when records are lost.")
@@ -226,7 +239,10 @@ def alter(
     if not config and partitions is None:
         raise UsageError(f"Nothing to change about {name}", hint="`riverrun topics alter --help` lists what can be")
     differences = plan_alter(topic, config=config, partitions=partitions)
-    rows = [{"setting": each.what, "from": each.real, "to": each.declared} for each in differences]
+    rows = [
+        {"setting": difference.setting, "from": difference.real, "to": difference.declared}
+        for difference in differences
+    ]
     if not dry_run:
         losses = _losses(differences)
         if losses:
@@ -235,8 +251,12 @@ def alter(
     print_rows(rows, as_json=as_json, empty=f"{name} is so already.")
 
 
-def _losses(differences: "list[Difference]") -> list[str]:
-    return [f"{each.what} {each.real} → {each.declared}: {each.refused}" for each in differences if each.refused]
+def _losses(differences: "list[TopicDifference]") -> list[str]:
+    return [
+        f"{difference.setting} {difference.real} → {difference.declared}: {difference.refused}"
+        for difference in differences
+        if difference.refused
+    ]
 
 
 def _alterations(
@@ -248,20 +268,20 @@ def _alterations(
     pairs: tuple[str, ...],
     unset: tuple[str, ...],
 ) -> dict[str, str | None]:
-    from riverrun.model.quantity import bytes_of, milliseconds
+    from riverrun.model.units import parse_duration_ms, parse_size
 
-    found: dict[str, str | None] = dict(_pairs(pairs))
+    config: dict[str, str | None] = dict(_pairs(pairs))
     if retention is not None:
-        found["retention.ms"] = str(milliseconds(retention, what="--retention"))
+        config["retention.ms"] = str(parse_duration_ms(retention, what="--retention"))
     if retention_size is not None:
-        found["retention.bytes"] = str(bytes_of(retention_size, what="--retention-size"))
+        config["retention.bytes"] = str(parse_size(retention_size, what="--retention-size"))
     if compact is not None:
         limited = retention is not None or retention_size is not None
-        found["cleanup.policy"] = ("compact,delete" if limited else "compact") if compact else "delete"
+        config["cleanup.policy"] = ("compact,delete" if limited else "compact") if compact else "delete"
     unknown = sorted(set(unset) - set(topic.config))
     if unknown:
         raise UsageError(f"Topics have no setting {', '.join(unknown)}", hint="`topics describe --all` lists them")
-    return found | dict.fromkeys(unset)
+    return config | dict.fromkeys(unset)
 
 
 @topics.command(epilog="Example: riverrun topics delete readings --yes")
@@ -272,23 +292,23 @@ def _alterations(
 @json_option
 def delete(names: tuple[str, ...], dry_run: bool, yes: bool, bootstrap: str | None, as_json: bool) -> None:
     """Delete topics with all their records. Names what is lost, and asks."""
-    from riverrun.kafka.admin.topics import deletion
+    from riverrun.kafka.admin.topics import describe_deletion
 
     _, admin = open_admin(bootstrap)
-    rows = deletion(admin, names)
+    rows = describe_deletion(admin, names)
     if dry_run:
         print_rows(rows, as_json=as_json)
         return
-    confirm("Delete for ever?", f"Deleting {', '.join(names)} loses", [_lost(row) for row in rows], yes=yes)
+    confirm("Delete for ever?", f"Deleting {', '.join(names)} loses", [_loss_text(row) for row in rows], yes=yes)
     admin.delete_topics(names)
     if as_json:
         print_json(rows)
     else:
         for row in rows:
-            say(f"Deleted {_lost(row)}.")
+            say(f"Deleted {_loss_text(row)}.")
 
 
-def _lost(row: Mapping[str, Any]) -> str:
+def _loss_text(row: Mapping[str, Any]) -> str:
     readers = f"; read by {', '.join(row['groups'])}" if row["groups"] else "; no group reads it"
     return f"{row['topic']}: {plural(row['offsets'], 'offset')} in {plural(row['partitions'], 'partition')}{readers}"
 
@@ -304,9 +324,9 @@ def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap:
 
     The pipeline file is run to read what it declares. Exit code 1 when something is refused, with --dry-run too.
     """
-    from riverrun.kafka.admin.topics import apply_topics, refusal
+    from riverrun.kafka.admin.topics import apply_topics, topic_differs_error
 
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     app = load_declared(settings, app_file)
     if app is None:
         raise UsageError("There is no app to apply", hint="Say --app FILE, or set project.app in riverrun.toml")
@@ -317,9 +337,10 @@ def apply(app_file: str | None, dry_run: bool, more_partitions: bool, bootstrap:
     )
     refused = [change for change in changes if change.action == "refuse"]
     if refused:
-        raise refusal(refused)
+        raise topic_differs_error(refused)
     for change in changes:
-        if change.kept:
+        if change.undeclared:
             say(
-                f"{change.topic} also sets {', '.join(sorted(change.kept))}, which the app does not mention: left as it is."
+                f"{change.topic} also sets {', '.join(sorted(change.undeclared))}, which the app does "
+                "not mention: left as it is."
             )

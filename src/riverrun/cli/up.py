@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import confirm, current_project, loaded
-from riverrun.cli.output import notice_text, say
+from riverrun.cli.context import confirm, current_project, load_settings
+from riverrun.cli.output import say
 from riverrun.cli.progress import StepProgress
 from riverrun.config import Settings
 from riverrun.errors import ConfigError, UsageError
+from riverrun.model.notices import notice_text
 
 # How long a pipeline may take to end in order before its Kafka is stopped; without one it takes ten seconds.
 PIPELINE_SECONDS = 30.0
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from riverrun.cluster.connect import ConnectRuntime
     from riverrun.cluster.druid import DruidRuntime
-    from riverrun.cluster.jvm import Runtime
+    from riverrun.cluster.jvm import JavaRuntime
     from riverrun.cluster.registry import RegistryRuntime
-    from riverrun.config import Loaded
+    from riverrun.config import LoadedSettings
     from riverrun.config.run_state import RunState
 
 
@@ -60,35 +61,37 @@ def up(
     from riverrun.cluster.control import find_running
     from riverrun.errors import AlreadyRunningError
 
-    settings = loaded(**{f"kafka__{name}": value for name, value in flags.items()})
-    beside = {
+    settings = load_settings(**{f"kafka__{name}": value for name, value in flags.items()})
+    optional_servers = {
         "druid": wants_druid(settings, asked=druid),
         "connect": wants_connect(settings, asked=connect),
         "registry": wants_registry(settings, asked=registry),
     }
     if settings.attached:
-        _attached(settings, beside)
+        _attached(settings, optional_servers)
         return
     kafka = settings.settings.kafka
-    wanted: dict[str, Any] = {name: getattr(settings.settings, name) for name, asked in beside.items() if asked}
-    state = find_running(settings.project, kafka, _notice, **wanted)
+    server_settings: dict[str, Any] = {
+        name: getattr(settings.settings, name) for name, asked in optional_servers.items() if asked
+    }
+    state = find_running(settings.project, kafka, _notice, **server_settings)
     if state is None:
         try:
             if detach:
-                _run_detached(settings, {**flags, **beside})
+                _run_detached(settings, {**flags, **optional_servers})
             else:
-                _run_here(settings, beside, connect_plugin)
+                _run_foreground(settings, optional_servers, connect_plugin)
             return
         except AlreadyRunningError:
             # Another `up` was quicker: take what it started.
-            state = find_running(settings.project, kafka, _notice, **wanted)
+            state = find_running(settings.project, kafka, _notice, **server_settings)
             if state is None:
                 raise
     say(f"Kafka runs already (pid {state.pid}).")
-    _address(state)
+    _print_address(state)
 
 
-def wants_druid(settings: "Loaded", *, asked: bool = False) -> bool:
+def wants_druid(settings: "LoadedSettings", *, asked: bool = False) -> bool:
     """Whether Druid is to be run here: asked for, or the project's store and nowhere else."""
     if settings.druid_attached:
         if asked:
@@ -99,7 +102,7 @@ def wants_druid(settings: "Loaded", *, asked: bool = False) -> bool:
     return asked or settings.settings.store.kind == "druid"
 
 
-def wants_connect(settings: "Loaded", *, asked: bool = False) -> bool:
+def wants_connect(settings: "LoadedSettings", *, asked: bool = False) -> bool:
     """Whether Kafka Connect is to be run here: asked for, and nowhere else."""
     if asked and settings.connect_attached:
         origin = settings.origins["connect.url"]
@@ -107,7 +110,7 @@ def wants_connect(settings: "Loaded", *, asked: bool = False) -> bool:
     return asked and not settings.connect_attached
 
 
-def wants_registry(settings: "Loaded", *, asked: bool = False) -> bool:
+def wants_registry(settings: "LoadedSettings", *, asked: bool = False) -> bool:
     """Whether a schema registry is to be run here: asked for, and nowhere else."""
     if asked and settings.registry_attached:
         origin = settings.origins["registry.url"]
@@ -116,7 +119,7 @@ def wants_registry(settings: "Loaded", *, asked: bool = False) -> bool:
 
 
 def start_in_background(
-    settings: "Loaded", flags: "Mapping[str, int | bool | None]", plugins: "Sequence[str]" = ()
+    settings: "LoadedSettings", flags: "Mapping[str, int | bool | None]", plugins: "Sequence[str]" = ()
 ) -> "RunState":
     """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`, `plugins` of
     Connect are fetched only where they are named; none: all."""
@@ -137,121 +140,125 @@ def start_in_background(
     if settings.profile:
         arguments += ["--profile", settings.profile]
     arguments.append("up")
-    beside = {"druid": with_druid, "connect": with_connect, "registry": with_registry}
-    arguments += [f"--{name}" for name, wanted in beside.items() if wanted]
+    optional_servers = {"druid": with_druid, "connect": with_connect, "registry": with_registry}
+    arguments += [f"--{name}" for name, wanted in optional_servers.items() if wanted]
     arguments += [f"--connect-plugin={name}" for name in plugins]
     for name, value in flags.items():
-        arguments += [f"--{name.replace('_', '-')}", str(value)] if value is not None and name not in beside else []
-    return start_detached(settings.project, arguments, start_seconds(settings.settings, **beside))
+        arguments += (
+            [f"--{name.replace('_', '-')}", str(value)] if value is not None and name not in optional_servers else []
+        )
+    return start_detached(settings.project, arguments, start_seconds(settings.settings, **optional_servers))
 
 
-def _run_detached(settings: "Loaded", flags: "Mapping[str, int | bool | None]") -> None:
+def _run_detached(settings: "LoadedSettings", flags: "Mapping[str, int | bool | None]") -> None:
     with StepProgress() as progress:
         progress.step("starting the servers", announced=False)
         state = start_in_background(settings, flags)
-    _address(state)
-    say(f"{_runs(state)} in the background. `riverrun status` shows it, `riverrun down` stops it.")
+    _print_address(state)
+    say(f"{_running_text(state)} in the background. `riverrun status` shows it, `riverrun down` stops it.")
 
 
-def _runs(state: "RunState") -> str:
+def _running_text(state: "RunState") -> str:
     there = (
         ("Kafka Connect", state.connect_url),
         ("a schema registry", state.registry_url),
         ("Druid", state.druid_url),
     )
-    beside = [name for name, url in there if url]
-    return f"{', '.join(['Kafka', *beside[:-1]])} and {beside[-1]} run" if beside else "Kafka runs"
+    others = [name for name, url in there if url]
+    return f"{', '.join(['Kafka', *others[:-1]])} and {others[-1]} run" if others else "Kafka runs"
 
 
-def _run_here(settings: "Loaded", beside: "Mapping[str, bool]", plugins: "Sequence[str]" = ()) -> None:
-    from riverrun.cli.board import make_board
-    from riverrun.cluster.supervisor import Supervisor
+def _run_foreground(
+    settings: "LoadedSettings", optional_servers: "Mapping[str, bool]", plugins: "Sequence[str]" = ()
+) -> None:
+    from riverrun.cli.server_display import make_display
+    from riverrun.cluster.supervisor import ServerSupervisor
 
     runtime = _prepare(settings)
-    druid = _prepare_druid(settings) if beside["druid"] else None
-    connect = _prepare_connect(settings, plugins) if beside["connect"] else None
-    registry = _prepare_registry(settings) if beside["registry"] else None
-    board = make_board()
+    druid = _prepare_druid(settings) if optional_servers["druid"] else None
+    connect = _prepare_connect(settings, plugins) if optional_servers["connect"] else None
+    registry = _prepare_registry(settings) if optional_servers["registry"] else None
+    display = make_display()
     printed = False
 
     def changed(state: "RunState") -> None:
         nonlocal printed
-        board.changed(state)
+        display.on_change(state)
         if state.state == "ready" and not printed:
             printed = True
-            _address(state)
+            _print_address(state)
 
-    supervisor = Supervisor(
+    supervisor = ServerSupervisor(
         settings.project,
         settings.settings,
         runtime=runtime,
         druid=druid,
         connect=connect,
         registry=registry,
-        notice=board.notice,
-        changed=changed,
-        looked=board.looked,
+        notice=display.notice,
+        on_change=changed,
+        on_poll=display.on_poll,
     )
     try:
         supervisor.run()
     finally:
-        board.close()
+        display.close()
     say("Stopped.")
 
 
-def _prepare(settings: "Loaded") -> "Runtime":
-    from riverrun.cli.fetch import shown_progress
-    from riverrun.cluster.jvm import Runtime
+def _prepare(settings: "LoadedSettings") -> "JavaRuntime":
+    from riverrun.cli.fetch import make_progress
+    from riverrun.cluster.jvm import JavaRuntime
 
-    return Runtime.prepare(settings.settings, progress=shown_progress())
+    return JavaRuntime.prepare(settings.settings, progress=make_progress())
 
 
-def _prepare_druid(settings: "Loaded") -> "DruidRuntime":
-    from riverrun.cli.fetch import shown_progress
+def _prepare_druid(settings: "LoadedSettings") -> "DruidRuntime":
+    from riverrun.cli.fetch import make_progress
     from riverrun.cluster.druid import DruidRuntime
 
-    return DruidRuntime.prepare(settings.settings, progress=shown_progress())
+    return DruidRuntime.prepare(settings.settings, progress=make_progress())
 
 
-def _prepare_connect(settings: "Loaded", plugins: "Sequence[str]" = ()) -> "ConnectRuntime":
-    from riverrun.cli.fetch import shown_progress
+def _prepare_connect(settings: "LoadedSettings", plugins: "Sequence[str]" = ()) -> "ConnectRuntime":
+    from riverrun.cli.fetch import make_progress
     from riverrun.cluster.connect import PLUGIN_SETS, ConnectRuntime
 
-    return ConnectRuntime.prepare(settings.settings, progress=shown_progress(), plugins=plugins or PLUGIN_SETS)
+    return ConnectRuntime.prepare(settings.settings, progress=make_progress(), plugins=plugins or PLUGIN_SETS)
 
 
-def _prepare_registry(settings: "Loaded") -> "RegistryRuntime":
-    from riverrun.cli.fetch import shown_progress
+def _prepare_registry(settings: "LoadedSettings") -> "RegistryRuntime":
+    from riverrun.cli.fetch import make_progress
     from riverrun.cluster.registry import RegistryRuntime
 
-    return RegistryRuntime.prepare(settings.settings, progress=shown_progress())
+    return RegistryRuntime.prepare(settings.settings, progress=make_progress())
 
 
-def _attached(settings: "Loaded", beside: "Mapping[str, bool]") -> None:
+def _attached(settings: "LoadedSettings", optional_servers: "Mapping[str, bool]") -> None:
     from riverrun.kafka.connection import require_cluster
-    from riverrun.kafka.probe import Probe
+    from riverrun.kafka.probe import ClusterProbe
 
     kafka = settings.settings.kafka
-    if beside["druid"]:
+    if optional_servers["druid"]:
         require_own_kafka(settings)
-    if beside["connect"]:
+    if optional_servers["connect"]:
         require_own_kafka_for_connect(settings)
-    if beside["registry"]:
+    if optional_servers["registry"]:
         raise UsageError(
             "riverrun runs a schema registry beside its own Kafka only, and this project is attached to one "
             f"({settings.origins['kafka.bootstrap_servers']})",
             hint="Name a registry that runs elsewhere with registry.url",
         )
     connection = require_cluster(kafka, settings.project)
-    seen = Probe(connection.properties()).look(kafka.request_timeout_seconds)
+    cluster = ClusterProbe(connection.properties()).fetch_metadata(kafka.request_timeout_seconds)
     say(
-        f"Attached to a cluster with {len(seen.brokers)} broker{'s' if len(seen.brokers) != 1 else ''} "
+        f"Attached to a cluster with {len(cluster.brokers)} broker{'s' if len(cluster.brokers) != 1 else ''} "
         f"({settings.origins['kafka.bootstrap_servers']}); nothing to start."
     )
     click.echo(kafka.bootstrap_servers)
 
 
-def require_own_kafka(settings: "Loaded") -> None:
+def require_own_kafka(settings: "LoadedSettings") -> None:
     """Refuse to run Druid for a project that is attached to somebody else's Kafka."""
     raise UsageError(
         "riverrun runs Druid beside its own Kafka only, and this project is attached to one "
@@ -260,7 +267,7 @@ def require_own_kafka(settings: "Loaded") -> None:
     )
 
 
-def require_own_kafka_for_connect(settings: "Loaded") -> None:
+def require_own_kafka_for_connect(settings: "LoadedSettings") -> None:
     """Refuse to run Kafka Connect for a project that is attached to somebody else's Kafka."""
     raise UsageError(
         "riverrun runs Kafka Connect beside its own Kafka only, and this project is attached to one "
@@ -269,7 +276,7 @@ def require_own_kafka_for_connect(settings: "Loaded") -> None:
     )
 
 
-def _address(state: "RunState") -> None:
+def _print_address(state: "RunState") -> None:
     """The one result of `up`, for `address=$(riverrun up --detach)`; where Druid is, is said beside it."""
     click.echo(state.bootstrap_servers)
     if state.druid_url:
@@ -306,11 +313,11 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
     They are asked to stop and given time; what does not stop is killed. When nothing runs, nothing happens.
     """
     from riverrun.cluster import control
-    from riverrun.config.processes import pipelines
+    from riverrun.config.processes import live_pipelines
 
     # A running cluster can be stopped however broken riverrun.toml is by now.
     project = current_project()
-    losses = control.data_losses(project) if delete_data else []
+    losses = control.describe_data_losses(project) if delete_data else []
     if dry_run:
         for loss in losses:
             click.echo(loss)
@@ -320,20 +327,20 @@ def down(*, timeout: float | None, delete_data: bool, dry_run: bool, yes: bool) 
         confirm("Delete it?", "This deletes", losses, yes=yes)
     if timeout is None:
         try:
-            timeout = control.stop_seconds(project, loaded().settings)
+            timeout = control.stop_seconds(project, load_settings().settings)
         except ConfigError as error:
             say(f"Ignoring {error}")
             timeout = control.stop_seconds(project, Settings())
     with StepProgress() as progress:
-        users = pipelines(project)
-        for each in users:
+        processes = live_pipelines(project)
+        for process in processes:
             # A demo has ended its pipeline by then.
-            if each.alive:
-                progress.step(f"stopping {each}, which uses this Kafka")
-                control.stop_pipeline(each, PIPELINE_SECONDS, progress.notice)
-        progress.step("stopping the servers" if users else "")
+            if process.alive:
+                progress.step(f"stopping {process}, which uses this Kafka")
+                control.stop_pipeline(process, PIPELINE_SECONDS, progress.notice)
+        progress.step("stopping the servers" if processes else "")
         stopped = control.stop_runner(project, timeout, progress.notice)
-    if stopped.pid or stopped.leftovers or users:
+    if stopped.pid or stopped.leftovers or processes:
         say("Killed." if stopped.killed else "Stopped.")
     else:
         say(f"Nothing runs in {project.root}.")

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from riverrun.cli.context import cluster_option, load_declared, loaded, names_of
+from riverrun.app import declared_names
+from riverrun.cli.context import cluster_option, load_declared, load_settings
 from riverrun.cli.output import json_option, plural, print_json, print_rows
 from riverrun.cli.progress import StepProgress
 from riverrun.errors.base import sentence
@@ -13,8 +14,8 @@ from riverrun.errors.base import sentence
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from riverrun.config import Loaded
-    from riverrun.streams.verify import Verdict
+    from riverrun.config import LoadedSettings
+    from riverrun.streams.verify.verifier import Verdict
 
 UNPROVED = 3
 
@@ -34,75 +35,77 @@ def verify(
     has dropped as late; 1 when some differ, 3 when it cannot be told for a stream (its input is gone, or its operators have
     no batch form).
     """
-    from riverrun.errors import NotEqualError, UsageError
-    from riverrun.streams.session import require_pyspark
+    from riverrun.errors import UsageError, VerificationFailedError
+    from riverrun.streams.run.session import require_pyspark
 
     require_pyspark()
-    settings = loaded(kafka__bootstrap_servers=bootstrap)
+    settings = load_settings(kafka__bootstrap_servers=bootstrap)
     if file and not file.endswith(".py") and settings.settings.project.app:
         # With project.app set, the first word may be a stream as well.
         streams, file = (file, *streams), None
     app = load_declared(settings, file)
     if app is None:
         raise UsageError("No pipeline file is named", hint="Give its path, or set project.app in riverrun.toml")
-    found: list[Verdict] = []
-    with StepProgress(names=names_of(app)) as progress:
+    verdicts: list[Verdict] = []
+    with StepProgress(names=declared_names(app)) as progress:
         for verdict in _verdicts(settings, app, streams, progress):
-            found.append(verdict)
+            verdicts.append(verdict)
             if not as_json:
                 progress.step("")
                 _show(verdict)
     if as_json:
-        print_json([{"state": each.state, **asdict(each)} for each in found])
-    wrong = [each for each in found if each.state == "differs"]
-    if wrong:
-        rows = sum(sum(each.wrong.values()) for each in wrong)
-        raise NotEqualError(
-            f"{plural(rows, 'row')} of {', '.join(each.stream for each in wrong)} differ",
+        print_json([{"state": compared.state, **asdict(compared)} for compared in verdicts])
+    differing = [compared for compared in verdicts if compared.state == "differs"]
+    if differing:
+        rows = sum(sum(compared.wrong.values()) for compared in differing)
+        raise VerificationFailedError(
+            f"{plural(rows, 'row')} of {', '.join(compared.stream for compared in differing)} differ",
             hint="What differs is above, with where to look" if not as_json else "",
-            streams=[each.stream for each in wrong],
+            streams=[compared.stream for compared in differing],
         )
-    if any(each.unproved for each in found):
+    if any(compared.unproved for compared in verdicts):
         ctx.exit(UNPROVED)
 
 
-def _verdicts(settings: "Loaded", app: Any, streams: tuple[str, ...], progress: StepProgress) -> "Iterator[Verdict]":
-    from riverrun.cluster.signals import shielded
+def _verdicts(
+    settings: "LoadedSettings", app: Any, streams: tuple[str, ...], progress: StepProgress
+) -> "Iterator[Verdict]":
+    from riverrun.cluster.signals import shield_from_signals
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
-    from riverrun.streams.blueprint import FILE, History
-    from riverrun.streams.books import read_account
-    from riverrun.streams.checkpoint import read_stand
-    from riverrun.streams.compiler import compile_app
-    from riverrun.streams.ending import stop_spark
-    from riverrun.streams.generations import checkpoint_of, read_generations
-    from riverrun.streams.pipeline import checked_graph, checkpoints_of, open_session, streams_folder
-    from riverrun.streams.remote_files import checkpoint_folder
-    from riverrun.streams.session import TaskCount
-    from riverrun.streams.sources import KafkaRecords
-    from riverrun.streams.verify import Verifier, require_streams
+    from riverrun.streams.checkpoint import read_checkpoint_status
+    from riverrun.streams.checkpoint_files import checkpoint_folder
+    from riverrun.streams.compile.compiler import compile_app
+    from riverrun.streams.compile.fingerprint import HISTORY_FILE, VersionHistory
+    from riverrun.streams.compile.sources import KafkaRecordSource
+    from riverrun.streams.generations import checkpoint_path, read_generations
+    from riverrun.streams.pipeline import build_checked_graph, checkpoints_location, open_session, streams_folder
+    from riverrun.streams.run.progress import read_record_counts
+    from riverrun.streams.run.session import SparkJobProgress
+    from riverrun.streams.run.shutdown import stop_spark
+    from riverrun.streams.verify.verifier import Verifier, require_streams
 
-    graph = checked_graph(app)
+    graph = build_checked_graph(app)
     connection = require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
     progress.step("starting Spark")
     spark = open_session(graph, settings.settings, settings.project, speed="batch")
     try:
         progress.step("reading the pipeline file")
-        done = compile_app(graph, spark, KafkaRecords(spark, connection, topics=graph.app.topics)).require()
+        done = compile_app(graph, spark, KafkaRecordSource(spark, connection, topics=graph.app.topics)).require()
         verifier = Verifier(done, connection, Admin(connection))
-        checkpoints = checkpoints_of(settings.settings, settings.project, app)
-        tasks = TaskCount(spark)
+        checkpoints = checkpoints_location(settings.settings, settings.project, app)
+        tasks = SparkJobProgress(spark)
         for name in require_streams(done, streams):
             progress.step(f"computing {name} again and comparing", tasks)
             folder = streams_folder(settings.project, app) / name
-            account, _ = read_account(folder / "account.json")
-            stand = read_stand(checkpoint_folder(spark, checkpoint_of(checkpoints, folder)), name)
+            account, _ = read_record_counts(folder / "record_counts.json")
+            checkpoint = read_checkpoint_status(checkpoint_folder(spark, checkpoint_path(checkpoints, folder)), name)
             # Of a generation that a replay has made, the rows before the cut are in a topic of their own.
-            earlier = [each.topic for each in read_generations(folder)[-1:]]
-            history = History.read(folder / FILE)
-            yield verifier.verify(name, stand, late=account.late, history=history, earlier=earlier)
+            earlier = [read_generation.topic for read_generation in read_generations(folder)[-1:]]
+            history = VersionHistory.read(folder / HISTORY_FILE)
+            yield verifier.verify(name, checkpoint, late=account.late, history=history, earlier=earlier)
     finally:
-        with shielded():
+        with shield_from_signals():
             stop_spark(spark, connection)
 
 

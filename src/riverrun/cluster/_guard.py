@@ -25,7 +25,7 @@ from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 # How often the guard looks whether its parent is still there; signals and the server's end wake it at once.
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
 def main(arguments: list[str]) -> int:
@@ -80,7 +80,7 @@ def _nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _signals(wake: int) -> bytes:
-    ready, _, _ = select.select([wake], [], [], LOOK_SECONDS)
+    ready, _, _ = select.select([wake], [], [], POLL_SECONDS)
     return os.read(wake, 64) if ready else b""
 
 

@@ -15,12 +15,12 @@ from typing import Any
 from riverrun import errors
 from riverrun.cluster.diagnosis import read_from, tail
 from riverrun.cluster.home import check_space, make_folder
-from riverrun.cluster.lock import LOOK_SECONDS, lock_pid, wait_until_free
-from riverrun.cluster.node import NEEDED_SECONDS, Node
-from riverrun.cluster.plan import KafkaPlan
+from riverrun.cluster.kafka.plan import KafkaPlan
+from riverrun.cluster.lock import POLL_SECONDS, lock_pid, wait_until_free
+from riverrun.cluster.node import DEPENDENT_DELAY_SECONDS, ServerNode
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS
 from riverrun.cluster.server import Deadline
-from riverrun.cluster.signals import held
+from riverrun.cluster.signals import defer_signals
 from riverrun.config import ConnectSettings, DruidSettings, KafkaSettings, Project, RegistrySettings, Settings
 from riverrun.config.processes import LiveProcess
 from riverrun.config.run_state import RunState, ServerState, is_locked, last_state, lock_path, running_state
@@ -50,48 +50,50 @@ def compared_settings(settings: KafkaSettings) -> dict[str, int]:
 
 def check_same(state: RunState, settings: KafkaSettings) -> None:
     """Refuse to take a running cluster for one that was asked for differently."""
-    wanted = compared_settings(settings)
+    requested = compared_settings(settings)
     first = next((server.address for server in state.servers if server.kind == "broker"), "")
     running = {**state.settings, "port": int(first.rpartition(":")[2] or 0)}
     # 0 is any port.
-    differ = [
-        name for name, value in wanted.items() if running.get(name) != value and not (name == "port" and not value)
+    differing = [
+        name for name, value in requested.items() if running.get(name) != value and not (name == "port" and not value)
     ]
-    if differ:
+    if differing:
         raise AlreadyRunningError(
             f"This project's Kafka runs already (pid {state.pid}), and not as asked for",
-            expected=", ".join(f"{name} {wanted[name]}" for name in differ),
-            found=", ".join(f"{name} {running.get(name, 0)}" for name in differ),
+            expected=", ".join(f"{name} {requested[name]}" for name in differing),
+            found=", ".join(f"{name} {running.get(name, 0)}" for name in differing),
             hint="Stop it first with `riverrun down`, or leave those options out",
             pid=state.pid,
-            differ=", ".join(differ),
+            differ=", ".join(differing),
         )
 
 
-def check_beside(state: RunState, wanted: str, called: str) -> None:
+def require_server(state: RunState, server: str, label: str) -> None:
     """Refuse to take servers without this one (`druid`, `connect`, `registry`) for some with it."""
-    if not state.settings.get(wanted):
+    if not state.settings.get(server):
         raise AlreadyRunningError(
-            f"This project's Kafka runs already (pid {state.pid}), without {called}",
-            expected=f"a runner with {called}",
-            found=f"one that was started without --{wanted}",
-            hint=f"Stop it with `riverrun down`, then start both with `riverrun up --{wanted}`; its data stays",
+            f"This project's Kafka runs already (pid {state.pid}), without {label}",
+            expected=f"a runner with {label}",
+            found=f"one that was started without --{server}",
+            hint=f"Stop it with `riverrun down`, then start both with `riverrun up --{server}`; its data stays",
             pid=state.pid,
-            differ=wanted,
+            differ=server,
         )
 
 
-def check_druid(state: RunState) -> None:
+def require_druid(state: RunState) -> None:
     """Refuse to take servers without Druid for some with it."""
-    check_beside(state, "druid", "Druid")
+    require_server(state, "druid", "Druid")
 
 
-def check_connect(state: RunState) -> None:
+def require_connect(state: RunState) -> None:
     """Refuse to take servers without Kafka Connect for some with it."""
-    check_beside(state, "connect", "Kafka Connect")
+    require_server(state, "connect", "Kafka Connect")
 
 
-def server_state(node: Node, *, state: str, restarts: int = 0, detail: str = "", last_exit: str = "") -> ServerState:
+def server_state(
+    node: ServerNode, *, state: str, restarts: int = 0, detail: str = "", last_exit: str = ""
+) -> ServerState:
     return ServerState(
         name=node.name,
         kind=node.kind,
@@ -126,7 +128,7 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
                 output.truncate(0)
             log_start = output.tell()
             # Else a signal might come when its process is there, and nobody knows of it.
-            with held():
+            with defer_signals():
                 runner = subprocess.Popen(
                     [sys.executable, "-m", "riverrun", *arguments],
                     stdin=subprocess.DEVNULL,
@@ -142,8 +144,8 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
                 # It is to outlive this process; without this, Python would warn that nobody waited for it.
                 runner.returncode = 0
                 return state
-            if _ended(runner, LOOK_SECONDS):
-                raise _failure(project, runner, log, log_start)
+            if _has_exited(runner, POLL_SECONDS):
+                raise _start_failure(project, runner, log, log_start)
             if deadline.passed:
                 raise ServerNotReadyError(
                     f"The runner was not ready after {deadline.seconds:.0f} s", hint=f"See {log}", log=log
@@ -151,13 +153,13 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
     except BaseException:
         if runner is not None and runner.poll() is None:
             runner.terminate()
-            if not _ended(runner, RUNNER_EXTRA_SECONDS):
+            if not _has_exited(runner, RUNNER_EXTRA_SECONDS):
                 runner.kill()
                 runner.wait()
         raise
 
 
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _has_exited(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -170,7 +172,7 @@ def _state_of(project: Project, pid: int) -> RunState | None:
     return state if state is not None and state.pid == pid else None
 
 
-def _failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path, log_start: int) -> RiverrunError:
+def _start_failure(project: Project, runner: "subprocess.Popen[bytes]", log: Path, log_start: int) -> RiverrunError:
     state = _state_of(project, runner.pid)
     if state is not None and state.error:
         return error_from_state(state.error)
@@ -203,40 +205,40 @@ def find_running(
     path = lock_path(project)
     deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
     waits_for: set[str] = set()
-    beside: dict[str, DruidSettings | ConnectSettings | RegistrySettings] = {
+    optional_servers: dict[str, DruidSettings | ConnectSettings | RegistrySettings] = {
         "druid": druid or DruidSettings(),
         "connect": connect or ConnectSettings(),
         "registry": registry or RegistrySettings(),
     }
-    told = ""
+    last_notice = ""
     while is_locked(path):
         state = running_state(project)
-        for name, theirs in beside.items():
+        for name, server_settings in optional_servers.items():
             if state is not None and state.settings.get(name) and name not in waits_for:
                 waits_for.add(name)
-                deadline = Deadline(deadline.seconds + theirs.start_timeout_seconds)
+                deadline = Deadline(deadline.seconds + server_settings.start_timeout_seconds)
         if state is not None and state.settings and state.state != "stopping":
             if druid is not None:
-                check_druid(state)
+                require_druid(state)
             if connect is not None:
-                check_connect(state)
+                require_connect(state)
             if registry is not None:
-                check_beside(state, "registry", "a schema registry")
+                require_server(state, "registry", "a schema registry")
         if state is not None and state.state in ("ready", "degraded"):
             check_same(state, settings)
             return state
         pid = lock_pid(path)
-        doing = state.state if state is not None else "starting"
+        activity = state.state if state is not None else "starting"
         if deadline.passed:
             raise ServerNotReadyError(
-                f"The runner of this project (pid {pid}) is still {doing} after {deadline.seconds:.0f} s",
+                f"The runner of this project (pid {pid}) is still {activity} after {deadline.seconds:.0f} s",
                 hint="`riverrun logs` shows what it does, `riverrun down` stops it",
                 pid=pid,
             )
-        if doing != told:
-            notice(f"a runner of this project (pid {pid}) is {doing}; waiting for it")
-            told = doing
-        time.sleep(LOOK_SECONDS)
+        if activity != last_notice:
+            notice(f"a runner of this project (pid {pid}) is {activity}; waiting for it")
+            last_notice = activity
+        time.sleep(POLL_SECONDS)
     return None
 
 
@@ -273,27 +275,33 @@ def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
 
 def start_seconds(settings: Settings, *, druid: bool, connect: bool = False, registry: bool = False) -> float:
     """How long a runner's servers may take to be ready."""
-    beside = ((settings.druid, druid), (settings.connect, connect), (settings.registry, registry))
-    return settings.kafka.start_timeout_seconds + sum(each.start_timeout_seconds for each, asked in beside if asked)
+    optional_servers = ((settings.druid, druid), (settings.connect, connect), (settings.registry, registry))
+    return settings.kafka.start_timeout_seconds + sum(
+        server_settings.start_timeout_seconds for server_settings, asked in optional_servers if asked
+    )
 
 
 def stop_seconds(project: Project, settings: Settings) -> float:
     """How long the project's runner may take to stop what it runs, before it is to be killed."""
     state = running_state(project)
     runs = state.settings if state is not None else {}
-    beside = (
+    optional_servers = (
         ("druid", settings.druid.stop_timeout_seconds),
         ("connect", settings.connect.stop_timeout_seconds),
         ("registry", settings.registry.stop_timeout_seconds),
     )
-    return settings.kafka.stop_timeout_seconds + sum(each for name, each in beside if runs.get(name)) + 10.0
+    return (
+        settings.kafka.stop_timeout_seconds
+        + sum(seconds for name, seconds in optional_servers if runs.get(name))
+        + 10.0
+    )
 
 
 # --- stop -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StopResult:
     """What `stop_runner` found and did."""
 
     pid: int = 0
@@ -301,7 +309,7 @@ class Stopped:
     leftovers: tuple[str, ...] = ()
 
 
-def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] = lambda _: None) -> Stopped:
+def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] = lambda _: None) -> StopResult:
     """Stop a project's runner and wait until it and all its servers are gone.
 
     A runner that does not react is killed; its servers' guards then stop them. So does this wait for servers of a runner
@@ -318,7 +326,7 @@ def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] 
             _signal(pid, signal.SIGKILL)
             if not wait_until_free(path, Deadline(10.0)):
                 raise ClusterError(f"The runner (pid {pid}) cannot be killed", pid=pid)
-    return Stopped(pid, killed, _wait_for_leftovers(project, notice))
+    return StopResult(pid, killed, _wait_for_leftovers(project, notice))
 
 
 def stop_pipeline(process: LiveProcess, timeout: float, notice: Callable[[str], None] = lambda _: None) -> bool:
@@ -336,7 +344,7 @@ def stop_pipeline(process: LiveProcess, timeout: float, notice: Callable[[str], 
 def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
     """Wait for servers whose runner is gone; their guards end them. Their names."""
     left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
-    deadline = Deadline(NEEDED_SECONDS + ORPHAN_GRACE_SECONDS + 10)
+    deadline = Deadline(DEPENDENT_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
     for path in left:
         notice(f"{path.stem} (pid {lock_pid(path)}) is ending")
         if not wait_until_free(path, deadline):
@@ -365,13 +373,13 @@ def _signal(pid: int, number: int) -> None:
 # --- delete ---------------------------------------------------------------------------------------------------------
 
 
-def data_losses(project: Project) -> list[str]:
+def describe_data_losses(project: Project) -> list[str]:
     """What `delete_data` would take away, one line each: the topics, and the folder."""
-    from riverrun.kafka.admin.disk import sizes_below
+    from riverrun.kafka.admin.disk_usage import topic_sizes_in
 
     if not any(path.is_file() for path in project.data.rglob("*")):
         return []
-    topics = {name: size for name, size in sizes_below(project.data).items() if not name.startswith("__")}
+    topics = {name: size for name, size in topic_sizes_in(project.data).items() if not name.startswith("__")}
     druid = sum(path.stat().st_size for path in (project.data / "druid").rglob("*") if path.is_file())
     connect = (project.data / "connect").is_dir()
     registry = (project.data / "registry").is_dir()

@@ -21,7 +21,7 @@ TAIL_LINES = 12
 # Enough for the last errors with their stack traces.
 TAIL_BYTES = 64 * 1024
 FULL_MB = 8
-KILLED = 128 + signal.SIGKILL
+SIGKILL_EXIT_CODE = 128 + signal.SIGKILL
 
 _BIND = re.compile(r"failed to bind to \S*?:(?P<port>\d+)[^\n]*Address already in use")
 _STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more")
@@ -76,7 +76,7 @@ REGISTRY = Product(
 
 
 @dataclass(frozen=True)
-class Death:
+class ServerExit:
     """What is known of a server that ended."""
 
     name: str
@@ -89,8 +89,8 @@ class Death:
     product: Product = KAFKA
 
     @property
-    def ended(self) -> str:
-        return f"{self.name} {how_it_ended(self.exit_code)} after {self.seconds:.1f} s"
+    def description(self) -> str:
+        return f"{self.name} {describe_exit(self.exit_code)} after {self.seconds:.1f} s"
 
 
 def explain(
@@ -109,11 +109,11 @@ def explain(
 ) -> ClusterError:
     """The error for a server that ended, read from what it wrote since it was started."""
     logged = read_from(log, log_start)
-    said = read_from(output, output_start)
-    death = Death(name, exit_code, seconds, f"{logged}\n{said}", ports, folder, heap_mb, product)
+    printed = read_from(output, output_start)
+    server_exit = ServerExit(name, exit_code, seconds, f"{logged}\n{printed}", ports, folder, heap_mb, product)
     # A Java that does not come up logs nothing; what it says itself is then all there is.
-    shown, lines = (log, tail(logged)) if logged.strip() else (output, tail(said))
-    about: dict[str, Any] = {
+    shown, lines = (log, tail(logged)) if logged.strip() else (output, tail(printed))
+    details: dict[str, Any] = {
         "server": name,
         "exit_code": exit_code,
         "seconds": round(seconds, 1),
@@ -121,22 +121,22 @@ def explain(
         "lines": (f"{shown} ends with:", *(f"  {line}" for line in lines)) if lines else (f"{shown} is empty",),
     }
     # Whom -9 ended had no time to say so; what it wrote before is about something else.
-    for pattern, make in _CAUSES if exit_code != KILLED else ():
-        if found := pattern.search(death.text):
-            return make(death, _line_of(death.text, found), about)
+    for pattern, make in _CAUSES if exit_code != SIGKILL_EXIT_CODE else ():
+        if match := pattern.search(server_exit.text):
+            return make(server_exit, _line_of(server_exit.text, match), details)
     # A full disk has no room for a log that says so.
     if _free_mb(folder) < FULL_MB:
-        return _disk_full(death, about=about)
-    return _by_code(death, about)
+        return _disk_full(server_exit, about=details)
+    return _from_exit_code(server_exit, details)
 
 
-def _port_taken(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
-    named = _BIND.search(found)
-    port = int(named["port"]) if named else 0
-    holders = [(each, holder_of(each)) for each in ([port] if port else death.ports)]
-    port, holder = next(((each, by) for each, by in holders if by), (port, None))
+def _port_taken(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
+    bind_match = _BIND.search(found)
+    port = int(bind_match["port"]) if bind_match else 0
+    holders = [(candidate, holder_of(candidate)) for candidate in ([port] if port else death.ports)]
+    port, holder = next(((candidate, by) for candidate, by in holders if by), (port, None))
     return PortTakenError(
-        f"{death.ended}: port {port or death.ports[0]} is taken by {holder or 'another process'}",
+        f"{death.description}: port {port or death.ports[0]} is taken by {holder or 'another process'}",
         hint=f"Stop that process, or choose another {death.product.section}.port; 0 takes a free one",
         port=port,
         pid=holder.pid if holder else 0,
@@ -151,27 +151,27 @@ def _free_mb(folder: Path) -> int:
         return FULL_MB
 
 
-def _disk_full(death: Death, _: str = "", about: dict[str, Any] | None = None) -> ClusterError:
+def _disk_full(death: ServerExit, _: str = "", about: dict[str, Any] | None = None) -> ClusterError:
     return DiskFullError(
-        f"{death.ended}: the disk of {death.folder} is full",
+        f"{death.description}: the disk of {death.folder} is full",
         hint="Free some space, or put the project on another disk",
         path=death.folder,
         **(about or {}),
     )
 
 
-def _not_permitted(death: Death, _: str, about: dict[str, Any]) -> ClusterError:
+def _not_permitted(death: ServerExit, _: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
-        f"{death.ended}: a file in {death.folder} may not be read or written",
+        f"{death.description}: a file in {death.folder} may not be read or written",
         hint="Give the folder and all in it to the user who runs riverrun",
         path=death.folder,
         **about,
     )
 
 
-def _foreign_data(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _foreign_data(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
-        f"{death.ended}: its data in {death.folder} cannot be used",
+        f"{death.description}: its data in {death.folder} cannot be used",
         found=_shorten(found),
         hint="Put the right data back, or delete all of it with `riverrun down --delete-data`",
         path=death.folder,
@@ -179,18 +179,18 @@ def _foreign_data(death: Death, found: str, about: dict[str, Any]) -> ClusterErr
     )
 
 
-def _in_use(death: Death, _: str, about: dict[str, Any]) -> ClusterError:
+def _in_use(death: ServerExit, _: str, about: dict[str, Any]) -> ClusterError:
     return DataDirectoryError(
-        f"{death.ended}: another {death.product.name} process uses {death.folder}",
+        f"{death.description}: another {death.product.name} process uses {death.folder}",
         hint="Stop that process",
         path=death.folder,
         **about,
     )
 
 
-def _no_memory(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _heap_too_small(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: its heap of {death.heap_mb} MiB is too small",
+        f"{death.description}: its heap of {death.heap_mb} MiB is too small",
         found=_shorten(found),
         hint=f"Give it more with {death.product.more_memory}",
         heap_mb=death.heap_mb,
@@ -198,9 +198,9 @@ def _no_memory(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
     )
 
 
-def _no_machine_memory(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _machine_out_of_memory(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: this machine cannot give it a heap of {death.heap_mb} MiB",
+        f"{death.description}: this machine cannot give it a heap of {death.heap_mb} MiB",
         found=_shorten(found),
         hint=f"Give it less with {death.product.less_memory}, or end other programs",
         heap_mb=death.heap_mb,
@@ -208,52 +208,52 @@ def _no_machine_memory(death: Death, found: str, about: dict[str, Any]) -> Clust
     )
 
 
-def _bad_option(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _bad_option(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: Java refuses an option",
+        f"{death.description}: Java refuses an option",
         found=_shorten(found),
         hint=f"Check {death.product.java_options} JAVA_TOOL_OPTIONS and JDK_JAVA_OPTIONS",
         **about,
     )
 
 
-def _wrong_java(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _wrong_java(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: this Java is not one that {death.product.name} runs on",
+        f"{death.description}: this Java is not one that {death.product.name} runs on",
         found=_shorten(found),
         hint="Set java.home to a Java 17 or newer; `riverrun doctor` shows which one is used",
         **about,
     )
 
 
-def _bad_property(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _bad_property(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: {death.product.name} refuses its configuration",
+        f"{death.description}: {death.product.name} refuses its configuration",
         found=_shorten(found),
         hint=f"Check {death.product.properties} in riverrun.toml",
         **about,
     )
 
 
-def _missing_class(death: Death, found: str, about: dict[str, Any]) -> ClusterError:
+def _missing_class(death: ServerExit, found: str, about: dict[str, Any]) -> ClusterError:
     return ServerDiedError(
-        f"{death.ended}: a jar is missing or broken",
+        f"{death.description}: a jar is missing or broken",
         found=_shorten(found),
         hint="Fetch the jars again with `riverrun fetch`",
         **about,
     )
 
 
-def _by_code(death: Death, about: dict[str, Any]) -> ClusterError:
+def _from_exit_code(death: ServerExit, about: dict[str, Any]) -> ClusterError:
     hint = "See its log"
     if death.exit_code == 137:
         hint = "Somebody killed it, or the kernel did for want of memory (`dmesg` tells)"
     elif death.exit_code in (134, 139):
         hint = "Java itself crashed; a .crash file beside the log says where"
-    return ServerDiedError(death.ended, hint=hint, **about)
+    return ServerDiedError(death.description, hint=hint, **about)
 
 
-def _any(*words: str) -> re.Pattern[str]:
+def _any_of(*words: str) -> re.Pattern[str]:
     return re.compile("|".join(words))
 
 
@@ -265,23 +265,23 @@ def _line_of(text: str, found: re.Match[str]) -> str:
 
 
 # First match wins: the narrow ones stand above the wide ones.
-_CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, str, dict[str, Any]], ClusterError]]] = (
+_CAUSES: Sequence[tuple[re.Pattern[str], Callable[[ServerExit, str, dict[str, Any]], ClusterError]]] = (
     (_BIND, _port_taken),
-    (_any("Address already in use", r"java\.net\.BindException"), _port_taken),
-    (_any("No space left on device", "Disk quota exceeded"), _disk_full),
-    (_any("Failed to acquire lock on file", "ERROR XSDB6", "Another instance of Derby"), _in_use),
-    (_any("OutOfMemoryError", "Too small maximum heap", "Not enough direct memory"), _no_memory),
+    (_any_of("Address already in use", r"java\.net\.BindException"), _port_taken),
+    (_any_of("No space left on device", "Disk quota exceeded"), _disk_full),
+    (_any_of("Failed to acquire lock on file", "ERROR XSDB6", "Another instance of Derby"), _in_use),
+    (_any_of("OutOfMemoryError", "Too small maximum heap", "Not enough direct memory"), _heap_too_small),
     (
-        _any(
+        _any_of(
             "Could not reserve enough space",
             "Cannot allocate memory",
             "exceeds the maximum representable size",
             "insufficient memory for the Java",
         ),
-        _no_machine_memory,
+        _machine_out_of_memory,
     ),
     (
-        _any(
+        _any_of(
             "Unrecognized VM option",
             "Unrecognized option",
             "Invalid (?:maximum |initial )?heap size",
@@ -291,9 +291,9 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, str, dict[str, Any]], 
         ),
         _bad_option,
     ),
-    (_any("UnsupportedClassVersionError"), _wrong_java),
+    (_any_of("UnsupportedClassVersionError"), _wrong_java),
     (
-        _any(
+        _any_of(
             "InconsistentClusterIdException",
             "InconsistentMetaPropertiesException",
             r"Invalid cluster\.id",
@@ -314,9 +314,9 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, str, dict[str, Any]], 
         ),
         _foreign_data,
     ),
-    (_any("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
+    (_any_of("AccessDeniedException", "Permission denied", "Read-only file system"), _not_permitted),
     (
-        _any(
+        _any_of(
             r"\w*ConfigException",
             r"IllegalArgumentException: requirement failed",
             "Problem parsing object at prefix",
@@ -326,13 +326,13 @@ _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[Death, str, dict[str, Any]], 
         _bad_property,
     ),
     (
-        _any("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
+        _any_of("NoClassDefFoundError", "ClassNotFoundException", "NoSuchMethodError", "find or load main class"),
         _missing_class,
     ),
 )
 
 
-def how_it_ended(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     if exit_code > 128:
         return f"was ended by signal {exit_code - 128}"
     return f"exited with code {exit_code}"
@@ -355,20 +355,22 @@ def tail(text: str, lines: int = TAIL_LINES) -> list[str]:
     A server that fails goes on to say at length how it closes its parts. So when the last lines have no error, the last
     errors are what is shown.
     """
-    said = [line.rstrip() for line in text.splitlines() if line.strip() and not _STACK.match(line)]
-    last = said[-lines:]
-    if any(_level(line) in ("ERROR", "FATAL") for line in last) or not any(_STAMP.match(line) for line in said):
+    lines_with_text = [line.rstrip() for line in text.splitlines() if line.strip() and not _STACK.match(line)]
+    last = lines_with_text[-lines:]
+    if any(_level(line) in ("ERROR", "FATAL") for line in last) or not any(
+        _STAMP.match(line) for line in lines_with_text
+    ):
         return [_shorten(line) for line in last]
-    errors = [index for index, line in enumerate(said) if _level(line) in ("ERROR", "FATAL")]
+    errors = [index for index, line in enumerate(lines_with_text) if _level(line) in ("ERROR", "FATAL")]
     if not errors:
         return [_shorten(line) for line in last]
     first = max(errors[0], errors[-1] - lines + 1)
-    return [_shorten(line) for line in said[first : first + lines]]
+    return [_shorten(line) for line in lines_with_text[first : first + lines]]
 
 
 def _level(line: str) -> str:
-    found = _STAMP.match(line)
-    return found[1] if found else ""
+    match = _STAMP.match(line)
+    return match[1] if match else ""
 
 
 def _shorten(line: str, width: int = 400) -> str:

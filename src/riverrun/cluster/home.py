@@ -6,15 +6,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.config.private import private_folder
+from riverrun.config.private_files import make_private_folder
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError
 
 # A broker that starts on less ends soon after, in worse ways.
-LEAST_FREE_MB = 64
+MIN_FREE_MB = 64
 
 
 @dataclass(frozen=True)
-class Home:
+class ClusterHome:
     """Where a cluster's files are; nothing is made until `make`."""
 
     root: Path
@@ -38,7 +38,7 @@ class Home:
         for folder in (self.root, self.data, self.logs, self.run):
             make_folder(folder)
         # Properties of the user's may be secrets.
-        private_folder(self.run)
+        make_private_folder(self.run)
         check_space(self.data)
 
 
@@ -56,12 +56,12 @@ def make_folder(folder: Path) -> None:
         raise folder_error(error, folder) from error
 
 
-def check_space(folder: Path, least_mb: int = LEAST_FREE_MB) -> None:
+def check_space(folder: Path, min_mb: int = MIN_FREE_MB) -> None:
     free_mb = shutil.disk_usage(folder).free // (1 << 20)
-    if free_mb < least_mb:
+    if free_mb < min_mb:
         raise DiskFullError(
             f"The disk of {folder} has too little room for a broker",
-            expected=f"at least {least_mb} MiB free",
+            expected=f"at least {min_mb} MiB free",
             found=f"{free_mb} MiB",
             hint="Free some space, or put the project on another disk",
             path=folder,

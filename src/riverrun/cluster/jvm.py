@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts import Java, Progress, cache_folder, fetch, find_java
+from riverrun.artifacts import FetchProgress, Java, cache_folder, fetch, find_java
 from riverrun.config import Settings
 from riverrun.errors import ClusterError
 
 # Measured in docs/decisions/0003-cluster-runner.md: a broker on a laptop is young most of its life, and the second
 # compiler and a parallel collector cost it more than they give.
-QUICK_START = (
+FAST_START_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=64m",
 )
-SAFE = (
+SAFETY_FLAGS = (
     # A server without memory is of no use and says strange things: end, and let the runner say why.
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
@@ -30,7 +30,7 @@ FIRST_HEAP_MB = 16
 
 
 @dataclass(frozen=True)
-class Runtime:
+class JavaRuntime:
     """A Java, the jars of one server set, and a cache folder for what makes them quicker."""
 
     java: Java
@@ -38,7 +38,9 @@ class Runtime:
     cache: Path
 
     @classmethod
-    def prepare(cls, settings: Settings, *, server_set: str = "kafka", progress: Progress | None = None) -> "Runtime":
+    def prepare(
+        cls, settings: Settings, *, server_set: str = "kafka", progress: FetchProgress | None = None
+    ) -> "JavaRuntime":
         """Find Java and the jars; fetch what is missing."""
         java = find_java(settings.java)
         jars = fetch(server_set, settings.artifacts, progress=progress)
@@ -52,8 +54,8 @@ class Runtime:
     def kafka_version(self) -> str:
         """As the jars say it: 4.3.1."""
         for path in self.class_path:
-            if found := re.fullmatch(r"kafka-clients-(\d.*)\.jar", path.name):
-                return found[1]
+            if match := re.fullmatch(r"kafka-clients-(\d.*)\.jar", path.name):
+                return match[1]
         raise ClusterError(
             "The class path has no kafka-clients jar",
             found=", ".join(path.name for path in self.class_path) or "nothing",
@@ -66,18 +68,18 @@ class Runtime:
 def java_options(heap_mb: int, extra: Sequence[str] = ()) -> list[str]:
     """Our flags, then the user's; of two values for one flag Java takes the later. Two collectors it refuses."""
     own_collector = any(re.fullmatch(r"-XX:\+Use\w+GC", option) for option in extra)
-    quick = [option for option in QUICK_START if not (own_collector and option == "-XX:+UseSerialGC")]
-    return [f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *quick, *SAFE, *extra]
+    quick = [option for option in FAST_START_FLAGS if not (own_collector and option == "-XX:+UseSerialGC")]
+    return [f"-Xms{heap_mb}m", f"-Xmx{heap_mb}m", *quick, *SAFETY_FLAGS, *extra]
 
 
-def small_java(heap_mb: int) -> list[str]:
+def small_heap_options(heap_mb: int) -> list[str]:
     """A heap that grows when it must: Java would begin with all of it, and most of it is used only under load."""
-    return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *QUICK_START, *SAFE]
+    return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *FAST_START_FLAGS, *SAFETY_FLAGS]
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The child's environment: ours, with a locale in which Java can name any file."""
-    found = dict(os.environ)
+    environ = dict(os.environ)
     if sys.platform == "linux":
-        found["LC_ALL"] = "C.UTF-8"
-    return found
+        environ["LC_ALL"] = "C.UTF-8"
+    return environ

@@ -8,9 +8,9 @@ from pathlib import Path
 from riverrun.cluster.server import Deadline
 from riverrun.config.run_state import is_locked
 
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 # A reader tests a lock by holding it for an instant.
-READER_SECONDS = 1.0
+LOCK_WAIT_SECONDS = 1.0
 
 
 class RunnerLock:
@@ -23,7 +23,7 @@ class RunnerLock:
     def take(self) -> bool:
         """Take it if no other runner has it."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = Deadline(READER_SECONDS)
+        deadline = Deadline(LOCK_WAIT_SECONDS)
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,7 +32,7 @@ class RunnerLock:
                 if deadline.passed:
                     os.close(descriptor)
                     return False
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._descriptor = descriptor
@@ -57,5 +57,5 @@ def wait_until_free(path: Path, deadline: Deadline) -> bool:
     while is_locked(path):
         if deadline.passed:
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return True

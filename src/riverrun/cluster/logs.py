@@ -11,7 +11,7 @@ from riverrun.errors import UsageError
 
 BLOCK = 64 * 1024
 # Between two looks at a log that is followed.
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 def log_names(project: Project) -> list[str]:
@@ -59,20 +59,20 @@ def follow(path: Path, count: int) -> Iterator[str]:
         rest = b""
         while True:
             rest += file.read()
-            *whole, rest = rest.split(b"\n")
-            yield from (line.decode("utf-8", errors="replace") for line in whole)
-            if whole:
+            *complete, rest = rest.split(b"\n")
+            yield from (line.decode("utf-8", errors="replace") for line in complete)
+            if complete:
                 continue
-            if _replaced(file, path):
+            if _was_rotated(file, path):
                 file.close()
                 file = path.open("rb")
                 continue
-            select.select([], [], [], LOOK_SECONDS)
+            select.select([], [], [], POLL_SECONDS)
     finally:
         file.close()
 
 
-def _replaced(file: BinaryIO, path: Path) -> bool:
+def _was_rotated(file: BinaryIO, path: Path) -> bool:
     try:
         now, old = path.stat(), os.fstat(file.fileno())
     except FileNotFoundError:

@@ -10,16 +10,16 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.ports import HOST, PortClaims
 from riverrun.errors import PortTakenError
 
-NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_TAKEN = frozenset({errno.EADDRINUSE, errno.EACCES, errno.EPERM})
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_PORT_TAKEN_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES, errno.EPERM})
 _LOG = logging.getLogger(__name__)
 S = TypeVar("S")
 
 
-def is_for_us(hosts: Sequence[str], names: Collection[str] = NAMES) -> bool:
+def is_allowed_host(hosts: Sequence[str], names: Collection[str] = LOOPBACK_NAMES) -> bool:
     """Whether the Host headers of a request name this machine; there must be exactly one."""
     if len(hosts) != 1:
         return False
@@ -30,7 +30,9 @@ def is_for_us(hosts: Sequence[str], names: Collection[str] = NAMES) -> bool:
     return name.lower() in names
 
 
-def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, what: str, setting: str) -> S:
+def listen_on_free_port(
+    make: Callable[[int], S], claims: PortClaims, port: int, *, first: int, what: str, setting: str
+) -> S:
     """What `make` makes of a port: of this one, or of the first free one from `first` up where `port` is 0. What else
     than the port may be wrong, such as the address, comes out as the OSError it is."""
     if port:
@@ -38,7 +40,7 @@ def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, w
         try:
             return make(port)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _PORT_TAKEN_ERRORS:
                 raise
             raise PortTakenError(
                 f"Port {port} for {what} cannot be used: {error.strerror}",
@@ -46,27 +48,29 @@ def listen(make: Callable[[int], S], claims: Claims, port: int, *, first: int, w
                 port=port,
             ) from error
     while True:
-        found = claims.claim_first(first)
+        free_port = claims.claim_first(first)
         try:
-            return make(found)
+            return make(free_port)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _PORT_TAKEN_ERRORS:
                 raise
             # Somebody who makes no claims was faster: the next one.
-            _LOG.debug("port %d: %s", found, error)
-            first = found + 1
+            _LOG.debug("port %d: %s", free_port, error)
+            first = free_port + 1
 
 
-def listening(port: int, host: str = HOST) -> socket.socket:
+def listening_socket(port: int, host: str = HOST) -> socket.socket:
     """A socket that listens on 127.0.0.1, or where else it is said."""
     # TCP by name: asyncio turns Nagle's algorithm off for such sockets only, and without that every answer of two parts
     # (head and body, as uvicorn sends them) waits 40 ms for the other side's delayed acknowledgement.
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    server_socket = socket.socket(
+        socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((host, port))
-        made.listen(128)
+        server_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server_socket.bind((host, port))
+        server_socket.listen(128)
     except BaseException:
-        made.close()
+        server_socket.close()
         raise
-    return made
+    return server_socket

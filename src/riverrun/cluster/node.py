@@ -9,22 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.diagnosis import KAFKA, Product, explain
-from riverrun.cluster.home import Home
-from riverrun.cluster.jvm import Runtime, environment
+from riverrun.cluster.home import ClusterHome
+from riverrun.cluster.jvm import JavaRuntime, child_environment
 from riverrun.cluster.ports import HOST
 from riverrun.cluster.process import ORPHAN_GRACE_SECONDS, GuardedProcess
-from riverrun.cluster.server import Deadline, Server
-from riverrun.config.private import write_private
+from riverrun.cluster.server import Deadline, ManagedServer
+from riverrun.config.private_files import write_private
 from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyError
 
 # Between two looks at a server that starts; its end is noticed at once.
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 # How long one question to a server that may not be there yet may take.
-ANSWER_SECONDS = 0.25
+PROBE_SECONDS = 0.25
 # When the runner was killed, servers that others need while they stop (controllers, ZooKeeper) outlive those by this.
-NEEDED_SECONDS = 3.0
+DEPENDENT_DELAY_SECONDS = 3.0
 
 LOG4J = """\
 status = error
@@ -44,7 +44,7 @@ rootLogger.appenderRef.file.ref = file
 """
 
 
-class Limits(Protocol):
+class ServerTimeouts(Protocol):
     """How long a server may take: its plan or its settings."""
 
     @property
@@ -54,7 +54,7 @@ class Limits(Protocol):
     def stop_timeout_seconds(self) -> float: ...
 
 
-class Node(Server):
+class ServerNode(ManagedServer):
     """One JVM. Everything it writes is under the home's folders, by its name.
 
     `kind` is what the state file calls it. A server that is not `vital` is started again without end when it dies; one
@@ -62,23 +62,23 @@ class Node(Server):
     """
 
     product: ClassVar[Product] = KAFKA
-    vital: ClassVar[bool] = True
+    is_required: ClassVar[bool] = True
     orphan_delay_seconds: float = 0.0
 
     def __init__(
         self,
         name: str,
         kind: str,
-        limits: Limits,
+        timeouts: ServerTimeouts,
         *,
-        home: Home,
-        runtime: Runtime,
+        home: ClusterHome,
+        runtime: JavaRuntime,
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._name = name
         self.kind = kind
-        self._limits = limits
+        self._timeouts = timeouts
         self.home = home
         self.runtime = runtime
         self.started_at = 0.0
@@ -118,7 +118,7 @@ class Node(Server):
         """The command that runs it, with these options for Java among its own."""
 
     @abc.abstractmethod
-    def answers(self, seconds: float) -> bool:
+    def is_responding(self, seconds: float) -> bool:
         """Whether it answers its own protocol now. `seconds` is for one question; a refused connection takes none."""
 
     @property
@@ -127,7 +127,7 @@ class Node(Server):
         return (self.port,)
 
     def environment(self) -> dict[str, str]:
-        return environment()
+        return child_environment()
 
     # --- what it is ---
 
@@ -137,11 +137,11 @@ class Node(Server):
 
     @property
     def start_timeout_seconds(self) -> float:
-        return self._limits.start_timeout_seconds
+        return self._timeouts.start_timeout_seconds
 
     @property
     def stop_timeout_seconds(self) -> float:
-        return self._limits.stop_timeout_seconds
+        return self._timeouts.stop_timeout_seconds
 
     @property
     def address(self) -> str:
@@ -198,10 +198,10 @@ class Node(Server):
             os.close(lock)
 
     def ready(self, deadline: Deadline) -> None:
-        while not self.answers(ANSWER_SECONDS):
+        while not self.is_responding(PROBE_SECONDS):
             self.check()
             if deadline.passed:
-                raise self.not_ready(deadline)
+                raise self.not_ready_error(deadline)
             self.pause()
 
     def check(self) -> None:
@@ -210,16 +210,16 @@ class Node(Server):
             return
         if self._archive is not None and self._archive_used and size(self.log) <= self._log_start:
             self._notice(f"{self.name} ended before {self.product.name} began; trying without the class archive")
-            self._archive.drop()
+            self._archive.discard()
             self._archive = None
             self.start()
             return
-        raise self.death()
+        raise self.exit_error()
 
     def pause(self) -> None:
         """Wait a moment, or less if the server ends."""
         if self._process is not None:
-            self._process.wait(LOOK_SECONDS)
+            self._process.wait(POLL_SECONDS)
 
     def ask_to_stop(self) -> None:
         if self._process is not None:
@@ -247,7 +247,7 @@ class Node(Server):
 
     # --- what it says when it fails ---
 
-    def death(self) -> ClusterError:
+    def exit_error(self) -> ClusterError:
         process = self._process
         if process is None:
             return ClusterError(f"{self.name} was not started")
@@ -265,7 +265,7 @@ class Node(Server):
             product=self.product,
         )
 
-    def not_ready(self, deadline: Deadline) -> ServerNotReadyError:
+    def not_ready_error(self, deadline: Deadline) -> ServerNotReadyError:
         return ServerNotReadyError(
             f"{self.name} runs and was not ready after {deadline.seconds:.0f} s",
             expected=f"an answer on {self.address}",
@@ -276,10 +276,10 @@ class Node(Server):
         )
 
 
-class SideNode(Node):
+class OptionalNode(ServerNode):
     """A server beside Kafka, which works without it: its death does not end the runner."""
 
-    vital: ClassVar[bool] = False
+    is_required: ClassVar[bool] = False
 
     def environment(self) -> dict[str, str]:
         # The C library would give each of many threads that seldom work a part of memory of its own.
@@ -295,12 +295,12 @@ def write_logging(path: Path, quiet: Mapping[str, str]) -> None:
     write_private(path, LOG4J + loggers)
 
 
-def node_lock(home: Home, name: str, notice: Callable[[str], None]) -> int:
+def node_lock(home: ClusterHome, name: str, notice: Callable[[str], None]) -> int:
     """A node's own lock, once no earlier process holds it: a server whose runner was killed takes seconds to end."""
     path = home.run / f"{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = Deadline(NEEDED_SECONDS + ORPHAN_GRACE_SECONDS + 10)
-    told = False
+    deadline = Deadline(DEPENDENT_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
+    notified = False
     try:
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -314,10 +314,10 @@ def node_lock(home: Home, name: str, notice: Callable[[str], None]) -> int:
                     server=name,
                     pid=pid,
                 )
-            if not told:
+            if not notified:
                 notice(f"{name} of an earlier runner (pid {pid}) is ending; waiting for it")
-                told = True
-            time.sleep(LOOK_SECONDS)
+                notified = True
+            time.sleep(POLL_SECONDS)
     except BaseException:
         os.close(descriptor)
         raise

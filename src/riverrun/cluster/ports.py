@@ -20,12 +20,12 @@ HOST = "127.0.0.1"
 # From here on the kernel hands out ports to outgoing connections, so that one can be taken at any moment.
 FIRST_EPHEMERAL = 32768
 # Below this, only root may listen.
-FIRST_FOR_ALL = 1024
+FIRST_UNPRIVILEGED = 1024
 LAST = 65535
 
 
 @dataclass(frozen=True)
-class Holder:
+class PortHolder:
     """The process that has a port."""
 
     pid: int
@@ -51,31 +51,31 @@ def is_free(port: int) -> bool:
     return True
 
 
-def holder_of(port: int) -> Holder | None:
+def holder_of(port: int) -> PortHolder | None:
     """Who listens on a port; None when nobody does, or somebody whom this user may not see."""
     import psutil
 
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return Holder(connection.pid, psutil.Process(connection.pid).name())
+                return PortHolder(connection.pid, psutil.Process(connection.pid).name())
     return None
 
 
-class Claims:
+class PortClaims:
     """The ports one runner has chosen. `close` gives them back; so does the end of the process."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path(tempfile.gettempdir()) / f"riverrun-ports-{os.geteuid()}"
-        self._held: dict[int, int] = {}
+        self._descriptors: dict[int, int] = {}
 
     @property
     def ports(self) -> tuple[int, ...]:
-        return tuple(self._held)
+        return tuple(self._descriptors)
 
     def claim(self, port: int) -> bool:
         """Take this port if it is free and nobody else has claimed it."""
-        if port in self._held:
+        if port in self._descriptors:
             return False
         descriptor = self._open(port)
         try:
@@ -85,12 +85,12 @@ class Claims:
                 if descriptor >= 0:
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, b"%d" % os.getpid(), 0)
-                self._held[port] = descriptor
+                self._descriptors[port] = descriptor
                 return True
         except BlockingIOError:
             pass
         finally:
-            if descriptor >= 0 and port not in self._held:
+            if descriptor >= 0 and port not in self._descriptors:
                 os.close(descriptor)
         return False
 
@@ -111,7 +111,7 @@ class Claims:
                 return port
         raise ClusterError(f"No free port from {start} to {end - 1} on {HOST}", hint="Stop some servers", first=start)
 
-    def claim_again(self, name: str, before: Mapping[str, int], start: int, notice: Callable[[str], None]) -> int:
+    def reclaim(self, name: str, before: Mapping[str, int], start: int, notice: Callable[[str], None]) -> int:
         """Take the port that `name` had before, else the first free one from `start` up; `notice` hears of a change."""
         old = before.get(name, 0)
         if old and self.claim(old):
@@ -126,10 +126,10 @@ class Claims:
         if self.claim(port):
             return port
         holder = holder_of(port) or self._claimer(port)
-        if holder is None and port < FIRST_FOR_ALL and os.geteuid() != 0:
+        if holder is None and port < FIRST_UNPRIVILEGED and os.geteuid() != 0:
             raise PortTakenError(
                 f"Port {port} for {wanted_for} needs rights that this user does not have",
-                expected=f"a port from {FIRST_FOR_ALL} up",
+                expected=f"a port from {FIRST_UNPRIVILEGED} up",
                 hint=f"Choose another {setting}; 0 takes a free one",
                 port=port,
             )
@@ -141,17 +141,17 @@ class Claims:
             process=holder.name if holder else "",
         )
 
-    def _claimer(self, port: int) -> Holder | None:
+    def _claimer(self, port: int) -> PortHolder | None:
         import psutil
 
         try:
             pid = int((self._folder / str(port)).read_text())
-            return Holder(pid, psutil.Process(pid).name())
+            return PortHolder(pid, psutil.Process(pid).name())
         except (OSError, ValueError, psutil.Error):
             return None
 
     def close(self) -> None:
-        for descriptor in self._held.values():
+        for descriptor in self._descriptors.values():
             if descriptor >= 0:
                 os.close(descriptor)
-        self._held.clear()
+        self._descriptors.clear()

@@ -24,10 +24,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.ports import HOST, PortClaims
 from riverrun.cluster.process import GuardedProcess
-from riverrun.cluster.server import Deadline, Server
-from riverrun.config.private import write_private
+from riverrun.cluster.server import Deadline, ManagedServer
+from riverrun.config.private_files import write_private
 from riverrun.config.secret import Secret
 from riverrun.errors import ClusterError, ServerDiedError, ServerNotReadyError
 
@@ -49,20 +49,20 @@ SETTINGS = {
     "listen_addresses": HOST,
 }
 # Where Debian, its kin and Red Hat's put the server's programs, which are not on the PATH there.
-PLACES = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin")
+BINARY_PATTERNS = ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin")
 TAIL_LINES = 12
 
 
 def binaries(root: Path = Path("/")) -> Path | None:
     """Where the newest Postgres of the machine has its programs; None where there is none."""
-    found = [each for place in PLACES for each in root.glob(place) if (each / "initdb").is_file()]
-    if found:
-        return max(found, key=lambda each: float("".join(c for c in each.parent.name if c in "0123456789.") or 0))
+    folders = [folder for pattern in BINARY_PATTERNS for folder in root.glob(pattern) if (folder / "initdb").is_file()]
+    if folders:
+        return max(folders, key=lambda each: float("".join(c for c in each.parent.name if c in "0123456789.") or 0))
     path = shutil.which("initdb") if root == Path("/") else None
     return Path(path).resolve().parent if path else None
 
 
-def why_not(root: Path = Path("/")) -> str:
+def unavailable_reason(root: Path = Path("/")) -> str:
     """Why no Postgres can be run here; empty where one can."""
     if binaries(root) is None:
         return "No Postgres is installed on this machine (Debian: apt-get install postgresql)"
@@ -71,7 +71,7 @@ def why_not(root: Path = Path("/")) -> str:
     return ""
 
 
-def folder_for(wanted: Path) -> Path:
+def data_folder_for(wanted: Path) -> Path:
     """Where a server's files can be. Root's own folders are closed to the user that it runs as: then in the machine's
     temporary folder, always the same for the same `wanted`."""
     if os.geteuid() != 0:
@@ -79,7 +79,7 @@ def folder_for(wanted: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"riverrun-postgres-{hashlib.sha256(str(wanted).encode()).hexdigest()[:12]}"
 
 
-class LocalPostgres(Server):
+class LocalPostgres(ManagedServer):
     """One server with an empty database, its files in `folder`, which is made anew and goes with it.
 
     The folder belongs to who starts the server, and only `data` in it to the user that root starts it as: neither that user
@@ -90,9 +90,9 @@ class LocalPostgres(Server):
         self.folder = folder
         self.password = Secret(password or secrets.token_urlsafe(24))
         self._settings = SETTINGS | dict(settings or {})
-        self._claims = Claims()
+        self._claims = PortClaims()
         self.port = 0
-        self._made = False
+        self._initialized = False
         self._process: GuardedProcess | None = None
 
     @property
@@ -113,12 +113,12 @@ class LocalPostgres(Server):
 
     def start(self) -> None:
         """Make the data at the first start, and launch the server."""
-        if not self._made:
-            self._make()
+        if not self._initialized:
+            self._initialize()
         if not self.port:
             self.port = self._claims.claim_first(FIRST_PORT + secrets.randbelow(16_000))
         options = self._settings | {"port": str(self.port), "unix_socket_directories": ""}
-        command = [*_as_other_user(), str(_programs() / "postgres"), "-D", str(self.folder / "data")]
+        command = [*_run_as_unprivileged(), str(_require_binaries() / "postgres"), "-D", str(self.folder / "data")]
         command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         self._process = GuardedProcess(command, Path("/"), self.log)
         self._process.start()
@@ -146,7 +146,7 @@ class LocalPostgres(Server):
         url = self.url(database, password=self.password.reveal())
         return psycopg.connect(url, autocommit=True, connect_timeout=5)
 
-    def halt(self) -> None:
+    def shut_down(self) -> None:
         """Stop the server in order: those who are connected are sent away. Its data stays, and `start` goes on with it."""
         if self._process is not None:
             # SIGINT is Postgres's fast shutdown; SIGTERM would wait for all who are connected.
@@ -163,24 +163,24 @@ class LocalPostgres(Server):
             self._process = None
 
     def stop(self) -> None:
-        self.halt()
+        self.shut_down()
         self._claims.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _make(self) -> None:
-        make_own_folder(self.folder)
+    def _initialize(self) -> None:
+        make_private_folder(self.folder)
         data, password = self.folder / "data", self.folder / "password"
         data.mkdir(mode=0o700)
         write_private(password, f"{self.password.reveal()}\n")
         if os.geteuid() == 0:
             # The other user goes through the folder, and sees nothing of it but its own.
             self.folder.chmod(0o711)
-            owner = _other_user()
-            for each in (data, password):
-                os.chown(each, owner.pw_uid, owner.pw_gid)
+            owner = _unprivileged_user()
+            for path in (data, password):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
         done = subprocess.run(
             [
-                *_as_other_user(), str(_programs() / "initdb"), "-D", str(data), "-U", SUPERUSER,
+                *_run_as_unprivileged(), str(_require_binaries() / "initdb"), "-D", str(data), "-U", SUPERUSER,
                 "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C", "--no-sync",
             ],
             check=False, capture_output=True, text=True, timeout=self.start_timeout_seconds, cwd="/",
@@ -189,23 +189,23 @@ class LocalPostgres(Server):
         if done.returncode:
             lines = (done.stdout + done.stderr).splitlines()[-TAIL_LINES:]
             raise ClusterError("initdb could not make the files of a Postgres", lines=lines)
-        self._made = True
+        self._initialized = True
 
     def _last_lines(self) -> list[str]:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         return text.splitlines()[-TAIL_LINES:]
 
 
-def make_own_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """An empty folder that only this user writes to. One that an earlier server has left is emptied; ClusterError for
     anything else of that name: in a temporary folder, anybody may have put it there."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
         return
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        kind = "a link" if stat.S_ISLNK(found.st_mode) else f"of the user {found.st_uid}, or others may write to it"
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else f"of the user {status.st_uid}, or others may write to it"
         raise ClusterError(
             f"The files of a Postgres cannot be in {folder}: it is there already, and not ours alone",
             found=f"it is {kind}",
@@ -220,14 +220,14 @@ def make_own_folder(folder: Path) -> None:
             path.unlink()
 
 
-def _programs() -> Path:
-    found = binaries()
-    if found is None:
-        raise ClusterError(why_not())
-    return found
+def _require_binaries() -> Path:
+    folder = binaries()
+    if folder is None:
+        raise ClusterError(unavailable_reason())
+    return folder
 
 
-def _other_user() -> pwd.struct_passwd:
+def _unprivileged_user() -> pwd.struct_passwd:
     """Whom root starts it as."""
     try:
         return pwd.getpwnam(SUPERUSER)
@@ -235,10 +235,10 @@ def _other_user() -> pwd.struct_passwd:
         return pwd.getpwnam("nobody")
 
 
-def _as_other_user() -> list[str]:
+def _run_as_unprivileged() -> list[str]:
     if os.geteuid() != 0:
         return []
-    user = _other_user()
+    user = _unprivileged_user()
     # The kernel forgets with the user who is to be killed with whom (the guard, should that be killed).
     return [
         shutil.which("setpriv") or "/usr/bin/setpriv",

@@ -39,9 +39,9 @@ class GuardedProcess:
     pid: int = field(default=0, init=False)
     output_start: int = field(default=0, init=False)
     _guard: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
-    _begun: float = field(default=0.0, init=False, repr=False)
-    _ended: float = field(default=0.0, init=False, repr=False)
-    _asked: bool = field(default=False, init=False, repr=False)
+    _started_at: float = field(default=0.0, init=False, repr=False)
+    _exited_at: float = field(default=0.0, init=False, repr=False)
+    _stop_requested: bool = field(default=False, init=False, repr=False)
 
     def start(self) -> None:
         reader, writer = os.pipe()
@@ -53,8 +53,8 @@ class GuardedProcess:
             self.output.parent.mkdir(parents=True, exist_ok=True)
             with self.output.open("ab") as output:
                 self.output_start = output.tell()
-                self._begun = time.monotonic()
-                self._asked = False
+                self._started_at = time.monotonic()
+                self._stop_requested = False
                 self._guard = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(GUARD), *arguments, *self.command],
                     stdin=subprocess.DEVNULL,
@@ -81,8 +81,8 @@ class GuardedProcess:
         code = self._guard.poll()
         if code is None:
             return None
-        if not self._ended:
-            self._ended = time.monotonic()
+        if not self._exited_at:
+            self._exited_at = time.monotonic()
         return code if code >= 0 else 128 - code
 
     @property
@@ -92,7 +92,7 @@ class GuardedProcess:
     @property
     def lived_seconds(self) -> float:
         """How long it has been running, or ran."""
-        return (time.monotonic() if self.alive else self._ended) - self._begun
+        return (time.monotonic() if self.alive else self._exited_at) - self._started_at
 
     def wait(self, seconds: float) -> bool:
         """Wait until the child has ended; False when it has not by then."""
@@ -106,8 +106,8 @@ class GuardedProcess:
 
     def ask_to_stop(self) -> None:
         """Once: a second signal would cut an end short that is under way."""
-        if not self._asked:
-            self._asked = True
+        if not self._stop_requested:
+            self._stop_requested = True
             self._signal(signal.SIGTERM)
 
     def kill(self) -> None:

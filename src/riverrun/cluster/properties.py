@@ -31,14 +31,14 @@ def _escape(text: str, *, key: bool) -> str:
 
 def parse_properties(text: str) -> dict[str, str]:
     """Read a file of one property per line, as Kafka and riverrun write them."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for line in text.splitlines():
         stripped = line.strip()
         if not stripped or stripped[0] in "#!":
             continue
         if parts := _SPLIT.fullmatch(stripped):
-            found[_unescape(parts[1])] = _unescape(parts[2])
-    return found
+            properties[_unescape(parts[1])] = _unescape(parts[2])
+    return properties
 
 
 def _unescape(text: str) -> str:

@@ -32,7 +32,7 @@ class Deadline:
         return self.left == 0.0
 
 
-class Server(abc.ABC):
+class ManagedServer(abc.ABC):
     """One server, or several that live together: Kafka now; Connect, ZooKeeper, Druid and Spark have the same life."""
 
     @property

@@ -20,12 +20,12 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The first asks, the second hurries; more of them say nothing new, and would cut off what stops the parts.
-MOST_RAISED = 2
+MAX_RAISED = 2
 
-Handler = Callable[[int, FrameType | None], Any]
+SignalHandler = Callable[[int, FrameType | None], Any]
 
 
-class EndRequest(KeyboardInterrupt):
+class SignalInterrupt(KeyboardInterrupt):
     """One of the signals arrived. `number` says which."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -38,44 +38,44 @@ class EndRequest(KeyboardInterrupt):
         return 128 + self.number
 
 
-class _Requests:
+class _SignalState:
     """The signals of this process so far."""
 
     def __init__(self) -> None:
         self.count = 0
         self.shields = 0
-        self.holds = 0
+        self.deferrals = 0
         # The signal that came during a hold.
-        self.waiting = 0
+        self.pending = 0
 
     def raise_(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self.count += 1
         if number == signal.SIGHUP:
-            _leave_terminal()
-        if self.holds:
-            self.waiting = self.waiting or number
+            _detach_terminal()
+        if self.deferrals:
+            self.pending = self.pending or number
             return
         self._raise(number)
 
     def release(self) -> None:
-        self.holds -= 1
-        if not self.holds and self.waiting:
-            number, self.waiting = self.waiting, 0
+        self.deferrals -= 1
+        if not self.deferrals and self.pending:
+            number, self.pending = self.pending, 0
             self._raise(number)
 
     def _raise(self, number: int) -> None:
-        if not self.shields and self.count <= MOST_RAISED:
+        if not self.shields and self.count <= MAX_RAISED:
             if self.count > 1:
                 # PySpark writes the stack of a call that is cut off to the root logger.
                 logging.disable(logging.CRITICAL)
-            raise EndRequest(number)
+            raise SignalInterrupt(number)
 
 
-_requests = _Requests()
+_signal_state = _SignalState()
 
 
 @contextlib.contextmanager
-def handling(handler: Handler) -> Iterator[None]:
+def handle_signals(handler: SignalHandler) -> Iterator[None]:
     """Have these signals call `handler`, but for those that are ignored. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -91,10 +91,10 @@ def handling(handler: Handler) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def end_on_signals() -> Iterator[None]:
+def interrupt_on_signals() -> Iterator[None]:
     """Around a program: a signal raises EndRequest."""
-    _requests.count = 0
-    with handling(_requests.raise_):
+    _signal_state.count = 0
+    with handle_signals(_signal_state.raise_):
         yield
 
 
@@ -104,16 +104,16 @@ def stop_on_signals() -> Iterator[threading.Event]:
     program's parts."""
     stop = threading.Event()
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            _requests.raise_(number, frame)
+            _signal_state.raise_(number, frame)
             return
-        _requests.count = 1
+        _signal_state.count = 1
         if number == signal.SIGHUP:
-            _leave_terminal()
+            _detach_terminal()
         stop.set()
 
-    with handling(asked):
+    with handle_signals(on_signal):
         try:
             yield stop
         finally:
@@ -121,40 +121,40 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 
 @contextlib.contextmanager
-def shielded() -> Iterator[None]:
+def shield_from_signals() -> Iterator[None]:
     """Around what stops the parts of a program: no signal interrupts it. It must have deadlines of its own."""
-    _requests.shields += 1
+    _signal_state.shields += 1
     try:
         yield
     finally:
-        _requests.shields -= 1
+        _signal_state.shields -= 1
 
 
 @contextlib.contextmanager
-def held() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Around what takes a moment and must not be cut in two: a signal that comes meanwhile raises at its end. Does nothing
     outside the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _requests.holds += 1
+    _signal_state.deferrals += 1
     try:
         yield
     finally:
-        _requests.release()
+        _signal_state.release()
 
 
-class ShieldedStack(contextlib.ExitStack):
+class ShieldedExitStack(contextlib.ExitStack):
     """What stops the parts of a program, in order: one more Ctrl-C does not cut it off."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        with shielded():
+        with shield_from_signals():
             return super().__exit__(kind, error, trace)
 
 
-def _leave_terminal() -> None:
+def _detach_terminal() -> None:
     """Say nothing more to a terminal that is gone: each word would fail, in the middle of the end."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):

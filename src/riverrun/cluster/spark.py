@@ -12,8 +12,8 @@ from typing import Self
 from riverrun.artifacts import cache_folder
 from riverrun.artifacts.java import find_java
 from riverrun.artifacts.spark_java import spark_java_home
-from riverrun.cluster.jvm import environment
-from riverrun.cluster.ports import Claims
+from riverrun.cluster.jvm import child_environment
+from riverrun.cluster.ports import PortClaims
 from riverrun.cluster.process import GuardedProcess
 from riverrun.cluster.server import Deadline
 from riverrun.config import Settings
@@ -22,7 +22,7 @@ from riverrun.errors import ServerDiedError, ServerNotReadyError, not_installed
 HOST = "127.0.0.1"
 START_SECONDS = 180.0
 STOP_SECONDS = 15.0
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 # Memory of the master and of each worker; executors have their own.
 _HEAP = "-Xmx192m"
 
@@ -39,7 +39,7 @@ class LocalSpark:
         self.memory_mb = memory_mb
         self.port = 0
         self._settings = settings or Settings()
-        self._claims = Claims()
+        self._claims = PortClaims()
         self._processes: list[GuardedProcess] = []
 
     @property
@@ -60,7 +60,7 @@ class LocalSpark:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.port = self._claims.claim_first(random.randrange(12000, 28000, 10))  # noqa: S311
         run = [str(java / "bin" / "java"), _HEAP, "-cp", f"{home / 'jars'}/*"]
-        environ = environment() | {
+        environ = child_environment() | {
             "JAVA_HOME": str(java),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": HOST,
@@ -73,12 +73,12 @@ class LocalSpark:
         deadline = Deadline(START_SECONDS)
         try:
             self._start("master", [*run, *master], environ)
-            self._wait_for("I have been elected leader", 1, deadline)
+            self._wait_for_log("I have been elected leader", 1, deadline)
             for number in range(self.workers):
                 work = ["-d", str(self.folder / f"work{number}"), "-c", str(self.cores), "-m", f"{self.memory_mb}m"]
                 worker = ["org.apache.spark.deploy.worker.Worker", *listen, *work, self.master]
                 self._start(f"worker{number}", [*run, *worker], environ)
-            self._wait_for("Registering worker", self.workers, deadline)
+            self._wait_for_log("Registering worker", self.workers, deadline)
         except BaseException:
             self.stop()
             raise
@@ -101,7 +101,7 @@ class LocalSpark:
         process.start()
         self._processes.append(process)
 
-    def _wait_for(self, text: str, times: int, deadline: Deadline) -> None:
+    def _wait_for_log(self, text: str, times: int, deadline: Deadline) -> None:
         """Until the master has said so, so often."""
         log = self._processes[0].output
         while log.read_text(encoding="utf-8", errors="replace").count(text) < times:
@@ -118,4 +118,4 @@ class LocalSpark:
                     expected=f"{self.workers} workers at its master",
                     hint=f"Its output is in {self.folder}",
                 )
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)

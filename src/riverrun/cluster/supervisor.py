@@ -14,26 +14,26 @@ from riverrun._version import __version__
 from riverrun.cluster.connect import ConnectRuntime, LocalConnect, connect_settings
 from riverrun.cluster.control import compared_settings, error_to_state, server_state
 from riverrun.cluster.druid import DruidRuntime, LocalDruid
-from riverrun.cluster.home import Home, folder_error
-from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.home import ClusterHome, folder_error
+from riverrun.cluster.jvm import JavaRuntime
+from riverrun.cluster.kafka.local import LocalKafka
 from riverrun.cluster.lock import RunnerLock
-from riverrun.cluster.node import ANSWER_SECONDS, Node
+from riverrun.cluster.node import PROBE_SECONDS, ServerNode
 from riverrun.cluster.registry import LocalRegistry, RegistryRuntime
-from riverrun.cluster.runner import LocalKafka
 from riverrun.cluster.server import Deadline
-from riverrun.cluster.signals import handling
+from riverrun.cluster.signals import handle_signals
 from riverrun.config import Project, Settings
 from riverrun.config.run_state import RunState, ServerState, last_state, lock_path, state_path
 from riverrun.errors import AlreadyRunningError, ClusterError, DiskFullError, RiverrunError
 
 # A look at the servers happens at least this often; the end of one wakes the runner at once.
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 # A server that lived shorter than this died young; after so many young deaths in a row of one that is vital the runner
 # gives up. Without one of Druid's, Connect or the registry, Kafka still takes records: that one is tried without end.
-YOUNG_SECONDS = 60.0
-MOST_YOUNG_DEATHS = 4
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 15.0
+EARLY_EXIT_SECONDS = 60.0
+MAX_EARLY_EXITS = 4
+FIRST_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 15.0
 
 
 class StopRequestedError(BaseException):
@@ -41,21 +41,21 @@ class StopRequestedError(BaseException):
 
 
 @dataclass
-class Watched:
+class SupervisedServer:
     """A server as the runner sees it. `last_exit` is what it last ended of, or could not be started for."""
 
-    node: Node
+    node: ServerNode
     state: str = "starting"
     detail: str = ""
     last_exit: str = ""
     restarts: int = 0
-    young_deaths: int = 0
-    pause: float = 0.0
+    early_exits: int = 0
+    backoff: float = 0.0
     start_at: float = 0.0
     deadline: Deadline | None = None
 
 
-class Supervisor:
+class ServerSupervisor:
     """Runs a project's Kafka, and Connect, the registry and Druid when their runtimes are given, until it is told to stop.
 
     `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
@@ -66,13 +66,13 @@ class Supervisor:
         project: Project,
         settings: Settings,
         *,
-        runtime: Runtime,
+        runtime: JavaRuntime,
         druid: DruidRuntime | None = None,
         connect: ConnectRuntime | None = None,
         registry: RegistryRuntime | None = None,
         notice: Callable[[str], None] = lambda _: None,
-        changed: Callable[[RunState], None] = lambda _: None,
-        looked: Callable[[RunState], None] = lambda _: None,
+        on_change: Callable[[RunState], None] = lambda _: None,
+        on_poll: Callable[[RunState], None] = lambda _: None,
     ) -> None:
         self._project = project
         self._settings = settings
@@ -80,25 +80,25 @@ class Supervisor:
         self._druid_runtime = druid
         self._connect_runtime = connect
         self._registry_runtime = registry
-        self._tell = notice
-        self._changed = changed
-        self._looked = looked
+        self._on_notice = notice
+        self._on_change = on_change
+        self._on_poll = on_poll
         self._lock = RunnerLock(lock_path(project))
         self._kafka: LocalKafka | None = None
         self._druid: LocalDruid | None = None
         self._connect: LocalConnect | None = None
         self._registry: LocalRegistry | None = None
-        self._watched: list[Watched] = []
-        told = compared_settings(settings.kafka)
-        beside = (("druid", druid), ("connect", connect), ("registry", registry))
-        told |= {name: 1 for name, runtime in beside if runtime is not None}
-        self._state = RunState(os.getpid(), "starting", __version__, settings=told)
+        self._supervised: list[SupervisedServer] = []
+        run_settings = compared_settings(settings.kafka)
+        optional_servers = (("druid", druid), ("connect", connect), ("registry", registry))
+        run_settings |= {name: 1 for name, runtime in optional_servers if runtime is not None}
+        self._state = RunState(os.getpid(), "starting", __version__, settings=run_settings)
         self._written: RunState | None = None
-        self._unwritten = False
+        self._write_failed = False
 
     def run(self) -> None:
         """Start, keep running, and stop when a signal asks. Raises what kept the servers from running."""
-        Home(self._project.home).make()
+        ClusterHome(self._project.home).make()
         try:
             (self._project.home / ".gitignore").write_text("*\n", encoding="ascii")
         except OSError as error:
@@ -122,12 +122,12 @@ class Supervisor:
             )
 
     def _run(self, stop_signals: "_StopSignals") -> None:
-        self._say_stale()
+        self._report_stale_state()
         self._state.started_at = time.time()
         self._write()
         try:
             self._start()
-            self._watch(stop_signals)
+            self._supervise(stop_signals)
         except StopRequestedError:
             self._stop(stop_signals)
             state_path(self._project).unlink(missing_ok=True)
@@ -135,7 +135,7 @@ class Supervisor:
             self._stop(stop_signals, failed=error)
             raise
 
-    def _say_stale(self) -> None:
+    def _report_stale_state(self) -> None:
         old = last_state(self._project)
         if old is not None and old.state != "failed":
             self._notice(f"the last runner (pid {old.pid}) ended without cleaning up; its state file is replaced")
@@ -151,7 +151,7 @@ class Supervisor:
         self._show()
         kafka.ready(deadline)
         self._state.bootstrap_servers = kafka.bootstrap_servers
-        self._show_answering()
+        self._show_responding()
         # All at once: each takes its time, and none needs another.
         connect = self._start_connect(self._connect_runtime, kafka) if self._connect_runtime is not None else None
         registry = self._start_registry(self._registry_runtime, kafka) if self._registry_runtime is not None else None
@@ -174,13 +174,13 @@ class Supervisor:
         )
         deadline = Deadline(connect.start_timeout_seconds)
         connect.start()
-        self._show_answering()
+        self._show_responding()
         return connect, deadline
 
     def _await_connect(self, connect: LocalConnect, deadline: Deadline) -> None:
         connect.ready(deadline)
         self._state.connect_url = connect.url
-        self._show_answering()
+        self._show_responding()
 
     def _start_registry(self, runtime: RegistryRuntime, kafka: LocalKafka) -> tuple[LocalRegistry, Deadline]:
         registry = self._registry = LocalRegistry(
@@ -188,13 +188,13 @@ class Supervisor:
         )
         deadline = Deadline(registry.start_timeout_seconds)
         registry.start()
-        self._show_answering()
+        self._show_responding()
         return registry, deadline
 
     def _await_registry(self, registry: LocalRegistry, deadline: Deadline) -> None:
         registry.ready(deadline)
         self._state.registry_url = registry.url
-        self._show_answering()
+        self._show_responding()
 
     def _start_druid(self, runtime: DruidRuntime) -> None:
         """After Kafka: that is up in a moment, and users may begin while Druid takes its time."""
@@ -203,20 +203,20 @@ class Supervisor:
             self._settings.druid,
             runtime=runtime,
             notice=self._notice,
-            progressed=self._show_answering,
+            progressed=self._show_responding,
         )
         deadline = Deadline(druid.start_timeout_seconds)
         druid.start()
-        self._show_answering()
+        self._show_responding()
         druid.ready(deadline)
-        self._show_answering()
+        self._show_responding()
         self._state.druid_url = druid.url
 
-    def _show_answering(self) -> None:
+    def _show_responding(self) -> None:
         """Kafka is ready when anything else is started."""
         ready = {node.name for node in self._kafka.nodes} if self._kafka is not None else set()
         if self._druid is not None:
-            ready |= self._druid.answering
+            ready |= self._druid.responding
         if self._connect is not None and self._state.connect_url:
             ready |= {node.name for node in self._connect.nodes}
         if self._registry is not None and self._state.registry_url:
@@ -226,7 +226,9 @@ class Supervisor:
     def _show(self, ready: Collection[str] = ()) -> None:
         """Watch the servers there are now. Ports may have been chosen anew, with new nodes, while they became ready."""
         nodes = [node for server in self._servers for node in server.nodes]
-        self._watched = [Watched(node, state="ready" if node.name in ready else "starting") for node in nodes]
+        self._supervised = [
+            SupervisedServer(node, state="ready" if node.name in ready else "starting") for node in nodes
+        ]
         self._update()
 
     @property
@@ -236,60 +238,64 @@ class Supervisor:
 
     # --- keep running ---
 
-    def _watch(self, stop_signals: "_StopSignals") -> None:
+    def _supervise(self, stop_signals: "_StopSignals") -> None:
         while True:
-            for watched in self._watched:
-                self._look(watched)
-            down = [watched.node.name for watched in self._watched if watched.state != "ready"]
+            for supervised in self._supervised:
+                self._poll_server(supervised)
+            down = [supervised.node.name for supervised in self._supervised if supervised.state != "ready"]
             self._update(state="degraded" if down else "ready")
             with contextlib.suppress(OSError):
-                self._looked(self._state)
-            stop_signals.wait(LOOK_SECONDS)
+                self._on_poll(self._state)
+            stop_signals.wait(POLL_SECONDS)
 
-    def _look(self, watched: Watched) -> None:
+    def _poll_server(self, supervised: SupervisedServer) -> None:
         """Each server's life is its own: whatever goes wrong with one, the others go on."""
         try:
-            if watched.state in ("ready", "starting") and not watched.node.alive:
-                self._died(watched, watched.node.death(), young=watched.node.lived_seconds < YOUNG_SECONDS)
-            elif watched.state == "restarting" and time.monotonic() >= watched.start_at:
-                self._start_again(watched)
-            elif watched.state == "starting" and watched.deadline is not None:
-                self._look_at_start(watched, watched.deadline)
+            if supervised.state in ("ready", "starting") and not supervised.node.alive:
+                self._on_exit(
+                    supervised,
+                    supervised.node.exit_error(),
+                    is_early=supervised.node.lived_seconds < EARLY_EXIT_SECONDS,
+                )
+            elif supervised.state == "restarting" and time.monotonic() >= supervised.start_at:
+                self._restart(supervised)
+            elif supervised.state == "starting" and supervised.deadline is not None:
+                self._poll_start(supervised, supervised.deadline)
         except OSError as error:
-            self._died(watched, _not_started(watched.node, error), young=True)
+            self._on_exit(supervised, _start_error(supervised.node, error), is_early=True)
 
-    def _died(self, watched: Watched, error: ClusterError, *, young: bool) -> None:
+    def _on_exit(self, supervised: SupervisedServer, error: ClusterError, *, is_early: bool) -> None:
         """It ended, or could not be started: to be started again, after a pause that grows from one time to the next."""
-        watched.young_deaths = watched.young_deaths + 1 if young else 1
+        supervised.early_exits = supervised.early_exits + 1 if is_early else 1
         # A full disk is for the user to clear, and Kafka is to be there when it is.
-        may_end = watched.node.vital and not isinstance(error, DiskFullError)
-        if may_end and watched.young_deaths > MOST_YOUNG_DEATHS:
-            self._notice(f"{watched.node.name} died {watched.young_deaths} times in a row; giving up")
+        may_give_up = supervised.node.is_required and not isinstance(error, DiskFullError)
+        if may_give_up and supervised.early_exits > MAX_EARLY_EXITS:
+            self._notice(f"{supervised.node.name} died {supervised.early_exits} times in a row; giving up")
             raise error
-        times = min(watched.young_deaths - 1, 10)
-        watched.pause = min(FIRST_PAUSE_SECONDS * 2**times, LONGEST_PAUSE_SECONDS)
-        watched.start_at = time.monotonic() + watched.pause
-        watched.state = "restarting"
-        watched.detail = watched.last_exit = f"{error.what} ({error.found})" if error.found else error.what
-        self._notice(f"{watched.detail}; starting it again in {watched.pause:g} s")
+        times = min(supervised.early_exits - 1, 10)
+        supervised.backoff = min(FIRST_BACKOFF_SECONDS * 2**times, MAX_BACKOFF_SECONDS)
+        supervised.start_at = time.monotonic() + supervised.backoff
+        supervised.state = "restarting"
+        supervised.detail = supervised.last_exit = f"{error.what} ({error.found})" if error.found else error.what
+        self._notice(f"{supervised.detail}; starting it again in {supervised.backoff:g} s")
 
-    def _start_again(self, watched: Watched) -> None:
-        watched.restarts += 1
-        watched.state = "starting"
-        watched.deadline = Deadline(watched.node.start_timeout_seconds)
+    def _restart(self, supervised: SupervisedServer) -> None:
+        supervised.restarts += 1
+        supervised.state = "starting"
+        supervised.deadline = Deadline(supervised.node.start_timeout_seconds)
         try:
-            watched.node.start()
+            supervised.node.start()
         except ClusterError as error:
             # How long it lived before says nothing about a start that failed.
-            self._died(watched, error, young=True)
+            self._on_exit(supervised, error, is_early=True)
 
-    def _look_at_start(self, watched: Watched, deadline: Deadline) -> None:
-        if watched.node.answers(ANSWER_SECONDS):
-            watched.state, watched.detail, watched.deadline = "ready", "", None
-            self._notice(f"{watched.node.name} runs again (pid {watched.node.pid})")
+    def _poll_start(self, supervised: SupervisedServer, deadline: Deadline) -> None:
+        if supervised.node.is_responding(PROBE_SECONDS):
+            supervised.state, supervised.detail, supervised.deadline = "ready", "", None
+            self._notice(f"{supervised.node.name} runs again (pid {supervised.node.pid})")
         elif deadline.passed:
-            watched.node.kill()
-            self._died(watched, watched.node.not_ready(deadline), young=True)
+            supervised.node.kill()
+            self._on_exit(supervised, supervised.node.not_ready_error(deadline), is_early=True)
 
     # --- stop ---
 
@@ -320,19 +326,23 @@ class Supervisor:
             self._state.state = state
         if detail is not None:
             self._state.detail = detail
-        self._state.servers = [self._server(watched) for watched in self._watched]
+        self._state.servers = [self._server_state(supervised) for supervised in self._supervised]
         self._write()
 
-    def _server(self, watched: Watched) -> ServerState:
-        state = self._state.state if self._state.state in ("stopping", "failed") else watched.state
-        if state in ("stopping", "failed") and not watched.node.alive:
+    def _server_state(self, supervised: SupervisedServer) -> ServerState:
+        state = self._state.state if self._state.state in ("stopping", "failed") else supervised.state
+        if state in ("stopping", "failed") and not supervised.node.alive:
             state = "stopped"
         return server_state(
-            watched.node, state=state, restarts=watched.restarts, detail=watched.detail, last_exit=watched.last_exit
+            supervised.node,
+            state=state,
+            restarts=supervised.restarts,
+            detail=supervised.detail,
+            last_exit=supervised.last_exit,
         )
 
     def _write(self) -> None:
-        if self._state == self._written and not self._unwritten:
+        if self._state == self._written and not self._write_failed:
             return
         try:
             self._state.write(state_path(self._project))
@@ -340,22 +350,22 @@ class Supervisor:
             if self._state.state == "starting":
                 raise folder_error(error, self._project.run) from error
             # Servers that run are not stopped because a note about them cannot be written.
-            if not self._unwritten:
+            if not self._write_failed:
                 self._notice(f"the state file cannot be written: {error.strerror}")
-            self._unwritten = True
+            self._write_failed = True
         else:
-            self._unwritten = False
+            self._write_failed = False
         self._written = RunState(**vars(self._state))
         with contextlib.suppress(OSError):
-            self._changed(self._state)
+            self._on_change(self._state)
 
     def _notice(self, text: str) -> None:
         """Tell the user. A terminal that was closed, or a log on a full disk, stops no server."""
         with contextlib.suppress(OSError):
-            self._tell(text)
+            self._on_notice(text)
 
 
-def _not_started(node: Node, error: OSError) -> ClusterError:
+def _start_error(node: ServerNode, error: OSError) -> ClusterError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return folder_error(error, node.folder)
     return ClusterError(f"{node.name} cannot be started: {error.strerror or error}", server=node.name)
@@ -390,7 +400,7 @@ def _signals() -> Iterator[_StopSignals]:
     before = signal.signal(signal.SIGCHLD, lambda *_: None)
     old_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        with handling(stop.arrived):
+        with handle_signals(stop.arrived):
             yield stop
     finally:
         signal.set_wakeup_fd(old_wakeup)

@@ -36,20 +36,20 @@ def server_row(server: ServerState, now: float | None = None) -> dict[str, Any]:
     }
 
 
-def shown_row(row: dict[str, Any]) -> dict[str, Any]:
+def display_row(row: dict[str, Any]) -> dict[str, Any]:
     """The same for people, in a line that fits a screen."""
     return {
         "server": row["name"],
         "state": row["state"],
         "address": row["address"],
         "pid": str(row["pid"] or ""),
-        "uptime": duration(row["uptime_seconds"]),
+        "uptime": uptime_text(row["uptime_seconds"]),
         "memory": f"{row['memory_mb']} MiB" if row["memory_mb"] is not None else "",
         "restarts": row["restarts"],
     }
 
 
-def duration(seconds: float | None) -> str:
+def uptime_text(seconds: float | None) -> str:
     """4.2 s, 3 min 05 s, 2 h 07 min, 3 d 04 h."""
     if seconds is None:
         return ""

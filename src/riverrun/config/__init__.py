@@ -1,6 +1,6 @@
 """Settings: declared once in `spec`, found in layers by `load`, each value with its origin."""
 
-from riverrun.config.load import Loaded, load
+from riverrun.config.load import LoadedSettings, load
 from riverrun.config.project import Project, find_project
 from riverrun.config.secret import Secret
 from riverrun.config.spec import (
@@ -24,7 +24,7 @@ __all__ = [
     "DruidSettings",
     "JavaSettings",
     "KafkaSettings",
-    "Loaded",
+    "LoadedSettings",
     "MqttSettings",
     "Project",
     "ProjectSettings",

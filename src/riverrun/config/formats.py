@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from riverrun.errors import DeclarationError
-from riverrun.model.near import nearest
-from riverrun.model.quantity import bytes_of, milliseconds, near_duration
+from riverrun.model.suggest import nearest
+from riverrun.model.units import parse_duration_ms, parse_size, suggest_duration
 
 # The longest value a setting may have: some hundred brokers fit.
-MOST_CHARACTERS = 10_000
-MOST_SHOWN = 120
+MAX_CHARACTERS = 10_000
+MAX_SHOWN_CHARACTERS = 120
 
 _LOGIN = re.compile(r"://[^/@\s]+@")
 _LABEL = re.compile(r"\w(?:[\w-]*\w)?")
@@ -31,14 +31,14 @@ class FormatError(ValueError):
 
 
 @dataclass(frozen=True)
-class Format:
+class SettingFormat:
     """A format: what is expected, for people, and a check that raises FormatError."""
 
     expected: str
     check: Callable[[str], None]
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value for a message: quoted, its login hidden, and never long."""
     text = hide_login(value) if isinstance(value, str) else value
     return _REPR.repr(text)
@@ -49,47 +49,47 @@ def hide_login(text: str) -> str:
     return _LOGIN.sub("://******@", text)
 
 
-def clipped(text: str, most: int = MOST_SHOWN) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def truncated(text: str, max_characters: int = MAX_SHOWN_CHARACTERS) -> str:
+    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
 
 
 _REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = MOST_SHOWN
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = MAX_SHOWN_CHARACTERS
 _REPR.maxlevel = 2
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean …?` when one known word is close, whatever its case; else an empty string."""
-    near = nearest(clipped(word), known)
+    near = nearest(truncated(word), known)
     return f"; did you mean {near}?" if near else ""
 
 
-def duration(*, zero: bool = False) -> Format:
-    """A duration. With `zero`, "0 s" is one too."""
+def duration_format(*, allow_zero: bool = False) -> SettingFormat:
+    """A duration. With `allow_zero`, "0 s" is one too."""
 
     def check(text: str) -> None:
         try:
-            found = milliseconds(text, what="it", zero=zero)
+            duration_ms = parse_duration_ms(text, what="it", allow_zero=allow_zero)
         except DeclarationError as error:
-            near = near_duration(text)
+            near = suggest_duration(text)
             raise FormatError(f'; did you mean "{near}"?' if near else "") from error
-        if found < 0:
+        if duration_ms < 0:
             raise FormatError
 
-    examples = '"1 second", "500 ms" or "0 s"' if zero else '"1 second", "500 ms" or "2 hours"'
-    return Format(f"a duration such as {examples}", check)
+    examples = '"1 second", "500 ms" or "0 s"' if allow_zero else '"1 second", "500 ms" or "2 hours"'
+    return SettingFormat(f"a duration such as {examples}", check)
 
 
 def _check_size(text: str) -> None:
     try:
-        found = bytes_of(text, what="it")
+        size = parse_size(text, what="it")
     except DeclarationError as error:
         raise FormatError from error
-    if found < 0:
+    if size < 0:
         raise FormatError
 
 
-SIZE = Format('a size such as "20 GB" or "512 MiB"', _check_size)
+SIZE = SettingFormat('a size such as "20 GB" or "512 MiB"', _check_size)
 
 
 def is_host(text: str, *, brackets: bool = True) -> bool:
@@ -119,7 +119,7 @@ def _check_host(text: str) -> None:
 def _check_hosts(text: str) -> None:
     for host in filter(None, (part.strip() for part in text.split(","))):
         if not is_host(host):
-            raise FormatError(f": {shown(host)} is none")
+            raise FormatError(f": {format_value(host)} is none")
 
 
 def _check_servers(text: str) -> None:
@@ -127,7 +127,7 @@ def _check_servers(text: str) -> None:
     for server in servers:
         host, colon, port = server.rpartition(":")
         if not (colon and is_host(host) and (":" not in host or host[0] == "[") and _is_port(port)):
-            raise FormatError(f": {shown(server)} is none")
+            raise FormatError(f": {format_value(server)} is none")
     if not servers:
         raise FormatError
 
@@ -136,12 +136,16 @@ def _is_port(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65535
 
 
-HOST = Format("a host name or IP address such as 127.0.0.1 or dash.example.org, without a port", _check_host)
-HOSTS = Format("host names, comma separated, without ports", _check_hosts)
-SERVERS = Format("host:port, comma separated, such as broker-1.example:9092,broker-2.example:9092", _check_servers)
+HOST = SettingFormat("a host name or IP address such as 127.0.0.1 or dash.example.org, without a port", _check_host)
+HOSTS = SettingFormat("host names, comma separated, without ports", _check_hosts)
+SERVERS = SettingFormat(
+    "host:port, comma separated, such as broker-1.example:9092,broker-2.example:9092", _check_servers
+)
 
 
-def address(example: str, *schemes: str, login: str = "", query: bool = False, path: bool = True) -> Format:
+def address_format(
+    example: str, *schemes: str, login: str = "", query: bool = False, path: bool = True
+) -> SettingFormat:
     """An address with one of the schemes (http and https, by default).
 
     `login` is what the address may hold before the @: nothing, "user", or "user:password".
@@ -163,17 +167,17 @@ def address(example: str, *schemes: str, login: str = "", query: bool = False, p
         if (not query and (parts.query or parts.fragment)) or (not path and parts.path not in ("", "/")):
             raise FormatError(f": nothing may follow the {'path' if path else 'port'}")
 
-    return Format(f"an address such as {example}", check)
+    return SettingFormat(f"an address such as {example}", check)
 
 
 def _check_folder(text: str) -> None:
     # Without a host, HDFS is the one that Hadoop's own configuration names (fs.defaultFS).
     if "://" in text and not text.startswith("hdfs:///"):
         parts = text.partition("://")
-        address("", parts[0], login="user:password").check(text)
+        address_format("", parts[0], login="user:password").check(text)
 
 
-FOLDER = Format("a folder, or an address such as hdfs://namenode:8020/riverrun", _check_folder)
+FOLDER = SettingFormat("a folder, or an address such as hdfs://namenode:8020/riverrun", _check_folder)
 
 
 def _check_zone(text: str) -> None:
@@ -186,7 +190,7 @@ def _check_zone(text: str) -> None:
         raise FormatError(did_you_mean(text, sorted(available_timezones()))) from None
 
 
-ZONE = Format("a time zone such as 'UTC' or 'Europe/Dublin'", _check_zone)
+ZONE = SettingFormat("a time zone such as 'UTC' or 'Europe/Dublin'", _check_zone)
 
 
 def _check_region(text: str) -> None:
@@ -194,7 +198,7 @@ def _check_region(text: str) -> None:
         raise FormatError
 
 
-REGION = Format("a country's two letters, such as IE", _check_region)
+REGION = SettingFormat("a country's two letters, such as IE", _check_region)
 
 
 def _check_master(text: str) -> None:
@@ -204,11 +208,11 @@ def _check_master(text: str) -> None:
     if scheme == "spark":
         _check_servers(rest)
     elif scheme == "k8s":
-        address("").check(rest if "://" in rest else f"https://{rest}")
+        address_format("").check(rest if "://" in rest else f"https://{rest}")
     else:
         raise FormatError(did_you_mean(text, ("yarn", "local", "local[*]")))
 
 
-MASTER = Format(
+MASTER = SettingFormat(
     "a Spark master such as spark://spark.example:7077, yarn, k8s://https://k8s.example:6443 or local[4]", _check_master
 )

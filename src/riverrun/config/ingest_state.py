@@ -5,13 +5,13 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from riverrun.config.held import Held, Listening, holder_of, state_of
+from riverrun.config.process_state import ListenerState, ProcessState, lock_holder, read_live_state
 from riverrun.config.project import Project
 from riverrun.errors import AlreadyRunningError
 
 
 @dataclass(frozen=True)
-class Ingesting:
+class IngestEndpoint:
     """The process that takes records by HTTP, and where: `{address}/topics/NAME`."""
 
     pid: int
@@ -19,39 +19,40 @@ class Ingesting:
     app: str
 
 
-def _state(project: Project) -> Path:
+def _state_path(project: Project) -> Path:
     return project.run / "ingest.json"
 
 
-def _lock(project: Project) -> Path:
+def _lock_path(project: Project) -> Path:
     return project.run / "ingest-lock"
 
 
-class IngestState(Listening):
+class IngestState(ListenerState):
     """That this process takes a project's records by HTTP, in a `with`. One does at a time; the second gets
     AlreadyRunningError."""
 
     def __init__(self, project: Project, app: str) -> None:
         super().__init__(
-            Held(_lock(project), _state(project), app, lambda: _already(project)), project.home / "ingest-port"
+            ProcessState(_lock_path(project), _state_path(project), app, lambda: _already_running(project)),
+            project.home / "ingest-port",
         )
         self._app = app
 
     def write(self, address: str, port: int) -> None:
-        self._write(asdict(Ingesting(os.getpid(), address, self._app)), port)
+        self._write(asdict(IngestEndpoint(os.getpid(), address, self._app)), port)
 
 
-def find_ingesting(project: Project) -> Ingesting | None:
+def find_ingest_endpoint(project: Project) -> IngestEndpoint | None:
     """The process that takes records by HTTP; None when none does, or it is only starting."""
-    found = state_of(_lock(project), _state(project))
+    content = read_live_state(_lock_path(project), _state_path(project))
     try:
-        return Ingesting(**found) if found is not None else None
+        return IngestEndpoint(**content) if content is not None else None
     except TypeError:
         return None
 
 
-def _already(project: Project) -> AlreadyRunningError:
-    pid, app = holder_of(_lock(project))
+def _already_running(project: Project) -> AlreadyRunningError:
+    pid, app = lock_holder(_lock_path(project))
     return AlreadyRunningError(
         f"Records of {app or 'an app'} are taken by HTTP already, by the process {pid or 'that holds the lock'}",
         hint=f"Post them there, or stop it with 'kill {pid}'" if pid else "",

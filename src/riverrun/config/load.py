@@ -7,27 +7,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from riverrun.config.formats import clipped, did_you_mean, hide_login, shown
-from riverrun.config.networks import networks_of
+from riverrun.config.formats import did_you_mean, format_value, hide_login, truncated
+from riverrun.config.networks import parse_networks
 from riverrun.config.project import Project, find_project
 from riverrun.config.run_state import running_state
-from riverrun.config.secret import STARS, MissingSecret, Secret
-from riverrun.config.spec import ENVIRONMENT_PREFIX, SECTIONS, Settings, Spec, is_everywhere, is_loopback, specs
-from riverrun.config.toml_file import MOST_SECRET_BYTES, TomlFile, UnreadableFileError, read_text, read_toml
-from riverrun.config.values import parsed
+from riverrun.config.secret import MASK, MissingSecret, Secret
+from riverrun.config.spec import (
+    ENVIRONMENT_PREFIX,
+    SECTIONS,
+    Settings,
+    SettingSpec,
+    is_loopback,
+    is_wildcard_host,
+    setting_specs,
+)
+from riverrun.config.toml_file import MAX_SECRET_BYTES, TomlFile, UnreadableFileError, read_text, read_toml
+from riverrun.config.value_parsing import parse_value
 from riverrun.errors import ConfigError
 
 # Names that begin like a setting's and are not one.
 OTHER_VARIABLES = frozenset({"RIVERRUN_PROJECT", "RIVERRUN_PROFILE", "RIVERRUN_DEBUG"})
-DEFAULT = "default"
+DEFAULT_ORIGIN = "default"
 # The origin of an address that nobody configured: the project's own servers have it.
-RUNNING = "running cluster"
+RUNNING_ORIGIN = "running cluster"
 # More problems than these are counted, not listed.
-_MOST_PROBLEMS = 50
+_MAX_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """Checked settings, the project they are for, and where each value came from."""
 
     project: Project
@@ -39,41 +47,41 @@ class Loaded:
     def attached(self) -> bool:
         """Whether the settings name a cluster that riverrun does not run."""
         return bool(self.settings.kafka.bootstrap_servers) and not self.origins["kafka.bootstrap_servers"].startswith(
-            RUNNING
+            RUNNING_ORIGIN
         )
 
     @property
     def druid_attached(self) -> bool:
         """Whether the settings name a Druid that riverrun does not run."""
-        return bool(self.settings.druid.url) and not self.origins["druid.url"].startswith(RUNNING)
+        return bool(self.settings.druid.url) and not self.origins["druid.url"].startswith(RUNNING_ORIGIN)
 
     @property
     def connect_attached(self) -> bool:
         """Whether the settings name a Kafka Connect that riverrun does not run."""
-        return bool(self.settings.connect.url) and not self.origins["connect.url"].startswith(RUNNING)
+        return bool(self.settings.connect.url) and not self.origins["connect.url"].startswith(RUNNING_ORIGIN)
 
     @property
     def registry_attached(self) -> bool:
         """Whether the settings name a schema registry that riverrun does not run."""
-        return bool(self.settings.registry.url) and not self.origins["registry.url"].startswith(RUNNING)
+        return bool(self.settings.registry.url) and not self.origins["registry.url"].startswith(RUNNING_ORIGIN)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per setting, secrets starred: what `riverrun config` prints."""
         return [
             {
                 "setting": spec.key,
-                "value": _shown(getattr(getattr(self.settings, spec.section), spec.name)),
+                "value": _masked(getattr(getattr(self.settings, spec.section), spec.name)),
                 "origin": self.origins[spec.key],
             }
-            for spec in specs()
+            for spec in setting_specs()
         ]
 
 
-def _shown(value: Any) -> Any:
+def _masked(value: Any) -> Any:
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: STARS if looks_secret(name) else each for name, each in value.items()}
+        return {name: MASK if looks_secret(name) else each for name, each in value.items()}
     return hide_login(value) if isinstance(value, str) else value
 
 
@@ -89,7 +97,7 @@ def load(
     profile: str = "",
     environ: Mapping[str, str] | None = None,
     secrets: bool = True,
-) -> Loaded:
+) -> LoadedSettings:
     """Load the settings of a project (by default, of the one the current folder is in).
 
     `flags` maps keys such as "kafka.port" to values; None means that the flag was not given. Without `secrets`, one that is
@@ -111,7 +119,7 @@ def load(
         section: cls(**{s.name: loader.values[s.key] for s in loader.specs.values() if s.section == section})
         for section, cls in SECTIONS.items()
     }
-    return Loaded(project, Settings(**sections), profile, loader.origins)
+    return LoadedSettings(project, Settings(**sections), profile, loader.origins)
 
 
 class _Problems(list[str]):
@@ -121,13 +129,13 @@ class _Problems(list[str]):
 
     @property
     def full(self) -> bool:
-        return len(self) >= _MOST_PROBLEMS
+        return len(self) >= _MAX_PROBLEMS
 
     def append(self, problem: str) -> None:
         if self.full:
             self.more += 1
         else:
-            super().append(clipped(problem, 1000))
+            super().append(truncated(problem, 1000))
 
     def listed(self) -> list[str]:
         return [*self, f"and {self.more} more"] if self.more else list(self)
@@ -140,7 +148,7 @@ class _Loader:
         self.secrets = secrets
         self.project = project
         self.environ = environ
-        self.specs = {spec.key: spec for spec in specs()}
+        self.specs = {spec.key: spec for spec in setting_specs()}
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems = _Problems()
@@ -150,7 +158,7 @@ class _Loader:
     def defaults(self) -> None:
         for key, spec in self.specs.items():
             self.values[key] = spec.default
-            self.origins[key] = DEFAULT
+            self.origins[key] = DEFAULT_ORIGIN
 
     def file(self, profile: str, origin: str) -> None:
         toml = read_toml(self.project.config_file)
@@ -161,75 +169,82 @@ class _Loader:
         profiles = content.pop("profile", {})
         self._tables(content, (), toml)
         if not isinstance(profiles, dict):
-            self.problems.append(f"{toml.place('profile')}: `profile` must hold tables, such as [profile.prod.kafka]")
+            self.problems.append(
+                f"{toml.location('profile')}: `profile` must hold tables, such as [profile.prod.kafka]"
+            )
             return
         for name, tables in profiles.items():
             if isinstance(tables, dict):
                 self._tables(tables, ("profile", name), toml, keep=name == profile)
             else:
                 self.problems.append(
-                    f"{toml.place('profile', name)}: profile.{clipped(name)} must hold tables, such as [profile.prod.kafka]"
+                    f"{toml.location('profile', name)}: profile.{truncated(name)} "
+                    "must hold tables, such as [profile.prod.kafka]"
                 )
         if profile and profile not in profiles and self.complete:
-            known = did_you_mean(profile, profiles) or f"; it has: {clipped(', '.join(profiles)) or 'none'}"
-            self.problems.append(f"{origin}: there is no profile {shown(profile)} in {toml.name}{known}")
+            known = did_you_mean(profile, profiles) or f"; it has: {truncated(', '.join(profiles)) or 'none'}"
+            self.problems.append(f"{origin}: there is no profile {format_value(profile)} in {toml.name}{known}")
 
     def _tables(self, content: Mapping[str, Any], above: tuple[str, ...], toml: TomlFile, *, keep: bool = True) -> None:
         """Take the settings of some tables; without `keep`, only check them: they are of a profile that is not selected."""
         for section, table in content.items():
-            name = clipped(".".join((*above, section)))
+            name = truncated(".".join((*above, section)))
             if section not in SECTIONS:
-                self._unknown(toml.place(*above, section), f"unknown section [{name}]", section, [*SECTIONS, "profile"])
+                self._unknown(
+                    toml.location(*above, section), f"unknown section [{name}]", section, [*SECTIONS, "profile"]
+                )
             elif not isinstance(table, dict):
-                self.problems.append(f"{toml.place(*above, section)}: [{name}] must be a table")
+                self.problems.append(f"{toml.location(*above, section)}: [{name}] must be a table")
             else:
                 for key, value in table.items():
                     self._file_value((*above, section, key), value, toml, keep=keep)
 
-    def _unknown(self, place: str, what: str, word: str, known: Sequence[str]) -> None:
-        self.problems.append("" if self.problems.full else f"{place}: {what}{did_you_mean(word, known)}")
+    def _unknown(self, origin: str, what: str, word: str, known: Sequence[str]) -> None:
+        self.problems.append("" if self.problems.full else f"{origin}: {what}{did_you_mean(word, known)}")
 
     def _file_value(self, keys: tuple[str, ...], value: Any, toml: TomlFile, *, keep: bool) -> None:
-        place, key = toml.place(*keys), clipped(".".join(keys))
+        origin, key = toml.location(*keys), truncated(".".join(keys))
         section, name = keys[-2:]
         spec = self.specs.get(f"{section}.{name}")
         if spec is None:
             known = [each.name for each in self.specs.values() if each.section == section]
-            self._unknown(place, f"unknown setting {key}", name, known)
+            self._unknown(origin, f"unknown setting {key}", name, known)
         elif spec.secret:
-            self._file_secret(spec, key, value, place, keep=keep)
+            self._file_secret(spec, key, value, origin, keep=keep)
         else:
-            self._take(spec, value, place, key=key, keep=keep)
+            self._set(spec, value, origin, key=key, keep=keep)
 
-    def _file_secret(self, spec: Spec, key: str, value: Any, place: str, *, keep: bool) -> None:
+    def _file_secret(self, spec: SettingSpec, key: str, value: Any, origin: str, *, keep: bool) -> None:
         match value:
             case {"env": str(name)} if len(value) == 1:
                 if keep and name not in self.environ:
-                    self._no_secret(spec, f"{place}: {key} asks for the variable {clipped(name)}, which is not set")
+                    self._missing_secret(
+                        spec, f"{origin}: {key} asks for the variable {truncated(name)}, which is not set"
+                    )
                 elif keep:
                     self.values[spec.key] = Secret(self.environ[name])
-                    self.origins[spec.key] = f"{place} → variable {name}"
+                    self.origins[spec.key] = f"{origin} → variable {name}"
             case {"file": str(name)} if len(value) == 1:
                 if keep:
-                    self._secret_file(spec, self.project.root / Path(name).expanduser(), place)
+                    self._secret_file(spec, self.project.root / Path(name).expanduser(), origin)
             case _:
                 self.problems.append(
-                    f'{place}: {key} is a secret and does not belong here: write {{ env = "NAME" }} or '
+                    f'{origin}: {key} is a secret and does not belong here: write {{ env = "NAME" }} or '
                     '{ file = "PATH" } instead of its value'
                 )
 
-    def _secret_file(self, spec: Spec, path: Path, place: str) -> None:
+    def _secret_file(self, spec: SettingSpec, path: Path, origin: str) -> None:
         try:
-            self.values[spec.key] = Secret(read_text(path, MOST_SECRET_BYTES, "a secret has").rstrip("\r\n"))
-            self.origins[spec.key] = f"{place} → file {path}"
+            self.values[spec.key] = Secret(read_text(path, MAX_SECRET_BYTES, "a secret has").rstrip("\r\n"))
+            self.origins[spec.key] = f"{origin} → file {path}"
         except UnreadableFileError as error:
             reason = str(error).removeprefix("cannot be read: ")
-            self._no_secret(
+            self._missing_secret(
                 spec,
-                f"{place}: {spec.key} asks for the file {clipped(str(path))}, which cannot be read: {reason}",
+                f"{origin}: {spec.key} asks for the file {truncated(str(path))}, which cannot be read: {reason}",
             )
 
-    def _no_secret(self, spec: Spec, problem: str) -> None:
+    def _missing_secret(self, spec: SettingSpec, problem: str) -> None:
         if self.secrets:
             self.problems.append(problem)
         else:
@@ -240,31 +255,31 @@ class _Loader:
         for name, value in self.environ.items():
             if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES:
                 continue
-            place = f"environment {clipped(name)}"
+            origin = f"environment {truncated(name)}"
             if name.endswith("_FILE") and (spec := known.get(name.removesuffix("_FILE"))) and spec.secret:
-                self._secret_file(spec, Path(value), place)
+                self._secret_file(spec, Path(value), origin)
             elif (spec := known.get(name)) is None:
-                self._unknown(place, "no such setting", name, list(known))
+                self._unknown(origin, "no such setting", name, list(known))
             elif spec.secret:
-                self.values[spec.key], self.origins[spec.key] = Secret(value), place
+                self.values[spec.key], self.origins[spec.key] = Secret(value), origin
             else:
-                self._take(spec, value, place, from_text=True)
+                self._set(spec, value, origin, from_text=True)
 
     def flags(self, flags: Mapping[str, Any]) -> None:
         for key, value in flags.items():
             if value is not None:
-                self._take(self.specs[key], value, f"flag --{self.specs[key].name.replace('_', '-')}")
+                self._set(self.specs[key], value, f"flag --{self.specs[key].name.replace('_', '-')}")
 
-    def _take(
-        self, spec: Spec, value: Any, place: str, *, key: str = "", from_text: bool = False, keep: bool = True
+    def _set(
+        self, spec: SettingSpec, value: Any, origin: str, *, key: str = "", from_text: bool = False, keep: bool = True
     ) -> None:
         try:
-            found = parsed(spec, value, from_text=from_text)
+            parsed_value = parse_value(spec, value, from_text=from_text)
         except ValueError as error:
-            self.problems.append(f"{place}: {key or spec.key} {error}")
+            self.problems.append(f"{origin}: {key or spec.key} {error}")
             return
         if keep:
-            self.values[spec.key], self.origins[spec.key] = found, place
+            self.values[spec.key], self.origins[spec.key] = parsed_value, origin
 
     def finish(self) -> None:
         """What depends on several settings, and the cluster that runs."""
@@ -306,7 +321,7 @@ class _Loader:
         for key, address in running.items():
             if address and not self.values[key]:
                 self.values[key] = address
-                self.origins[key] = f"{RUNNING} (pid {state.pid})"
+                self.origins[key] = f"{RUNNING_ORIGIN} (pid {state.pid})"
 
     def _login_of(self, server: str) -> dict[str, Any]:
         """How to log in to a server that the runner runs (connect, registry): it wrote the password down."""
@@ -361,7 +376,7 @@ class _Loader:
         if master := self.values["spark.config"].get("spark.master"):
             self.problems.append(
                 f"{self.origins['spark.config']}: spark.config sets spark.master, which is a setting of its own: "
-                f"write [spark] master = {shown(master)}"
+                f"write [spark] master = {format_value(master)}"
             )
 
     def _check_ingest(self) -> None:
@@ -411,7 +426,7 @@ class _Loader:
         proxied = self._check_proxies(wrong)
         if is_loopback(host):
             return
-        if is_everywhere(host) and not value("names").strip(" ,"):
+        if is_wildcard_host(host) and not value("names").strip(" ,"):
             wrong("host", f"is {host}: say in serve.names by which names browsers call this machine")
         if not secured and not proxied and not value("insecure"):
             wrong(
@@ -424,7 +439,7 @@ class _Loader:
     def _check_proxies(self, wrong: Callable[[str, str], None]) -> bool:
         """Whether proxies are named that serve others for us."""
         try:
-            proxied = bool(networks_of(self.values["serve.trusted_proxies"]))
+            proxied = bool(parse_networks(self.values["serve.trusted_proxies"]))
         except ValueError as error:
             wrong("trusted_proxies", f"names what is no proxy: {error}")
             return True

@@ -5,7 +5,7 @@ import ipaddress
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-def networks_of(text: str) -> tuple[Network, ...]:
+def parse_networks(text: str) -> tuple[Network, ...]:
     """The networks of a comma-separated list. ValueError names the entry that is none."""
     networks: list[Network] = []
     for name in (part.strip() for part in text.split(",")):

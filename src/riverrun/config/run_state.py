@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from riverrun.config.private import write_private
+from riverrun.config.private_files import write_private
 from riverrun.config.project import Project
 from riverrun.errors import RiverrunError
 
-LOOK_SECONDS = 0.05
+LOCK_POLL_SECONDS = 0.05
 BLOCK_BYTES = 4096
 
 
@@ -85,20 +85,20 @@ def write_state(path: Path, text: str) -> None:
             raise
         with contextlib.suppress(OSError):
             temporary.unlink()
-        _write_over(path, text.encode(), error)
+        _overwrite(path, text.encode(), error)
 
 
-def _write_over(path: Path, content: bytes, full: OSError) -> None:
+def _overwrite(path: Path, content: bytes, disk_full: OSError) -> None:
     """Write into the blocks that a file has."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        raise full from None
+        raise disk_full from None
     try:
-        room = os.fstat(descriptor).st_size
-        if len(content) > room:
-            raise full
-        os.pwrite(descriptor, content.ljust(room), 0)
+        allocated = os.fstat(descriptor).st_size
+        if len(content) > allocated:
+            raise disk_full
+        os.pwrite(descriptor, content.ljust(allocated), 0)
     finally:
         os.close(descriptor)
 
@@ -128,16 +128,16 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def take_lock(descriptor: int, seconds: float, taken: Callable[[], RiverrunError]) -> None:
-    """Hold a lock, or raise what `taken` makes. A reader tests it by holding it for an instant: taken is what stays so."""
+def acquire_lock(descriptor: int, seconds: float, conflict: Callable[[], RiverrunError]) -> None:
+    """Hold a lock, or raise what `conflict` makes. A reader tests it by holding it a moment: taken is what stays so."""
     deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise taken() from None
-            time.sleep(LOOK_SECONDS)
+                raise conflict() from None
+            time.sleep(LOCK_POLL_SECONDS)
         else:
             return
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from riverrun.config.project import CONFIG_FILE
 from riverrun.config.secret import Secret
-from riverrun.config.spec import MOST_ELSE, SECTIONS, Spec, specs
+from riverrun.config.spec import MAX_INT, SECTIONS, SettingSpec, setting_specs
 
 _WIDTH = 100
 _ORDER = (
     "A setting is found, highest first: flag, environment variable, `[profile.NAME]`, this file, default. "
     "`riverrun config` shows each value and where it came from."
 )
-_SHORT = """\
+_MINIMAL_TOML = """\
 # Settings of this project. All of them have defaults:
 #   riverrun config         shows each value and where it came from
 #   riverrun config sample  explains each
@@ -22,17 +22,17 @@ app = "{app}"
 """
 
 
-def short_file(app: str) -> str:
+def minimal_toml(app: str) -> str:
     """The riverrun.toml of a new project: what it must have, and where to find the rest."""
-    return _SHORT.format(app=app)
+    return _MINIMAL_TOML.format(app=app)
 
 
-def sample_file(app: str = "") -> str:
+def sample_toml(app: str = "") -> str:
     """A riverrun.toml with every common setting, explained and commented out; `app` is set where it is given."""
     lines = [f"# {line}" for line in wrap("Settings of this project. " + _ORDER.replace("`", ""), _WIDTH)]
     for section, cls in SECTIONS.items():
         lines += ["", *(f"# {line}" for line in wrap(cls.__doc__ or "", _WIDTH)), f"[{section}]"]
-        for spec in specs():
+        for spec in setting_specs():
             if spec.section == section and not spec.advanced:
                 lines += _sample_lines(spec, app if spec.key == "project.app" else "")
     lines += [
@@ -50,18 +50,18 @@ def sample_file(app: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sample_lines(spec: Spec, value: str) -> Iterator[str]:
+def _sample_lines(spec: SettingSpec, value: str) -> Iterator[str]:
     yield ""
     yield from (f"# {line}" for line in wrap(spec.help, _WIDTH))
     if spec.choices:
-        yield f"# One of {', '.join(repr(each) for each in spec.choices if each)}."
+        yield f"# One of {', '.join(repr(choice) for choice in spec.choices if choice)}."
     if value:
         yield f"{spec.name} = {_toml(value)}"
     else:
         yield f"# {spec.name} = {_example(spec)}"
 
 
-def _example(spec: Spec) -> str:
+def _example(spec: SettingSpec) -> str:
     if spec.secret:
         return f'{{ env = "{spec.name.upper()}" }}'
     if spec.table:
@@ -97,18 +97,18 @@ def reference_page() -> str:
             "| setting | default | what it is |",
             "| --- | --- | --- |",
         ]
-        lines += [_reference_row(spec) for spec in specs() if spec.section == section]
+        lines += [_reference_row(spec) for spec in setting_specs() if spec.section == section]
     return "\n".join(lines) + "\n"
 
 
-def _reference_row(spec: Spec) -> str:
+def _reference_row(spec: SettingSpec) -> str:
     default = "" if isinstance(spec.default, Secret) or spec.table or spec.default == "" else f"`{_toml(spec.default)}`"
     notes = [spec.help]
     if spec.choices:
-        notes.append("One of " + ", ".join(f"`{each}`" for each in spec.choices if each) + ".")
-    if spec.unless_zero is not None:
-        notes.append(f"0, or from {spec.unless_zero} to {spec.maximum}.")
-    elif spec.minimum is not None and spec.maximum is not None and spec.maximum < MOST_ELSE:
+        notes.append("One of " + ", ".join(f"`{choice}`" for choice in spec.choices if choice) + ".")
+    if spec.minimum_nonzero is not None:
+        notes.append(f"0, or from {spec.minimum_nonzero} to {spec.maximum}.")
+    elif spec.minimum is not None and spec.maximum is not None and spec.maximum < MAX_INT:
         notes.append(f"From {spec.minimum} to {spec.maximum}.")
     elif spec.minimum is not None:
         notes.append(f"At least {spec.minimum}.")

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from riverrun.config.toml_file import MOST_SECRET_BYTES, UnreadableFileError, read_text
+from riverrun.config.toml_file import MAX_SECRET_BYTES, UnreadableFileError, read_text
 from riverrun.errors import ConfigError
 
-STARS = "******"
+MASK = "******"
 
 
 class Secret:
@@ -31,7 +31,7 @@ class Secret:
         return hash(self._value)
 
     def __str__(self) -> str:
-        return STARS if self._value else ""
+        return MASK if self._value else ""
 
     def __repr__(self) -> str:
         return f"Secret({str(self)!r})"
@@ -46,21 +46,21 @@ class MissingSecret(Secret):
         raise ConfigError([self._value])
 
 
-def secret_of(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
+def resolve_secret(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
     """The secret behind "env:NAME" or "file:PATH" (from `root`); `what` names the setting for people. Nothing for an empty
     reference; ConfigError when it is not there, or when this is no reference."""
     if not reference:
         return Secret()
     kind, _, where = reference.partition(":")
     if kind == "env" and where:
-        found = (os.environ if environ is None else environ).get(where)
-        if found is None:
+        value = (os.environ if environ is None else environ).get(where)
+        if value is None:
             raise ConfigError([f"{what} asks for the variable {where}, which is not set"])
-        return Secret(found.strip())
+        return Secret(value.strip())
     if kind == "file" and where:
         path = root / Path(where).expanduser()
         try:
-            return Secret(read_text(path, MOST_SECRET_BYTES, "a secret has").strip())
+            return Secret(read_text(path, MAX_SECRET_BYTES, "a secret has").strip())
         except UnreadableFileError as error:
             reason = str(error).removeprefix("cannot be read: ")
             raise ConfigError([f"{what} asks for the file {path}, which cannot be read: {reason}"]) from error

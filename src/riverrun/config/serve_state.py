@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from riverrun.config.held import Held, holder_of, since_of, state_of
+from riverrun.config.process_state import ProcessState, lock_held_since, lock_holder, read_live_state
 from riverrun.config.project import Project
 from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError, StoreUnavailableError
 
 
 @dataclass(frozen=True)
-class Serving:
+class StoreEndpoint:
     """Who serves the store of a project, and where its HTTP API is: for this machine, and for others.
 
     Where others have to log in, `token` is how commands of this user are known; the file is theirs alone.
@@ -23,7 +23,7 @@ class Serving:
     address: str
     app: str
     store: str
-    outside: str = ""
+    public_address: str = ""
     token: str = field(default="", repr=False)
 
 
@@ -41,35 +41,37 @@ class ServeState:
     def __init__(self, project: Project, app: str, store: str) -> None:
         self._app = app
         self._store = store
-        self._held = Held(lock_path(project), state_path(project), app, lambda: _already_serving(project))
+        self._process_state = ProcessState(
+            lock_path(project), state_path(project), app, lambda: _already_serving(project)
+        )
 
     def __enter__(self) -> Self:
-        self._held.take()
+        self._process_state.acquire()
         return self
 
-    def write(self, address: str, *, outside: str = "", token: str = "") -> None:
+    def write(self, address: str, *, public_address: str = "", token: str = "") -> None:
         """Say where the API is."""
-        serving = Serving(os.getpid(), address, self._app, self._store, outside, token)
-        self._held.write(asdict(serving))
+        endpoint = StoreEndpoint(os.getpid(), address, self._app, self._store, public_address, token)
+        self._process_state.write(asdict(endpoint))
 
     def __exit__(self, *_: object) -> None:
-        self._held.release(forget=True)
+        self._process_state.release(delete_state=True)
 
 
-def find_serving(project: Project) -> Serving | None:
+def find_store_endpoint(project: Project) -> StoreEndpoint | None:
     """The process that serves the store of a project; None when none does, or it is only starting."""
-    found = state_of(lock_path(project), state_path(project))
+    content = read_live_state(lock_path(project), state_path(project))
     try:
-        return Serving(**found) if found is not None else None
+        return StoreEndpoint(**content) if content is not None else None
     except TypeError:
         return None
 
 
-def require_serving(project: Project) -> Serving:
+def require_store_endpoint(project: Project) -> StoreEndpoint:
     """The process that serves the store of a project, or how to start one."""
-    found = find_serving(project)
-    if found is not None:
-        return found
+    endpoint = find_store_endpoint(project)
+    if endpoint is not None:
+        return endpoint
     starting = is_locked(lock_path(project))
     raise StoreUnavailableError(
         f"The store of the project {project.root} is starting"
@@ -83,10 +85,10 @@ def require_serving(project: Project) -> Serving:
 
 
 def _already_serving(project: Project) -> AlreadyRunningError:
-    pid, app = holder_of(lock_path(project))
+    pid, app = lock_holder(lock_path(project))
     return AlreadyRunningError(
         f"The store of {app or 'an app'} is served already, by the process {pid or 'that holds the lock'}, since "
-        f"{since_of(lock_path(project))}",
+        f"{lock_held_since(lock_path(project))}",
         hint=f"Ask it with 'riverrun query', or stop it with Ctrl-C or 'kill {pid}'" if pid else "",
         pid=pid,
         lock=lock_path(project),

@@ -11,14 +11,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from riverrun.config.formats import FOLDER, HOST, HOSTS, MASTER, REGION, SERVERS, SIZE, ZONE, Format, address, duration
+from riverrun.config.formats import (
+    FOLDER,
+    HOST,
+    HOSTS,
+    MASTER,
+    REGION,
+    SERVERS,
+    SIZE,
+    ZONE,
+    SettingFormat,
+    address_format,
+    duration_format,
+)
 from riverrun.config.secret import Secret
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 
 # The most that a number may be where its setting does not say, by the unit in its name.
-_MOST = {"port": 65_535, "mb": 2**20, "seconds": 86_400}
-MOST_ELSE = 2**31 - 1
+_MAX_BY_UNIT = {"port": 65_535, "mb": 2**20, "seconds": 86_400}
+MAX_INT = 2**31 - 1
 
 
 def setting(
@@ -28,18 +40,18 @@ def setting(
     example: str = "",
     minimum: int | None = None,
     maximum: int | None = None,
-    unless_zero: int | None = None,
-    format: Format | None = None,  # noqa: A002
+    minimum_nonzero: int | None = None,
+    format: SettingFormat | None = None,  # noqa: A002
     advanced: bool = False,
 ) -> Any:
     """Declare one setting. The unit, where there is one, is part of the name (`_seconds`, `_mb`, `port`), and bounds the
-    number; `unless_zero` is the least where 0 stands for a default; `format` is what its text must look like."""
+    number; `minimum_nonzero` is the least where 0 stands for a default; `format` is what its text must look like."""
     metadata = {
         "help": help,
         "example": example,
         "minimum": minimum,
         "maximum": maximum,
-        "unless_zero": unless_zero,
+        "minimum_nonzero": minimum_nonzero,
         "format": format,
         "advanced": advanced,
     }
@@ -102,7 +114,7 @@ class KafkaSettings:
         "",
         "Token endpoint for OAUTHBEARER (OIDC client credentials).",
         advanced=True,
-        format=address("https://login.example/token", query=True),
+        format=address_format("https://login.example/token", query=True),
     )
     oauth_client_id: str = setting("", "Client for OAUTHBEARER.", advanced=True)
     oauth_client_secret: Secret = setting(Secret(), "Client secret for OAUTHBEARER.", advanced=True)
@@ -132,7 +144,7 @@ class ArtifactSettings:
     maven_url: str = setting(
         "",
         "Repository to fetch from. Empty: the mirror in Maven's settings.xml, else Maven Central.",
-        format=address("https://repo.example/maven2", "http", "https", "file", login="user:password"),
+        format=address_format("https://repo.example/maven2", "http", "https", "file", login="user:password"),
     )
     maven_username: str = setting("", "User for that repository, if settings.xml does not have one.", advanced=True)
     maven_password: Secret = setting(Secret(), "Password or token for that user.", advanced=True)
@@ -197,7 +209,7 @@ class StreamSettings:
         "0 s",
         "How often near-real-time streams look for new records. 0: again as soon as a batch is done.",
         example="5 seconds",
-        format=duration(zero=True),
+        format=duration_format(allow_zero=True),
     )
     checkpoints: str = setting(
         "", "Where streams remember how far they are. Empty: in .riverrun. A shared file system for a Spark cluster.",
@@ -207,7 +219,7 @@ class StreamSettings:
     transaction_timeout: str = setting(
         "5 minutes", "How long a part of a batch may take from its first row sent to the last. At most what brokers allow "
         "(transaction.max.timeout.ms, 15 minutes).",
-        format=duration(),
+        format=duration_format(),
     )  # fmt: skip
     port: int = setting(
         0, "Port of /metrics and /api/streams on 127.0.0.1. 0: the first free one from 9404.", minimum=0
@@ -220,7 +232,7 @@ class StoreSettings:
 
     kind: Literal["embedded", "druid", "none"] = setting("embedded", "Which store results go to.")
     memory_mb: int = setting(
-        0, "Memory of the embedded store. 0: a quarter of the machine's, up to 4 GiB.", minimum=0, unless_zero=64
+        0, "Memory of the embedded store. 0: a quarter of the machine's, up to 4 GiB.", minimum=0, minimum_nonzero=64
     )
     max_size: str = setting(
         "", "The embedded store's file may grow to this; then the oldest rows go. Empty: as large as it must be.",
@@ -268,7 +280,7 @@ class ServeSettings:
         "",
         "Log in at this OpenID Connect provider instead of by password.",
         example="https://login.example.org",
-        format=address("https://login.example.org"),
+        format=address_format("https://login.example.org"),
     )
     oidc_client_id: str = setting("", "Who we are there.")
     oidc_client_secret: Secret = setting(Secret(), "How we prove it. Empty: a public client.")
@@ -288,7 +300,7 @@ class ServeSettings:
     @property
     def beyond(self) -> bool:
         """Whether others are served, and so a login is asked for: a proxy on this machine serves others too."""
-        return not is_loopback(self.host) or bool(listed(self.trusted_proxies))
+        return not is_loopback(self.host) or bool(split_list(self.trusted_proxies))
 
 
 @dataclass(frozen=True)
@@ -342,7 +354,7 @@ class IngestSettings:
         "24 hours",
         "How long an Idempotency-Key is remembered.",
         example="1 hour",
-        format=duration(),
+        format=duration_format(),
     )
     idempotency_keys: int = setting(
         500_000,
@@ -364,7 +376,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def is_everywhere(host: str) -> bool:
+def is_wildcard_host(host: str) -> bool:
     """Whether it stands for all addresses of this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
@@ -372,7 +384,7 @@ def is_everywhere(host: str) -> bool:
         return False
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_list(text: str) -> tuple[str, ...]:
     """What a setting of several values names, in order."""
     return tuple(part for each in text.split(",") if (part := each.strip()))
 
@@ -385,7 +397,7 @@ class DruidSettings:
         "",
         "Attach to this Druid (its router) instead of running one.",
         example="https://druid.example:9088",
-        format=address("https://druid.example:9088"),
+        format=address_format("https://druid.example:9088"),
     )
     username: str = setting("", "User of an attached Druid.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -425,7 +437,7 @@ class ConnectSettings:
         "",
         "Attach to this Connect (its REST API) instead of running one.",
         example="https://connect.example:8083",
-        format=address("https://connect.example:8083"),
+        format=address_format("https://connect.example:8083"),
     )
     username: str = setting("", "User of an attached Connect.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -459,7 +471,7 @@ class RegistrySettings:
         "",
         "Attach to this registry (any that speaks Confluent's API) instead of running one.",
         example="https://registry.example:8081",
-        format=address("https://registry.example:8081"),
+        format=address_format("https://registry.example:8081"),
     )
     username: str = setting("", "User of an attached registry.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -480,7 +492,7 @@ class AlertSettings:
         "",
         "Base URL of Infobip's API, or of a gateway that speaks it.",
         example="https://xyz.api.infobip.com",
-        format=address("https://xyz.api.infobip.com"),
+        format=address_format("https://xyz.api.infobip.com"),
     )
     sms_key: Secret = setting(Secret(), "API key for it.")
     sms_sender: str = setting("", "The name (at most 11 letters) or number that receivers see.", example="riverrun")
@@ -497,9 +509,9 @@ class AlertSettings:
         "",
         "Where the provider reports what was delivered.",
         example="https://dash.example.org/api/alerts/delivered",
-        format=address("https://dash.example.org/api/alerts/delivered", query=True),
+        format=address_format("https://dash.example.org/api/alerts/delivered", query=True),
     )
-    sms_most_parts: int = setting(
+    sms_max_parts: int = setting(
         4, "A longer text is refused. A part has 160 characters, or 70 beyond GSM's.", minimum=1
     )
     sms_daily_parts: int = setting(1000, "Parts per day, in all. More wait for the next day. 0: no limit.", minimum=0)
@@ -531,7 +543,9 @@ class PostgresSettings:
     url: str = setting(
         "", "The database, where a connector does not name another, and its user. Without the password.",
         example="postgresql://cdc@127.0.0.1:5432/shop",
-        format=address("postgresql://cdc@127.0.0.1:5432/shop", "postgresql", "postgres", login="user:password", query=True),
+        format=address_format(
+            "postgresql://cdc@127.0.0.1:5432/shop", "postgresql", "postgres", login="user:password", query=True
+        ),
     )  # fmt: skip
     password: Secret = setting(Secret(), "Password of that user.")
     databases: Mapping[str, str] = setting(
@@ -561,7 +575,7 @@ class MqttSettings:
         "",
         "The broker: mqtt://HOST:PORT, or mqtts:// with TLS.",
         example="mqtts://mqtt.example:8883",
-        format=address("mqtts://mqtt.example:8883", "mqtt", "mqtts", path=False),
+        format=address_format("mqtts://mqtt.example:8883", "mqtt", "mqtts", path=False),
     )
     username: str = setting("", "User there.")
     password: Secret = setting(Secret(), "Password of that user.")
@@ -598,7 +612,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Spec:
+class SettingSpec:
     """One setting as the parser, the sample file and the reference page see it."""
 
     section: str
@@ -610,8 +624,8 @@ class Spec:
     example: str
     minimum: int | None
     maximum: int | None
-    unless_zero: int | None
-    format: Format | None
+    minimum_nonzero: int | None
+    format: SettingFormat | None
     advanced: bool
 
     @property
@@ -650,16 +664,16 @@ SECTIONS: Mapping[str, type] = {
 }
 
 
-def specs() -> Iterator[Spec]:
+def setting_specs() -> Iterator[SettingSpec]:
     """All settings, in the order they are declared."""
     for section, cls in SECTIONS.items():
         hints = get_type_hints(cls)
-        for each in dataclasses.fields(cls):
-            hint = hints[each.name]
+        for declared in dataclasses.fields(cls):
+            hint = hints[declared.name]
             choices = get_args(hint) if get_origin(hint) is Literal else ()
             kind = str if choices else (get_origin(hint) or hint)
-            default = each.default if each.default is not dataclasses.MISSING else {}
-            details = dict(each.metadata)
+            default = declared.default if declared.default is not dataclasses.MISSING else {}
+            details = dict(declared.metadata)
             if kind is int and details["maximum"] is None:
-                details["maximum"] = _MOST.get(each.name.rpartition("_")[2], MOST_ELSE)
-            yield Spec(section, each.name, kind, choices, default, **details)
+                details["maximum"] = _MAX_BY_UNIT.get(declared.name.rpartition("_")[2], MAX_INT)
+            yield SettingSpec(section, declared.name, kind, choices, default, **details)

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from riverrun.config.held import Held, holder_of, since_of
+from riverrun.config.process_state import ProcessState, lock_held_since, lock_holder
 from riverrun.config.project import Project
 from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError
-from riverrun.model.progress import PipelineProgress, progress_from, unix_seconds
+from riverrun.model.progress import PipelineProgress, progress_from_dict, unix_seconds
 
 # A pipeline that lives and has not told anything for so long is stuck, or its disk is full.
-SILENT_SECONDS = 30.0
+STALE_SECONDS = 30.0
 
 
 def state_path(project: Project) -> Path:
@@ -37,29 +37,31 @@ class StreamState:
     """
 
     def __init__(self, project: Project, file: str) -> None:
-        self._held = Held(lock_path(project), state_path(project), file, lambda: _already_running(project))
+        self._process_state = ProcessState(
+            lock_path(project), state_path(project), file, lambda: _already_running(project)
+        )
         self._last: PipelineProgress | None = None
 
     @property
     def problem(self) -> str:
-        return self._held.problem
+        return self._process_state.problem
 
     def __enter__(self) -> Self:
-        self._held.take()
+        self._process_state.acquire()
         return self
 
     def write(self, progress: PipelineProgress) -> None:
         """Replace the file in one step: a reader sees the old state or the new one."""
         self._last = progress
-        self._held.write(progress.as_dict())
+        self._process_state.write(progress.as_dict())
 
     def close(self) -> None:
         """Leave the last state behind, as of a pipeline that ended in order, and give the lock back."""
-        if not self._held.held:
+        if not self._process_state.acquired:
             return
         if self._last is not None:
             self.write(replace(self._last, ended_at=datetime.now(UTC).isoformat(timespec="seconds")))
-        self._held.release()
+        self._process_state.release()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -70,48 +72,48 @@ def is_running(project: Project) -> bool:
     return is_locked(lock_path(project))
 
 
-def last(project: Project) -> PipelineProgress | None:
+def last_progress(project: Project) -> PipelineProgress | None:
     """The state file as it is, of a living pipeline or a dead one; None when there is none or it is not whole."""
     try:
-        return progress_from(json.loads(state_path(project).read_text(encoding="utf-8")))
+        return progress_from_dict(json.loads(state_path(project).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def read(project: Project) -> PipelineProgress | None:
+def live_progress(project: Project) -> PipelineProgress | None:
     """The state of the project's pipeline if it lives and has written one, else None."""
     if not is_running(project):
         return None
-    progress = last(project)
+    progress = last_progress(project)
     # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
-    return progress if progress is not None and progress.pid == holder(project)[0] else None
+    return progress if progress is not None and progress.pid == pipeline_holder(project)[0] else None
 
 
-def pipeline_of(project: Project) -> tuple[dict[str, Any] | None, PipelineProgress | None]:
+def describe_pipeline(project: Project) -> tuple[dict[str, Any] | None, PipelineProgress | None]:
     """The pipeline that runs or ran last, for people and programs, and its streams as far as that is still true.
 
     Its `state` is starting, running, died (killed), failed or ended.
     """
     if is_running(project):
-        progress = read(project)
-        pid, file = holder(project)
+        progress = live_progress(project)
+        pid, file = pipeline_holder(project)
         if progress is None:
             return {"state": "starting", "file": file, "pid": pid or None, "detail": ""}, None
-        told = unix_seconds(progress.updated_at)
-        silent = time.time() - told if told is not None else 0.0
-        detail = f"it has told nothing for {silent:.0f} s" if silent > SILENT_SECONDS else ""
-        return _about(progress, "running", detail), progress
-    progress = last(project)
+        updated = unix_seconds(progress.updated_at)
+        stale_seconds = time.time() - updated if updated is not None else 0.0
+        detail = f"it has told nothing for {stale_seconds:.0f} s" if stale_seconds > STALE_SECONDS else ""
+        return _summary(progress, "running", detail), progress
+    progress = last_progress(project)
     if progress is None:
         return None, None
     if not progress.ended_at:
-        return _about(progress, "died", f"its process {progress.pid} died without cleaning up"), None
+        return _summary(progress, "died", f"its process {progress.pid} died without cleaning up"), None
     failed = progress.failed
     detail = f"failed: {', '.join(failed)}" if failed else ""
-    return _about(progress, "failed" if failed else "ended", detail), progress
+    return _summary(progress, "failed" if failed else "ended", detail), progress
 
 
-def _about(progress: PipelineProgress, state: str, detail: str) -> dict[str, Any]:
+def _summary(progress: PipelineProgress, state: str, detail: str) -> dict[str, Any]:
     return {
         "state": state,
         "app": progress.app,
@@ -125,17 +127,17 @@ def _about(progress: PipelineProgress, state: str, detail: str) -> dict[str, Any
     }
 
 
-def holder(project: Project) -> tuple[int, str]:
+def pipeline_holder(project: Project) -> tuple[int, str]:
     """The pid and the pipeline file of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
-    return holder_of(lock_path(project))
+    return lock_holder(lock_path(project))
 
 
 def _already_running(project: Project) -> AlreadyRunningError:
-    pid, file = holder(project)
+    pid, file = pipeline_holder(project)
     what = f"The pipeline {file}" if file else "A pipeline"
     return AlreadyRunningError(
         f"{what} of the project {project.root} runs already, in the process {pid or 'that holds the lock'}, since "
-        f"{since_of(lock_path(project))}",
+        f"{lock_held_since(lock_path(project))}",
         hint=f"Look at it with 'riverrun status', or stop it with Ctrl-C or 'kill {pid}'" if pid else "",
         pid=pid,
         file=file,

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from riverrun.config.formats import clipped
-from riverrun.model.quantity import size_text
+from riverrun.config.formats import truncated
+from riverrun.model.units import format_size
 
-MOST_BYTES = 2**20
-MOST_SECRET_BYTES = 2**16
+MAX_BYTES = 2**20
+MAX_SECRET_BYTES = 2**16
 # tomllib descends by recursion, and takes time by the square of a key's parts.
-_MOST_DEPTH = 50
-_MOST_SYNTAX_ERRORS = 20
+_MAX_DEPTH = 50
+_MAX_SYNTAX_ERRORS = 20
 # profile.NAME.section.name, and one below.
-_PLACE_DEPTH = 5
+_LOCATION_DEPTH = 5
 
 _AT = re.compile(r"(.*) \(at line (\d+), column \d+\)")
 _NAME = re.compile(r"""\s*(["']?[\w.-]+["']?)\s*([=:])\s*(.*)""")
@@ -52,9 +52,9 @@ class TomlFile:
     lines: Mapping[tuple[str, ...], int] = field(default_factory=dict)
     problems: Sequence[str] = ()
 
-    def place(self, *keys: str) -> str:
+    def location(self, *keys: str) -> str:
         """`riverrun.toml:7`: the line of a key, else of the table it is in."""
-        for length in range(min(len(keys), _PLACE_DEPTH), 0, -1):
+        for length in range(min(len(keys), _LOCATION_DEPTH), 0, -1):
             if line := self.lines.get(keys[:length]):
                 return f"{self.name}:{line}"
         return self.name
@@ -65,15 +65,15 @@ def read_toml(path: Path) -> TomlFile:
     try:
         if not os.path.lexists(path):
             return TomlFile(path.name)
-        text = read_text(path, MOST_BYTES, "settings have")
+        text = read_text(path, MAX_BYTES, "settings have")
     except UnreadableFileError as error:
-        place = f"{path.name}:{error.line}" if error.line else path.name
-        return TomlFile(path.name, problems=[f"{place}: {error}"])
+        location = f"{path.name}:{error.line}" if error.line else path.name
+        return TomlFile(path.name, problems=[f"{location}: {error}"])
     return _parse(path.name, text.replace("\r\n", "\n") + "\n")
 
 
-def read_text(path: Path, most: int, what: str) -> str:
-    """The text of a regular file of at most `most` bytes. Waits for nothing: a pipe or a device is refused."""
+def read_text(path: Path, max_bytes: int, what: str) -> str:
+    """The text of a regular file of at most `max_bytes`. Waits for nothing: a pipe or a device is refused."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
@@ -88,14 +88,14 @@ def read_text(path: Path, most: int, what: str) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableFileError(f"this is a {_kind(status.st_mode)}, not a file")
         with os.fdopen(handle, "rb", closefd=False) as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     except OSError as error:
         raise UnreadableFileError(f"cannot be read: {error.strerror}") from error
     finally:
         os.close(handle)
-    if len(data) > most:
+    if len(data) > max_bytes:
         size = max(status.st_size, len(data))
-        raise UnreadableFileError(f"it has {size_text(size)}, and {what} at most {size_text(most)}")
+        raise UnreadableFileError(f"it has {format_size(size)}, and {what} at most {format_size(max_bytes)}")
     return _decoded(data)
 
 
@@ -116,19 +116,19 @@ def _decoded(data: bytes) -> str:
 
 def _parse(name: str, text: str) -> TomlFile:
     problems: list[str] = []
-    for _ in range(_MOST_SYNTAX_ERRORS):
+    for _ in range(_MAX_SYNTAX_ERRORS):
         lines, depth = _scan(text)
-        if depth > _MOST_DEPTH:
+        if depth > _MAX_DEPTH:
             return TomlFile(name, problems=[f"{name}: its values are nested too deeply to be read"])
         try:
             return TomlFile(name, tomllib.loads(text), lines, problems)
         except tomllib.TOMLDecodeError as error:
-            at = _AT.fullmatch(str(error))
-            if at is None:
-                problems.append(f"{name}: this is not TOML: {clipped(str(error))}")
+            match = _AT.fullmatch(str(error))
+            if match is None:
+                problems.append(f"{name}: this is not TOML: {truncated(str(error))}")
                 break
-            number = int(at[2])
-            reason = _reason(at[1], text.split("\n")[number - 1])
+            number = int(match[2])
+            reason = _reason(match[1], text.split("\n")[number - 1])
             problems.append(f"{name}:{number}: this is not TOML: {reason}")
             text = _without(text, number)
         except ValueError:
@@ -138,12 +138,12 @@ def _parse(name: str, text: str) -> TomlFile:
     return TomlFile(name, problems=problems[:1])
 
 
-def _reason(said: str, line: str) -> str:
+def _reason(message: str, line: str) -> str:
     """What is wrong with a line, for people. Its value is not shown: it may be a password."""
     named = _NAME.match(line)
-    if named is None or said not in {"Invalid value", "Expected '=' after a key in a key/value pair"}:
-        return clipped(said)
-    name, sign, value = clipped(named[1]), named[2], named[3].partition("#")[0].strip()
+    if named is None or message not in {"Invalid value", "Expected '=' after a key in a key/value pair"}:
+        return truncated(message)
+    name, sign, value = truncated(named[1]), named[2], named[3].partition("#")[0].strip()
     if sign == ":":
         return f"write {name} = …, with an equals sign"
     if value.lower() in {"true", "false"}:
@@ -166,17 +166,17 @@ def _without(text: str, number: int) -> str:
 
 def _scan(text: str) -> tuple[dict[tuple[str, ...], int], int]:
     """The line of each key, which tomllib does not tell, and how deep values and keys are nested."""
-    scan = _Scan()
+    scan = _KeyScanner()
     for kind, token in _tokens(text):
-        scan.take(kind, token)
+        scan.feed(kind, token)
     return scan.lines, scan.depth
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    return ((found.lastgroup or "", found[0]) for found in _TOKEN.finditer(text))
+    return ((match.lastgroup or "", match[0]) for match in _TOKEN.finditer(text))
 
 
-class _Scan:
+class _KeyScanner:
     """Follows TOML's statements: a header in brackets, or a key, an equals sign and a value."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class _Scan:
         # What is open around the place: None for an array, the key for an inline table.
         self._open: list[tuple[str, ...] | None] = []
 
-    def take(self, kind: str, token: str) -> None:
+    def feed(self, kind: str, token: str) -> None:
         if kind == "newline":
             self._end_of_line()
         elif kind == "mark":
@@ -210,7 +210,7 @@ class _Scan:
         self._key = []
 
     def _record(self, prefix: tuple[str, ...]) -> tuple[str, ...]:
-        path = (*prefix, *self._key)[:_PLACE_DEPTH]
+        path = (*prefix, *self._key)[:_LOCATION_DEPTH]
         for length in range(1, len(path) + 1):
             self.lines.setdefault(path[:length], self._line)
         return path

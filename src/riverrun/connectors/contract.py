@@ -21,48 +21,58 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from riverrun.config.secret import Secret, secret_of
+from riverrun.config.secret import Secret, resolve_secret
 from riverrun.config.spec import Settings
 from riverrun.errors import DeclarationError
-from riverrun.model.connector import Drained, Fed, Item, Items, Position, Reader, Sink, Source, Undone
+from riverrun.model.connector import (
+    FailedRecord,
+    Item,
+    Items,
+    Position,
+    Reader,
+    Sink,
+    SinkBinding,
+    Source,
+    SourceBinding,
+)
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.connectors.standing import Standing
+    from riverrun.connectors.status import ConnectorStatus
     from riverrun.kafka.connection import Connection
 
 __all__ = [
-    "Around",
-    "Drained",
-    "Fed",
+    "ConnectorContext",
+    "FailedRecord",
     "Item",
     "Items",
     "Position",
     "Reader",
     "Service",
     "Sink",
+    "SinkBinding",
     "Source",
-    "Undone",
-    "service_of",
-    "sink_of",
-    "source_of",
+    "SourceBinding",
+    "create_service",
+    "create_sink",
+    "create_source",
 ]
 
 
-def _quiet(_text: str) -> None:
+def _ignore_notice(_text: str) -> None:
     """Nobody is told."""
 
 
 @dataclass(frozen=True)
-class Around:
+class ConnectorContext:
     """What a built-in connector can use of the process it runs in. `folder` is the pipeline file's: relative paths begin
     there; `root` is the project's, where those of secrets do. `notice` takes a sentence for people."""
 
     app: "App"
     connection: "Connection"
-    folder: Path
-    root: Path
-    notice: Callable[[str], None] = _quiet
+    pipeline_folder: Path
+    project_root: Path
+    notice: Callable[[str], None] = _ignore_notice
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     # The process is to end. A reader or sink that waits by itself looks at it.
     stop: threading.Event = field(default_factory=threading.Event)
@@ -70,51 +80,51 @@ class Around:
 
     def secret(self, reference: str, what: str) -> Secret:
         """The secret that an option refers to; `what` names the option for people. ConfigError when it is not there."""
-        return secret_of(reference, what, self.root, self.environ)
+        return resolve_secret(reference, what, self.project_root, self.environ)
 
 
 class Service(Protocol):
     """A source that is called instead of read, and puts records into topics by itself. It must not answer "taken" before
     all in-sync replicas have a record."""
 
-    def run(self, stop: threading.Event, standings: "Mapping[str, Standing]") -> None:
+    def run(self, stop: threading.Event, statuses: "Mapping[str, ConnectorStatus]") -> None:
         """Serve until `stop`, then let what was begun end. Fills in the standing of each of its sources, by their names.
         What it raises ends it; it is made and run again after a pause."""
 
 
-def source_of(fed: Fed, around: Around) -> Source:
+def create_source(binding: SourceBinding, context: ConnectorContext) -> Source:
     """What reads a declared source: itself, or what its `made_by` makes."""
-    source = fed.source
-    made: Source = _made(source.made_by)(source, around) if source.made_by else source
-    if type(made).open is Source.open and type(made).open_with is Source.open_with:
+    source = binding.source
+    created: Source = _load_factory(source.factory)(source, context) if source.factory else source
+    if type(created).open is Source.open and type(created).open_with_marks is Source.open_with_marks:
         raise DeclarationError(
-            f"{fed.line}: the source {type(made).__name__} of {fed.name} cannot be opened",
+            f"{binding.line}: the source {type(created).__name__} of {binding.name} cannot be opened",
             expected="a method open(part, position) that gives a riverrun.Reader",
             hint="docs/own-connector.md shows one",
         )
-    return made
+    return created
 
 
-def sink_of(drained: Drained, around: Around) -> Sink:
+def create_sink(binding: SinkBinding, context: ConnectorContext) -> Sink:
     """What writes to a declared sink."""
-    sink = drained.sink
-    made: Sink = _made(sink.made_by)(sink, around) if sink.made_by else sink
-    if type(made).write is Sink.write:
+    sink = binding.sink
+    created: Sink = _load_factory(sink.factory)(sink, context) if sink.factory else sink
+    if type(created).write is Sink.write:
         raise DeclarationError(
-            f"{drained.line}: the sink {type(made).__name__} of {drained.name} cannot be written to",
+            f"{binding.line}: the sink {type(created).__name__} of {binding.name} cannot be written to",
             expected="a method write(records)",
             hint="docs/own-connector.md shows one",
         )
-    return made
+    return created
 
 
-def service_of(feds: Sequence[Fed], around: Around) -> Service:
+def create_service(bindings: Sequence[SourceBinding], context: ConnectorContext) -> Service:
     """What serves these sources, all of one class."""
-    made: Service = _made(feds[0].source.made_by)(feds, around)
-    return made
+    service: Service = _load_factory(bindings[0].source.factory)(bindings, context)
+    return service
 
 
-def _made(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    made: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return made
+def _load_factory(reference: str) -> Callable[..., Any]:
+    module, _, name = reference.partition(":")
+    factory: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return factory

@@ -9,10 +9,10 @@ from typing import Any
 from riverrun.errors import UsageError
 from riverrun.model.connector import Item, Items, Position, Reader
 
-MOST_ITEMS = 10_000
-MOST_BYTES = 16 << 20
+MAX_ITEMS = 10_000
+MAX_BYTES = 16 << 20
 # How many items one `read` gives at most.
-BITE = 2000
+MAX_READ_ITEMS = 2000
 
 
 class Inbox(Reader):
@@ -27,20 +27,20 @@ class Inbox(Reader):
         self,
         confirm: Callable[[list[Any]], None] = lambda _tokens: None,
         *,
-        most_items: int = MOST_ITEMS,
-        most_bytes: int = MOST_BYTES,
+        max_items: int = MAX_ITEMS,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
-        if most_items < 1 or most_bytes < 1:
+        if max_items < 1 or max_bytes < 1:
             raise UsageError("An inbox needs room", expected="at least 1 item and 1 byte")
         self._confirm = confirm
-        self._most_items = most_items
-        self._most_bytes = most_bytes
+        self._max_items = max_items
+        self._max_bytes = max_bytes
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Item, Any, int]] = deque()
         self._bytes = 0
         # Given out, and not confirmed yet: the number of each, and its token.
-        self._out: deque[tuple[int, Any]] = deque()
-        self._count = 0
+        self._unacknowledged: deque[tuple[int, Any]] = deque()
+        self._read_count = 0
         self._closed = False
         self._problem: Exception | None = None
 
@@ -64,7 +64,7 @@ class Inbox(Reader):
 
     def _full(self, size: int) -> bool:
         count = len(self._waiting)
-        return count >= self._most_items or (count > 0 and self._bytes + size > self._most_bytes)
+        return count >= self._max_items or (count > 0 and self._bytes + size > self._max_bytes)
 
     def fail(self, problem: Exception) -> None:
         """Let the next `read` raise this: the part is then opened anew."""
@@ -79,27 +79,27 @@ class Inbox(Reader):
                 raise problem
             if not self._waiting:
                 return None
-            given: list[Item] = []
-            while self._waiting and len(given) < BITE:
+            items: list[Item] = []
+            while self._waiting and len(items) < MAX_READ_ITEMS:
                 item, token, size = self._waiting.popleft()
                 self._bytes -= size
-                self._count += 1
-                self._out.append((self._count, token))
-                given.append(item)
+                self._read_count += 1
+                self._unacknowledged.append((self._read_count, token))
+                items.append(item)
             self._changed.notify_all()
-            return Items(given, self._count)
+            return Items(items, self._read_count)
 
     def wait(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting) or self._closed or self._problem is not None, seconds)
 
     def acknowledged(self, position: Position) -> None:
-        done: list[Any] = []
+        tokens: list[Any] = []
         with self._changed:
-            while self._out and self._out[0][0] <= position:
-                done.append(self._out.popleft()[1])
-        if done:
-            self._confirm(done)
+            while self._unacknowledged and self._unacknowledged[0][0] <= position:
+                tokens.append(self._unacknowledged.popleft()[1])
+        if tokens:
+            self._confirm(tokens)
 
     def lag(self) -> int | None:
         return len(self._waiting)
@@ -108,6 +108,6 @@ class Inbox(Reader):
         with self._changed:
             self._closed = True
             self._waiting.clear()
-            self._out.clear()
+            self._unacknowledged.clear()
             self._bytes = 0
             self._changed.notify_all()

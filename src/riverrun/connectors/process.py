@@ -15,27 +15,27 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from riverrun.connectors.contract import Around, service_of, sink_of, source_of
-from riverrun.connectors.ledger import (
-    Change,
-    Life,
-    holder_change,
-    ledger_of,
-    life_change,
-    make_ledger,
-    read_ledger,
-    standing_change,
+from riverrun.connectors.contract import ConnectorContext, create_service, create_sink, create_source
+from riverrun.connectors.retry import MAX_BACKOFF_SECONDS, Backoff, NoticeThrottle, is_permanent
+from riverrun.connectors.sink_runner import SinkJob, SinkRunner
+from riverrun.connectors.source_runner import SourceJob, SourceRunner
+from riverrun.connectors.state_topic import (
+    ConnectorLease,
+    StateRecord,
+    create_state_topic,
+    lease_holder_record,
+    lease_record,
+    read_connector_state,
+    state_topic_name,
+    status_record,
 )
-from riverrun.connectors.part import Feed, PartRunner
-from riverrun.connectors.sinking import Drain, SinkRunner
-from riverrun.connectors.standing import Standing, now_ms
-from riverrun.connectors.trying import MOST_SECONDS, Pauses, Reminder, is_final
-from riverrun.errors import BrokerUnreachableError, FencedError, KafkaError, RiverrunError, TopicExistsError
+from riverrun.connectors.status import ConnectorStatus, now_ms
+from riverrun.errors import BrokerUnreachableError, KafkaError, ProducerFencedError, RiverrunError, TopicExistsError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import create_topic
 from riverrun.kafka.producer.delivery import Delivery
 from riverrun.kafka.producer.producer import Producer
-from riverrun.model.connector import Fed
+from riverrun.model.connector import SourceBinding
 
 if TYPE_CHECKING:
     from riverrun.app import App
@@ -44,335 +44,349 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("riverrun.connectors")
 # How often standings are written, and how often a process that has nothing new to say says that it lives.
-TELL_SECONDS = 0.5
-ALIVE_SECONDS = 3.0
+PUBLISH_SECONDS = 0.5
+HEARTBEAT_SECONDS = 3.0
 # How often sources are asked for parts that are new.
-PARTS_SECONDS = 5.0
+PART_DISCOVERY_SECONDS = 5.0
 STOP_SECONDS = 15.0
 # How long what earlier processes left open in the ledger is waited for before services and sinks begin.
-EARLIER_SECONDS = 5.0
+PREVIOUS_STATE_SECONDS = 5.0
 # Parts that are begun at a time, of a source that has many.
-MOST_BEGUN = 20
+MAX_PARTS_STARTED = 20
 
 
 class ConnectorProcess:
     """Runs what an app declares. `around` says with what."""
 
-    def __init__(self, around: Around) -> None:
-        self._around = around
-        self._connection = around.connection
-        self._app = around.app
-        self._notice = around.notice
-        self._feeds = [
-            Feed(self._app.name, fed.name, self._app.topics[fed.topic], source_of(fed, around))
-            for fed in self._app.sources.values()
-            if fed.source.runs_as == "reader"
+    def __init__(self, context: ConnectorContext) -> None:
+        self._context = context
+        self._connection = context.connection
+        self._app = context.app
+        self._notice = context.notice
+        self._source_jobs = [
+            SourceJob(self._app.name, binding.name, self._app.topics[binding.topic], create_source(binding, context))
+            for binding in self._app.sources.values()
+            if binding.source.runs_as == "reader"
         ]
-        self._drains = [
-            Drain(self._app.name, drained.name, topic_of(self._app, drained.of), sink_of(drained, around))
-            for drained in self._app.sinks.values()
-            if drained.sink.runs_as == "writer"
+        self._sink_jobs = [
+            SinkJob(
+                self._app.name, binding.name, sink_topic(self._app, binding.upstream), create_sink(binding, context)
+            )
+            for binding in self._app.sinks.values()
+            if binding.sink.runs_as == "writer"
         ]
-        self._services = services_of(self._app)
-        self._standings: dict[tuple[str, str, str], Standing] = {}
+        self._services = service_groups(self._app)
+        self._statuses: dict[tuple[str, str, str], ConnectorStatus] = {}
         self._threads: list[threading.Thread] = []
         # Parts that were begun, by connector and name.
-        self._parts: dict[tuple[str, str], PartRunner] = {}
+        self._part_runners: dict[tuple[str, str], SourceRunner] = {}
         self._halt = threading.Event()
-        self._fence: FencedError | None = None
-        begun = now_ms()
-        self._life = Life(secrets.token_hex(8), os.getpid(), socket.gethostname(), begun, begun)
+        self._fenced_by: ProducerFencedError | None = None
+        started_ms = now_ms()
+        self._lease = ConnectorLease(secrets.token_hex(8), os.getpid(), socket.gethostname(), started_ms, started_ms)
         # Set as soon as everything was begun.
         self.ready = threading.Event()
 
     @property
     def names(self) -> list[str]:
         """Its connectors, sources first."""
-        return [*names_of(self._app, "source"), *names_of(self._app, "sink")]
+        return [*connector_names(self._app, "source"), *connector_names(self._app, "sink")]
 
     @property
-    def standings(self) -> list[Standing]:
-        return list(self._standings.values())
+    def statuses(self) -> list[ConnectorStatus]:
+        return list(self._statuses.values())
 
     def run(self, stop: threading.Event) -> None:
         """Until `stop`. FencedError when another process has taken over."""
-        if not self._begin(stop):
+        if not self._acquire_lease(stop):
             return
-        teller = _Teller(self._connection, self._app.name)
+        publisher = _StatusPublisher(self._connection, self._app.name)
         try:
-            teller.tell([life_change(self._life)])
+            publisher.publish([lease_record(self._lease)])
             # Parts first: they take their transactional ids over, which ends what an earlier process left open.
-            self._look_for_parts()
-            self._start_others(self._earlier(stop))
-            looks = _Every(PARTS_SECONDS)
-            tells = _Every(TELL_SECONDS)
-            while not stop.is_set() and self._fence is None:
-                if looks.due():
-                    self._look_for_parts()
+            self._discover_parts()
+            self._start_services_and_sinks(self._previous_statuses(stop))
+            discovery = _Interval(PART_DISCOVERY_SECONDS)
+            publishing = _Interval(PUBLISH_SECONDS)
+            while not stop.is_set() and self._fenced_by is None:
+                if discovery.due():
+                    self._discover_parts()
                     self.ready.set()
-                if tells.due():
-                    self._tell(teller)
+                if publishing.due():
+                    self._publish_status(publisher)
                 stop.wait(0.05)
         finally:
-            self._end(teller)
-        if self._fence is not None:
-            raise FencedError(
+            self._shut_down(publisher)
+        if self._fenced_by is not None:
+            raise ProducerFencedError(
                 f"Another process runs the connectors of {self._app.name} now",
                 hint="One does at a time; stop the other one first",
-            ) from self._fence
+            ) from self._fenced_by
 
-    def _begin(self, stop: threading.Event) -> bool:
+    def _acquire_lease(self, stop: threading.Event) -> bool:
         """Wait for the cluster as long as it takes; False when it is to end before."""
-        pauses = Pauses()
+        backoff = Backoff()
         while not stop.is_set():
             try:
-                make_ledger(self._connection, self._app.name)
+                create_state_topic(self._connection, self._app.name)
                 # Before any id is taken over: whoever loses its own finds out to whom.
                 with Producer(self._connection) as producer:
-                    key, value = holder_change(self._life)
-                    producer.send(ledger_of(self._app.name), value, key=key)
+                    key, value = lease_holder_record(self._lease)
+                    producer.send(state_topic_name(self._app.name), value, key=key)
                 return True
             except KafkaError as error:
-                pause = pauses.next()
-                self._notice(f"connectors begin in {pause:g} s: {error}")
-                stop.wait(pause)
+                delay = backoff.next_delay()
+                self._notice(f"connectors begin in {delay:g} s: {error}")
+                stop.wait(delay)
         return False
 
-    def _earlier(self, stop: threading.Event) -> dict[tuple[str, str, str], Standing]:
+    def _previous_statuses(self, stop: threading.Event) -> dict[tuple[str, str, str], ConnectorStatus]:
         """How each connector stood when an earlier process last said so: its counts go on from there."""
-        pauses = Pauses()
-        while not stop.is_set() and self._fence is None:
+        backoff = Backoff()
+        while not stop.is_set() and self._fenced_by is None:
             try:
-                return read_ledger(self._connection, self._app.name, settled=True, seconds=EARLIER_SECONDS).standings
+                return read_connector_state(
+                    self._connection, self._app.name, wait_for_transactions=True, seconds=PREVIOUS_STATE_SECONDS
+                ).statuses
             except BrokerUnreachableError:
                 # A transaction is open that nobody takes over, or Kafka is away: what can be read must do.
                 with contextlib.suppress(KafkaError):
-                    return read_ledger(self._connection, self._app.name, settled=False).standings
-                stop.wait(pauses.next())
+                    return read_connector_state(self._connection, self._app.name, wait_for_transactions=False).statuses
+                stop.wait(backoff.next_delay())
             except RiverrunError as error:
                 self._notice(f"the counts of earlier runs are not known: {error}")
                 break
         return {}
 
-    def _start_others(self, earlier: Mapping[tuple[str, str, str], Standing]) -> None:
+    def _start_services_and_sinks(self, previous: Mapping[tuple[str, str, str], ConnectorStatus]) -> None:
         """Services and sinks. Parts have their counts with their positions; these go on from what was last told."""
         for service in self._services:
-            standings = self._stand_all(service)
-            for standing in standings.values():
-                standing.go_on_from(earlier.get(standing.key))
-            self._start(_ServiceRunner(service, self._around, standings, self._halt))
-        for drain in self._drains:
-            standing = self._stand(Standing("sink", drain.name, "all", drain.topic_name))
-            standing.go_on_from(earlier.get(standing.key))
-            self._start(SinkRunner(self._connection, drain, standing, self._halt, notice=self._notice))
+            statuses = self._register_statuses(service)
+            for status in statuses.values():
+                status.continue_from(previous.get(status.key))
+            self._start(_ServiceRunner(service, self._context, statuses, self._halt))
+        for job in self._sink_jobs:
+            status = self._register_status(ConnectorStatus("sink", job.name, "all", job.topic_name))
+            status.continue_from(previous.get(status.key))
+            self._start(SinkRunner(self._connection, job, status, self._halt, notice=self._notice))
 
     def _start(self, thread: threading.Thread) -> None:
         self._threads.append(thread)
         thread.start()
 
-    def _stand(self, standing: Standing) -> Standing:
-        standing.since_ms = now_ms()
-        return self._standings.setdefault(standing.key, standing)
+    def _register_status(self, status: ConnectorStatus) -> ConnectorStatus:
+        status.state_since_ms = now_ms()
+        return self._statuses.setdefault(status.key, status)
 
-    def _stand_all(self, feds: Sequence[Fed]) -> dict[str, Standing]:
-        return {each.name: self._stand(Standing("source", each.name, "all", each.topic)) for each in feds}
+    def _register_statuses(self, bindings: Sequence[SourceBinding]) -> dict[str, ConnectorStatus]:
+        return {
+            fed.name: self._register_status(ConnectorStatus("source", fed.name, "all", fed.topic)) for fed in bindings
+        }
 
-    def _look_for_parts(self) -> None:
-        self._threads = [each for each in self._threads if each.is_alive()]
-        for feed in self._feeds:
+    def _discover_parts(self) -> None:
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        for job in self._source_jobs:
             try:
-                parts = feed.source.parts()
+                parts = job.source.parts()
             except Exception as error:  # noqa: BLE001  -- a source is anybody's code
-                standing = self._stand(Standing("source", feed.name, "all", feed.topic.name))
-                standing.become("failed" if is_final(error) else "retrying", f"its parts are not known: {error}")
+                status = self._register_status(ConnectorStatus("source", job.name, "all", job.topic.name))
+                status.set_state("failed" if is_permanent(error) else "retrying", f"its parts are not known: {error}")
                 continue
-            fresh = [each for each in parts if self._is_to_begin(feed, each)]
-            for part in fresh[:MOST_BEGUN] if feed.source.begins_again else fresh:
-                standing = self._stand(Standing("source", feed.name, part, feed.topic.name))
-                runner = PartRunner(
-                    self._connection, feed, part, standing, self._halt, fenced=self._on_fence, notice=self._notice
+            startable = [each for each in parts if self._should_start(job, each)]
+            for part in startable[:MAX_PARTS_STARTED] if job.source.reopens_finished else startable:
+                status = self._register_status(ConnectorStatus("source", job.name, part, job.topic.name))
+                runner = SourceRunner(
+                    self._connection, job, part, status, self._halt, on_fenced=self._on_fenced, notice=self._notice
                 )
-                self._parts[feed.name, part] = runner
+                self._part_runners[job.name, part] = runner
                 self._start(runner)
 
-    def _is_to_begin(self, feed: Feed, part: str) -> bool:
-        runner = self._parts.get((feed.name, part))
-        return runner is None or (feed.source.begins_again and runner.finished and not runner.is_alive())
+    def _should_start(self, job: SourceJob, part: str) -> bool:
+        runner = self._part_runners.get((job.name, part))
+        return runner is None or (job.source.reopens_finished and runner.finished and not runner.is_alive())
 
-    def _on_fence(self, error: FencedError) -> None:
+    def _on_fenced(self, error: ProducerFencedError) -> None:
         """A transaction that the cluster gave up looks the same as another holder of the id: the ledger knows."""
         try:
-            holder = read_ledger(self._connection, self._app.name).holder
+            holder = read_connector_state(self._connection, self._app.name).lease_holder
         except RiverrunError:
             return  # the part tries again, and will hear it then
-        if holder != self._life.id:
-            self._fence = error
+        if holder != self._lease.id:
+            self._fenced_by = error
             self._halt.set()
 
-    def _tell(self, teller: "_Teller") -> None:
-        self._life.at = now_ms()
-        teller.tell_changed(self.standings, self._life)
+    def _publish_status(self, publisher: "_StatusPublisher") -> None:
+        self._lease.renewed_ms = now_ms()
+        publisher.publish_changed(self.statuses, self._lease)
 
-    def _end(self, teller: "_Teller") -> None:
+    def _shut_down(self, publisher: "_StatusPublisher") -> None:
         self._halt.set()
         # For readers and sinks that wait by themselves.
-        self._around.stop.set()
+        self._context.stop.set()
         deadline = time.monotonic() + STOP_SECONDS
-        for each in self._threads:
-            each.join(max(0.0, deadline - time.monotonic()))
-        if left := [each.name for each in self._threads if each.is_alive()]:
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if left := [thread.name for thread in self._threads if thread.is_alive()]:
             self._notice(f"{', '.join(left)} did not end in {STOP_SECONDS:g} s; what they had begun is not committed")
-        self._life.at = self._life.ended = now_ms()
-        if self._fence is None:
-            teller.tell_changed(self.standings, self._life, now=True)
-        teller.close()
+        self._lease.renewed_ms = self._lease.ended_ms = now_ms()
+        if self._fenced_by is None:
+            publisher.publish_changed(self.statuses, self._lease, publish_all=True)
+        publisher.close()
 
 
-def topic_of(app: "App", of: str) -> "Topic[Any] | str":
+def sink_topic(app: "App", origin: str) -> "Topic[Any] | str":
     """The topic that a sink's records are in: a stream's rows are in one of their own."""
-    stream = app.streams.get(of)
-    return stream.target if stream is not None else app.topics[of]
+    stream = app.streams.get(origin)
+    return stream.output_topic if stream is not None else app.topics[origin]
 
 
-def behind_of(connection: "Connection", app: "App", sink: str) -> int:
+def sink_lag(connection: "Connection", app: "App", sink: str) -> int:
     """How many offsets of its topic a sink has not committed yet."""
     admin = Admin(connection)
-    topic = topic_of(app, app.sinks[sink].of)
+    topic = sink_topic(app, app.sinks[sink].upstream)
     state = admin.topic(topic if isinstance(topic, str) else topic.name)
-    ends = admin.offsets(state.places, "latest", committed_only=True)
-    starts = admin.offsets(state.places, "earliest")
-    done = admin.committed(f"{app.name}.{sink}")
-    return sum(max(0, ends[place] - done.get(place, starts[place])) for place in state.places)
+    ends = admin.offsets(state.topic_partitions, "latest", committed_only=True)
+    starts = admin.offsets(state.topic_partitions, "earliest")
+    committed = admin.committed_offsets(f"{app.name}.{sink}")
+    return sum(
+        max(0, ends[partition] - committed.get(partition, starts[partition])) for partition in state.topic_partitions
+    )
 
 
-def services_of(app: "App") -> list[list[Fed]]:
+def service_groups(app: "App") -> list[list[SourceBinding]]:
     """Sources that are hosted, together by their class: one server is for all of them."""
-    found: dict[type, list[Fed]] = {}
-    for fed in app.sources.values():
-        if fed.source.runs_as == "service":
-            found.setdefault(type(fed.source), []).append(fed)
-    return list(found.values())
+    groups: dict[type, list[SourceBinding]] = {}
+    for binding in app.sources.values():
+        if binding.source.runs_as == "service":
+            groups.setdefault(type(binding.source), []).append(binding)
+    return list(groups.values())
 
 
-def names_of(app: "App", kind: str) -> list[str]:
+def connector_names(app: "App", kind: str) -> list[str]:
     """The connectors of a kind that this process runs."""
     if kind == "source":
-        return [each.name for each in app.sources.values() if each.source.runs_as != "connect"]
-    return [each.name for each in app.sinks.values() if each.sink.runs_as != "connect"]
+        return [source.name for source in app.sources.values() if source.source.runs_as != "connect"]
+    return [sink.name for sink in app.sinks.values() if sink.sink.runs_as != "connect"]
 
 
-def make_topics(around: Around) -> None:
+def create_source_topics(context: ConnectorContext) -> None:
     """Make the topics that sources fill, where they are not there: this process may be the first of the app to run."""
-    admin = Admin(around.connection)
-    wanted = {around.app.sources[name].topic for name in names_of(around.app, "source")}
-    for name in sorted(wanted - set(admin.topics(wanted, config=False))):
+    admin = Admin(context.connection)
+    topic_names = {context.app.sources[name].topic for name in connector_names(context.app, "source")}
+    for name in sorted(topic_names - set(admin.topics(topic_names, config=False))):
         with contextlib.suppress(TopicExistsError):
-            create_topic(admin, around.app.topics[name])
+            create_topic(admin, context.app.topics[name])
 
 
 def has_connectors(app: "App") -> bool:
     """Whether there is anything for this process to do."""
-    return bool(names_of(app, "source") or names_of(app, "sink"))
+    return bool(connector_names(app, "source") or connector_names(app, "sink"))
 
 
 class _ServiceRunner(threading.Thread):
     """A service, made and run again when it fails."""
 
     def __init__(
-        self, feds: Sequence[Fed], around: Around, standings: dict[str, Standing], stop: threading.Event
+        self,
+        bindings: Sequence[SourceBinding],
+        context: ConnectorContext,
+        statuses: dict[str, ConnectorStatus],
+        stop: threading.Event,
     ) -> None:
-        super().__init__(name=f"service {', '.join(each.name for each in feds)}", daemon=True)
-        self._feds = feds
-        self._around = around
-        self._standings = standings
+        super().__init__(name=f"service {', '.join(fed.name for fed in bindings)}", daemon=True)
+        self._bindings = bindings
+        self._connector_context = context
+        self._statuses = statuses
         self._halt = stop
-        self._pauses = Pauses()
-        self._reminder = Reminder()
+        self._backoff = Backoff()
+        self._notice_throttle = NoticeThrottle()
 
     def run(self) -> None:
         while not self._halt.is_set():
-            began = time.monotonic()
+            started = time.monotonic()
             try:
-                service_of(self._feds, self._around).run(self._halt, self._standings)
+                create_service(self._bindings, self._connector_context).run(self._halt, self._statuses)
             except Exception as error:  # noqa: BLE001  -- it is told, and tried again
-                words = str(error) if isinstance(error, RiverrunError) else f"{type(error).__name__}: {error}"
-                final = is_final(error)
-                for each in self._standings.values():
-                    each.become("failed" if final else "retrying", words)
-                if final:
-                    self._around.notice(f"{self.name} has failed, and is not tried again: {words}")
+                reason = str(error) if isinstance(error, RiverrunError) else f"{type(error).__name__}: {error}"
+                permanent = is_permanent(error)
+                for standing in self._statuses.values():
+                    standing.set_state("failed" if permanent else "retrying", reason)
+                if permanent:
+                    self._connector_context.notice(f"{self.name} has failed, and is not tried again: {reason}")
                     return
-                if time.monotonic() - began > 30:
-                    self._pauses.reset()
-                    self._reminder.reset()
-                pause = self._pauses.next()
-                if self._reminder.due(words):
-                    again = f"it is tried again in {pause:g} s, and then at least every {MOST_SECONDS:g} s"
-                    self._around.notice(f"{self.name} has failed; {again}: {words}")
-                self._halt.wait(pause)
-        for each in self._standings.values():
-            each.become("stopped", each.error)
+                if time.monotonic() - started > 30:
+                    self._backoff.reset()
+                    self._notice_throttle.reset()
+                delay = self._backoff.next_delay()
+                if self._notice_throttle.should_notify(reason):
+                    retry_text = f"it is tried again in {delay:g} s, and then at least every {MAX_BACKOFF_SECONDS:g} s"
+                    self._connector_context.notice(f"{self.name} has failed; {retry_text}: {reason}")
+                self._halt.wait(delay)
+        for standing in self._statuses.values():
+            standing.set_state("stopped", standing.error)
 
 
-class _Every:
+class _Interval:
     """True now and then, the first time at once."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._at = 0.0
+        self._next_at = 0.0
 
     def due(self) -> bool:
         now = time.monotonic()
-        if now < self._at:
+        if now < self._next_at:
             return False
-        self._at = now + self._seconds
+        self._next_at = now + self._seconds
         return True
 
 
-class _Teller:
+class _StatusPublisher:
     """Writes into the ledger what changed. Never waits: a cluster that is away must not keep the process from its work."""
 
     def __init__(self, connection: "Connection", app: str) -> None:
-        self._topic = ledger_of(app)
+        self._topic = state_topic_name(app)
         self._producer = Producer(connection, delivery_timeout_seconds=10, queue_records=1000, queue_timeout_seconds=0)
-        self._told: dict[bytes, bytes | None] = {}
+        self._published: dict[bytes, bytes | None] = {}
         self._counts: dict[tuple[str, str, str], tuple[float, int]] = {}
-        self._at = 0.0
+        self._heartbeat_at = 0.0
 
-    def tell_changed(self, standings: Sequence[Standing], life: Life, *, now: bool = False) -> None:
+    def publish_changed(
+        self, statuses: Sequence[ConnectorStatus], lease: ConnectorLease, *, publish_all: bool = False
+    ) -> None:
         clock = time.monotonic()
-        for each in standings:
-            self._rate(each, clock)
-        changes = [change for change in map(standing_change, standings) if self._told.get(change[0]) != change[1]]
-        if now or clock - self._at >= ALIVE_SECONDS:
-            self._at = clock
-            changes.append(life_change(life))
-        if now:
-            changes = [*map(standing_change, standings), life_change(life)]
-        self.tell(changes)
+        for standing in statuses:
+            self._update_rate(standing, clock)
+        changes = [change for change in map(status_record, statuses) if self._published.get(change[0]) != change[1]]
+        if publish_all or clock - self._heartbeat_at >= HEARTBEAT_SECONDS:
+            self._heartbeat_at = clock
+            changes.append(lease_record(lease))
+        if publish_all:
+            changes = [*map(status_record, statuses), lease_record(lease)]
+        self.publish(changes)
 
-    def _rate(self, standing: Standing, now: float) -> None:
-        key = (standing.kind, standing.name, standing.part)
+    def _update_rate(self, status: ConnectorStatus, now: float) -> None:
+        key = (status.kind, status.name, status.part)
         before = self._counts.get(key)
-        if before is None or now - before[0] >= 1.0 or before[1] > standing.records:
-            if before is not None and before[1] <= standing.records:
-                standing.rate = round((standing.records - before[1]) / (now - before[0]), 1)
-            self._counts[key] = (now, standing.records)
+        if before is None or now - before[0] >= 1.0 or before[1] > status.records:
+            if before is not None and before[1] <= status.records:
+                status.rate = round((status.records - before[1]) / (now - before[0]), 1)
+            self._counts[key] = (now, status.records)
 
-    def tell(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[StateRecord]) -> None:
         for key, value in changes:
             try:
-                self._told[key] = value
+                self._published[key] = value
                 self._producer.send_soon(self._topic, value, key=key, on_delivery=partial(self._delivered, key, value))
             except RiverrunError as error:
-                self._told.pop(key, None)
+                self._published.pop(key, None)
                 _LOG.debug("a standing was not told: %s", error)
                 return
 
     def _delivered(self, key: bytes, value: bytes | None, delivery: Delivery) -> None:
         """What the cluster did not take is told again, unless something newer was."""
-        if delivery.exception(0) is not None and self._told.get(key) == value:
-            self._told.pop(key, None)
+        if delivery.exception(0) is not None and self._published.get(key) == value:
+            self._published.pop(key, None)
 
     def close(self) -> None:
         try:

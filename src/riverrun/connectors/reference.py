@@ -20,33 +20,33 @@ _RUN_BY = {
 }
 
 
-def connectors() -> list[type[Source] | type[Sink]]:
+def builtin_connectors() -> list[type[Source] | type[Sink]]:
     """Every connector that comes with riverrun, by name."""
-    found: dict[str, type[Source | Sink]] = {}
+    classes: dict[str, type[Source | Sink]] = {}
     for module in pkgutil.iter_modules(declared.__path__, f"{declared.__name__}."):
-        for each in vars(importlib.import_module(module.name)).values():
-            if inspect.isclass(each) and issubclass(each, Source | Sink) and each.__module__ == module.name:
-                found[each.__name__] = each
-    return [found[name] for name in sorted(found, key=str.lower)]
+        for member in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(member) and issubclass(member, Source | Sink) and member.__module__ == module.name:
+                classes[member.__name__] = member
+    return [classes[name] for name in sorted(classes, key=str.lower)]
 
 
-def name_of(connector: type[Source] | type[Sink]) -> str:
+def public_name(connector: type[Source] | type[Sink]) -> str:
     """What users type: `riverrun.<name>(…)`."""
     return connector.__name__.lower()
 
 
-def page_of(connector: type[Source] | type[Sink], docs: Path) -> str:
+def docs_page_of(connector: type[Source] | type[Sink], docs: Path) -> str:
     """The page about a connector: named after its module, or the first that uses it. Empty where there is none."""
     name = connector.__module__.rpartition(".")[2]
-    for own in (f"{name}.md", f"{name}-ingest.md"):
-        if (docs / own).exists():
-            return own
-    used = (f"rr.{name_of(connector)}(", f"riverrun.{name_of(connector)}(")
+    for file_name in (f"{name}.md", f"{name}-ingest.md"):
+        if (docs / file_name).exists():
+            return file_name
+    calls = (f"rr.{public_name(connector)}(", f"riverrun.{public_name(connector)}(")
     pages = sorted(docs.glob("*.md"))
-    return next((each.name for each in pages if any(word in each.read_text(encoding="utf-8") for word in used)), "")
+    return next((each.name for each in pages if any(word in each.read_text(encoding="utf-8") for word in calls)), "")
 
 
-def page(docs: Path) -> str:
+def render_page(docs: Path) -> str:
     """The whole page."""
     parts = [
         "# Connectors",
@@ -54,33 +54,33 @@ def page(docs: Path) -> str:
         "to `app.sink(stream_or_topic, …)`. A secret is a reference: `env:NAME`, or `file:PATH` from the project's folder. "
         "Your own: [own-connector.md](../own-connector.md).",
     ]
-    for each in connectors():
-        parts += _section(each, docs)
+    for connector in builtin_connectors():
+        parts += _section(connector, docs)
     return "\n\n".join(parts) + "\n"
 
 
 def _section(connector: type[Source] | type[Sink], docs: Path) -> Iterator[str]:
     kind = "source" if issubclass(connector, Source) else "sink"
-    yield f"## riverrun.{name_of(connector)}"
-    link = page_of(connector, docs)
-    said = " ".join(inspect.getdoc(connector).split()) if connector.__doc__ else ""  # type: ignore[union-attr]
+    yield f"## riverrun.{public_name(connector)}"
+    link = docs_page_of(connector, docs)
+    description = " ".join(inspect.getdoc(connector).split()) if connector.__doc__ else ""  # type: ignore[union-attr]
     more = f" More: [{link}](../{link})." if link else ""
-    yield f"A {kind}. {said} {_RUN_BY[connector.runs_as]}{more}"
+    yield f"A {kind}. {description} {_RUN_BY[connector.runs_as]}{more}"
     rows = ["| option | type | default | |", "| --- | --- | --- | --- |"]
-    rows += [_row(each) for each in fields(connector) if "help" in each.metadata]  # type: ignore[arg-type]
+    rows += [_row(field) for field in fields(connector) if "help" in field.metadata]  # type: ignore[arg-type]
     yield "\n".join(rows)
 
 
 def _row(field: Field[Any]) -> str:
     default = "must be given" if field.default is MISSING and field.default_factory is MISSING else _default(field)
-    told = field.metadata
-    said = told["help"]
-    if told.get("secret"):
-        said += " Secret."
-    if told.get("example"):
-        said += f" Example: `{told['example']}`."
-    cells = [f"`{field.name}`", _type_name(field.type), default, said]
-    return "| " + " | ".join(each.replace("|", "\\|").replace("\n", " ") for each in cells) + " |"
+    metadata = field.metadata
+    description = metadata["help"]
+    if metadata.get("secret"):
+        description += " Secret."
+    if metadata.get("example"):
+        description += f" Example: `{metadata['example']}`."
+    cells = [f"`{field.name}`", _type_name(field.type), default, description]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
 def _default(field: Field[Any]) -> str:
@@ -93,11 +93,11 @@ def _default(field: Field[Any]) -> str:
 
 def _type_name(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        return ", ".join(f"`{each!r}`" for each in get_args(kind))
+        return ", ".join(f"`{get_arg!r}`" for get_arg in get_args(kind))
     if inspect.isclass(kind) and get_origin(kind) is None:
         return kind.__name__
     return str(kind).replace("collections.abc.", "").replace("typing.", "")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(Path(sys.argv[1] if len(sys.argv) > 1 else "docs")))
+    sys.stdout.write(render_page(Path(sys.argv[1] if len(sys.argv) > 1 else "docs")))

@@ -8,10 +8,10 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from riverrun.cluster.postgres import LocalPostgres, folder_for, why_not
+from riverrun.cluster.postgres import LocalPostgres, data_folder_for, unavailable_reason
 from riverrun.config import Project
-from riverrun.config.private import write_private
-from riverrun.connectors.postgres.following import followed_by
+from riverrun.config.private_files import write_private
+from riverrun.connectors.postgres.capture import captured_tables
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -24,11 +24,11 @@ FOLLOW, URL = "RIVERRUN_POSTGRES_FOLLOW", "RIVERRUN_POSTGRES_URL"
 PASSWORD_FILE = "RIVERRUN_POSTGRES_PASSWORD_FILE"  # noqa: S105  -- the variable's name
 
 
-def no_database(app: "App") -> str:
+def database_unavailable_reason(app: "App") -> str:
     """Why a use case that follows a database has to do without; empty where it has not, or follows none."""
-    if not followed_by(app):
+    if not captured_tables(app):
         return ""
-    return f"{FOLLOW} is {os.environ[FOLLOW]}" if FOLLOW in os.environ else why_not()
+    return f"{FOLLOW} is {os.environ[FOLLOW]}" if FOLLOW in os.environ else unavailable_reason()
 
 
 class SourceDatabase:
@@ -38,7 +38,7 @@ class SourceDatabase:
     def __init__(self, app: "App", project: Project, stack: "ExitStack") -> None:
         self._name = app.name
         # In `stack` before all that needs it, so that it is stopped after them.
-        self._server = stack.enter_context(LocalPostgres(folder_for(project.home / "postgres")))
+        self._server = stack.enter_context(LocalPostgres(data_folder_for(project.home / "postgres")))
         password = secrets.token_urlsafe(24)
         with self._server.connect() as connection:
             connection.execute(f"create role {LOGIN} login replication password '{password}'".encode())
@@ -46,18 +46,18 @@ class SourceDatabase:
         with self._server.connect(app.name) as connection:
             connection.execute(f"set role {LOGIN}".encode())
             connection.execute((project.root / SCHEMA).read_bytes())
-        held = project.home / "postgres-password"
-        write_private(held, password)
-        os.environ |= {FOLLOW: "true", URL: self._server.url(app.name, LOGIN), PASSWORD_FILE: str(held)}
+        password_file = project.home / "postgres-password"
+        write_private(password_file, password)
+        os.environ |= {FOLLOW: "true", URL: self._server.url(app.name, LOGIN), PASSWORD_FILE: str(password_file)}
         for name in (FOLLOW, URL, PASSWORD_FILE):
             stack.callback(os.environ.pop, name, None)
-        stack.callback(Path.unlink, held, missing_ok=True)
+        stack.callback(Path.unlink, password_file, missing_ok=True)
 
     @property
     def port(self) -> int:
         return self._server.port
 
-    def followed(self) -> bool:
+    def has_replication(self) -> bool:
         """Whether somebody follows its changes: what is written from now on comes change by change."""
         with self._server.connect(self._name) as connection:
             rows = connection.execute(b"select 1 from pg_replication_slots where active").fetchall()

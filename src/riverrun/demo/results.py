@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from riverrun.errors import RiverrunError
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.kafka.parts import BATCH
+from riverrun.kafka.exactly_once import BATCH_HEADER
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from riverrun.kafka.consumer.record import Record
+    from riverrun.model.cluster_state import TopicPartition
     from riverrun.model.progress import PipelineProgress
-    from riverrun.model.state import Place
 
 
-class Results:
+class StreamResults:
     """Reads the topics of all streams, committed, by a thread of its own, in a `with`: counts rows, shows each to `take`.
 
     They are counted as they come, so that the end does not have to read everything again. A topic may be given with its
@@ -27,11 +27,11 @@ class Results:
 
     def __init__(self, topics: "Collection[str | Topic[Any]]") -> None:
         self._topics = list(topics)
-        self._names = tuple(each.name if isinstance(each, Topic) else each for each in topics)
+        self._names = tuple(topic.name if isinstance(topic, Topic) else topic for topic in topics)
         self._consumer: Consumer[Any] = Consumer(self._topics, isolation="committed")
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._lock = threading.Lock()
-        self._next: dict[Place, int] = {}
+        self._next: dict[TopicPartition, int] = {}
         self._error: Exception | None = None
         # (topic, which batch wrote them): how many rows.
         self._rows: Counter[tuple[str, bytes]] = Counter()
@@ -68,10 +68,10 @@ class Results:
             with self._lock:
                 for record in batch:
                     # On a busy machine the thread may still read while the rest is read: each counts once.
-                    if record.offset < self._next.get(record.place, 0):
+                    if record.offset < self._next.get(record.topic_partition, 0):
                         continue
-                    self._rows[record.topic, record.header(BATCH) or b""] += 1
-                    self._next[record.place] = record.offset + 1
+                    self._rows[record.topic, record.header(BATCH_HEADER) or b""] += 1
+                    self._next[record.topic_partition] = record.offset + 1
                     self.take(record)
 
     def rows(self, progress: "PipelineProgress | None" = None) -> dict[str, int]:
@@ -79,14 +79,16 @@ class Results:
 
         A batch that was broken off is done again, and its rows counted, when the pipeline goes on.
         """
-        whole = {each.topic or each.name: each.batch for each in progress.streams} if progress else {}
+        finished_batches = (
+            {stream.topic or stream.name: stream.batch for stream in progress.streams} if progress else {}
+        )
         with self._lock:
             counted = list(self._rows.items())
         return {
             name: sum(
                 count
                 for (topic, batch), count in counted
-                if topic == name and int(batch.rpartition(b"/")[2] or 0) <= whole.get(name, sys.maxsize)
+                if topic == name and int(batch.rpartition(b"/")[2] or 0) <= finished_batches.get(name, sys.maxsize)
             )
             for name in self._names
         }

@@ -33,8 +33,8 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── SparkUnavailableError    SPARK_UNAVAILABLE      PySpark is missing, or its session does not start
     │   ├── StreamCodeError          STREAM_CODE_FAILED     the stream's own code failed on a record
     │   ├── StreamFailedError        STREAM_FAILED          retryable; something around the stream failed
-    │   ├── NotEqualError            VERIFY_DIFFERS         its output is not what its code makes of its input
-    │   ├── ChangedError             STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
+    │   ├── VerificationFailedError  VERIFY_DIFFERS         its output is not what its code makes of its input
+    │   ├── StreamChangedError       STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
     │   ├── BatchChangedError        BATCH_CHANGED          a batch that was written is made of other records now
     │   ├── StreamTakenOverError     STREAM_TAKEN_OVER      another run of the stream writes to its topic
     │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
@@ -75,12 +75,12 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
         ├── QueueFullError           QUEUE_FULL             retryable; back pressure reached its deadline
         ├── DeliveryError            DELIVERY_FAILED        records that were sent and not acknowledged
         ├── TransactionError         TRANSACTION_FAILED
-        ├── FencedError              PRODUCER_FENCED        a newer producer has this transactional id
+        ├── ProducerFencedError      PRODUCER_FENCED        a newer producer has this transactional id
         ├── CommitError              COMMIT_FAILED          retryable
-        ├── OffsetGoneError          OFFSET_GONE            retention removed what was to be read
-        ├── PollTooLateError         POLL_TOO_LATE          a plain loop took too long; others have its partitions
+        ├── OffsetOutOfRangeError    OFFSET_OUT_OF_RANGE    retention removed what was to be read
+        ├── MaxPollExceededError     MAX_POLL_EXCEEDED      a plain loop took too long; others have its partitions
         ├── GroupNotFoundError       GROUP_NOT_FOUND
-        ├── GroupLiveError           GROUP_LIVE             offsets of a group with members are not moved
+        ├── GroupNotEmptyError       GROUP_NOT_EMPTY        offsets of a group with members are not moved
         └── HandlerError             HANDLER_FAILED         the user's handler gave up on a record
 """
 
@@ -288,13 +288,13 @@ class StreamFailedError(StreamError):
     retryable = True
 
 
-class NotEqualError(StreamError):
+class VerificationFailedError(StreamError):
     """What a stream has written is not what its code makes of what it has read."""
 
     code = "VERIFY_DIFFERS"
 
 
-class ChangedError(StreamError):
+class StreamChangedError(StreamError):
     """Streams were edited so that they cannot go on from where they were: all of them, each with what to do."""
 
     code = "STREAM_CHANGED"
@@ -558,7 +558,7 @@ class TransactionError(KafkaError):
     code = "TRANSACTION_FAILED"
 
 
-class FencedError(TransactionError):
+class ProducerFencedError(TransactionError):
     """A newer producer took over this transactional id; this one must stop."""
 
     code = "PRODUCER_FENCED"
@@ -571,16 +571,16 @@ class CommitError(KafkaError):
     retryable = True
 
 
-class OffsetGoneError(KafkaError):
+class OffsetOutOfRangeError(KafkaError):
     """Records between a reader's position and the start of the log were removed by retention."""
 
-    code = "OFFSET_GONE"
+    code = "OFFSET_OUT_OF_RANGE"
 
 
-class PollTooLateError(KafkaError):
+class MaxPollExceededError(KafkaError):
     """A loop over records took too long for one of them, and the group gave its partitions to others. It may go on."""
 
-    code = "POLL_TOO_LATE"
+    code = "MAX_POLL_EXCEEDED"
 
 
 class GroupNotFoundError(KafkaError):
@@ -589,10 +589,10 @@ class GroupNotFoundError(KafkaError):
     code = "GROUP_NOT_FOUND"
 
 
-class GroupLiveError(KafkaError):
+class GroupNotEmptyError(KafkaError):
     """The group has members; its offsets are theirs to move."""
 
-    code = "GROUP_LIVE"
+    code = "GROUP_NOT_EMPTY"
 
 
 class HandlerError(KafkaError):

@@ -11,13 +11,13 @@ from typing import Any
 from riverrun.config import KafkaSettings, Project, RegistrySettings, load
 from riverrun.errors import ConfigError, NotRunningError
 
-_PLAIN = {
+_SSL_FILE_PROPERTIES = {
     "ssl.ca.location": "ssl_ca_file",
     "ssl.certificate.location": "ssl_certificate_file",
     "ssl.key.location": "ssl_key_file",
 }
 # librdkafka's property that takes the content of the file which another one names.
-_BY_CONTENT = {name: name.replace(".location", ".pem") for name in _PLAIN}
+_BY_CONTENT = {name: name.replace(".location", ".pem") for name in _SSL_FILE_PROPERTIES}
 # A bundle of certificates may have names between them, in any encoding.
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 
@@ -37,7 +37,7 @@ class Connection:
     def properties(self, extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """librdkafka's properties: ours, then the user's [kafka.client], then `extra`; the last one wins."""
         kafka = self.settings
-        found: dict[str, Any] = {
+        properties: dict[str, Any] = {
             "bootstrap.servers": kafka.bootstrap_servers,
             "client.id": client_id(),
             # Reconnect quickly: a broker that restarts is back in seconds, and the default grows to 10 s.
@@ -46,12 +46,12 @@ class Connection:
             "log.connection.close": False,
         }
         if kafka.security_protocol != "PLAINTEXT":
-            found["security.protocol"] = kafka.security_protocol
-        found |= {name: value for name, field in _PLAIN.items() if (value := getattr(kafka, field))}
+            properties["security.protocol"] = kafka.security_protocol
+        properties |= {name: value for name, field in _SSL_FILE_PROPERTIES.items() if (value := getattr(kafka, field))}
         if kafka.ssl_key_password:
-            found["ssl.key.password"] = kafka.ssl_key_password.reveal()
+            properties["ssl.key.password"] = kafka.ssl_key_password.reveal()
         if kafka.sasl_mechanism == "OAUTHBEARER":
-            found |= {
+            properties |= {
                 "sasl.mechanism": "OAUTHBEARER",
                 "sasl.oauthbearer.method": "oidc",
                 "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
@@ -59,14 +59,14 @@ class Connection:
                 "sasl.oauthbearer.client.secret": kafka.oauth_client_secret.reveal(),
             }
             if kafka.oauth_scope:
-                found["sasl.oauthbearer.scope"] = kafka.oauth_scope
+                properties["sasl.oauthbearer.scope"] = kafka.oauth_scope
         elif kafka.sasl_mechanism:
-            found |= {
+            properties |= {
                 "sasl.mechanism": kafka.sasl_mechanism,
                 "sasl.username": kafka.sasl_username,
                 "sasl.password": kafka.sasl_password.reveal(),
             }
-        return found | dict(kafka.client) | dict(extra or {})
+        return properties | dict(kafka.client) | dict(extra or {})
 
 
 def with_pem_contents(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def with_pem_contents(properties: Mapping[str, Any]) -> dict[str, Any]:
         path = found.get(name)
         if path and not Path(path).is_dir():
             del found[name]
-            found[by_content] = read_pem(path, f"kafka.{_PLAIN[name]}")
+            found[by_content] = read_pem(path, f"kafka.{_SSL_FILE_PROPERTIES[name]}")
     return found
 
 
@@ -112,9 +112,9 @@ def connect(
     return require_cluster(loaded.settings.kafka, loaded.project, loaded.settings.registry)
 
 
-def connection_of(given: "Connection | str | None") -> Connection:
+def as_connection(connection: "Connection | str | None") -> Connection:
     """What a client is made with: a connection, an address (host:port, …), or None for the project's cluster."""
-    return given if isinstance(given, Connection) else connect(given or "")
+    return connection if isinstance(connection, Connection) else connect(connection or "")
 
 
 def require_cluster(settings: KafkaSettings, project: Project, registry: RegistrySettings | None = None) -> Connection:

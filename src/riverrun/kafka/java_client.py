@@ -2,9 +2,9 @@
 
 from riverrun.kafka.connection import Connection, read_pem
 
-_SECURITY = "org.apache.kafka.common.security"
+_SECURITY_PACKAGE = "org.apache.kafka.common.security"
 # Of [kafka.client], what the Java client calls the same. The rest is librdkafka's own and means nothing to it.
-_SHARED = {
+_SHARED_PROPERTIES = {
     "client.id",
     "client.rack",
     "connections.max.idle.ms",
@@ -19,27 +19,27 @@ _SHARED = {
 def java_properties(connection: Connection) -> dict[str, str]:
     """Properties for a Java consumer or producer."""
     kafka = connection.settings
-    found = {"bootstrap.servers": kafka.bootstrap_servers}
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
     if kafka.security_protocol != "PLAINTEXT":
-        found["security.protocol"] = kafka.security_protocol
+        properties["security.protocol"] = kafka.security_protocol
     if kafka.ssl_ca_file:
         # By content, as the key: a path would have to be there on every machine of a cluster.
         certificates = read_pem(kafka.ssl_ca_file, "kafka.ssl_ca_file")
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
+        properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
     if kafka.ssl_certificate_file and kafka.ssl_key_file:
-        found |= {
+        properties |= {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.certificate.chain": read_pem(kafka.ssl_certificate_file, "kafka.ssl_certificate_file"),
             "ssl.keystore.key": read_pem(kafka.ssl_key_file, "kafka.ssl_key_file"),
         }
         if kafka.ssl_key_password:
-            found["ssl.key.password"] = kafka.ssl_key_password.reveal()
+            properties["ssl.key.password"] = kafka.ssl_key_password.reveal()
     if kafka.sasl_mechanism == "OAUTHBEARER":
-        found |= {
+        properties |= {
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.token.endpoint.url": kafka.oauth_token_url,
-            "sasl.login.callback.handler.class": f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler",
-            "sasl.jaas.config": _jaas(
+            "sasl.login.callback.handler.class": f"{_SECURITY_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler",
+            "sasl.jaas.config": _jaas_config(
                 "oauthbearer.OAuthBearer",
                 clientId=kafka.oauth_client_id,
                 clientSecret=kafka.oauth_client_secret.reveal(),
@@ -48,16 +48,18 @@ def java_properties(connection: Connection) -> dict[str, str]:
         }
     elif kafka.sasl_mechanism:
         module = "plain.Plain" if kafka.sasl_mechanism == "PLAIN" else "scram.Scram"
-        found |= {
+        properties |= {
             "sasl.mechanism": kafka.sasl_mechanism,
-            "sasl.jaas.config": _jaas(module, username=kafka.sasl_username, password=kafka.sasl_password.reveal()),
+            "sasl.jaas.config": _jaas_config(
+                module, username=kafka.sasl_username, password=kafka.sasl_password.reveal()
+            ),
         }
-    return found | {name: value for name, value in kafka.client.items() if name in _SHARED}
+    return properties | {name: value for name, value in kafka.client.items() if name in _SHARED_PROPERTIES}
 
 
-def _jaas(module: str, **options: str) -> str:
+def _jaas_config(module: str, **options: str) -> str:
     quoted = " ".join(f'{name}="{_escape(value)}"' for name, value in options.items())
-    return f"{_SECURITY}.{module}LoginModule required {quoted};"
+    return f"{_SECURITY_PACKAGE}.{module}LoginModule required {quoted};"
 
 
 def _escape(value: str) -> str:

@@ -11,21 +11,21 @@ from typing import Any
 from riverrun.errors import BrokerUnreachableError, KafkaError, RiverrunError
 
 # A probe asks brokers that are not there yet: the client's complaints about that are nobody's news.
-_silent = logging.getLogger("riverrun.kafka.probe")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False
+_silent_log = logging.getLogger("riverrun.kafka.probe")
+_silent_log.addHandler(logging.NullHandler())
+_silent_log.propagate = False
 
 # How long a cluster may take to answer one question when a program ends. One that is down refuses at once.
-ANSWER_SECONDS = 4.0
+RESPONSE_TIMEOUT_SECONDS = 4.0
 _API_VERSIONS = 18
 _INCREMENTAL_ALTER_CONFIGS = 44
-_BROKER = 4
-_LONGEST_ANSWER = 1 << 20
-_correlation = itertools.count(1)
+_BROKER_RESOURCE = 4
+_MAX_RESPONSE_BYTES = 1 << 20
+_correlation_ids = itertools.count(1)
 
 
 @dataclass(frozen=True)
-class BrokerSeen:
+class BrokerMetadata:
     """A broker as the cluster's metadata names it."""
 
     id: int
@@ -38,12 +38,12 @@ class BrokerSeen:
 
 
 @dataclass(frozen=True)
-class ClusterSeen:
+class ClusterMetadata:
     """A cluster as one of its brokers describes it: the brokers that take part now."""
 
     id: str
     controller: int
-    brokers: tuple[BrokerSeen, ...]
+    brokers: tuple[BrokerMetadata, ...]
 
 
 def client_versions() -> tuple[str, str]:
@@ -53,19 +53,19 @@ def client_versions() -> tuple[str, str]:
     return str(confluent_kafka.version()), str(confluent_kafka.libversion()[0])
 
 
-def answers(host: str, port: int, timeout: float) -> bool:
+def is_kafka_responding(host: str, port: int, timeout: float) -> bool:
     """Whether a broker or controller answers there, in Kafka's own protocol without TLS or login.
 
     A connection alone proves nothing: the kernel accepts for a broker that is not ready, and any server may listen there.
     """
     try:
-        reply = _ask(host, port, _API_VERSIONS, b"", timeout)
+        reply = _request(host, port, _API_VERSIONS, b"", timeout)
     except OSError:
         return False
     return reply[:2] == b"\x00\x00"
 
 
-def refused(bootstrap_servers: str, timeout: float = 1.0) -> bool:
+def is_connection_refused(bootstrap_servers: str, timeout: float = 1.0) -> bool:
     """Whether nothing listens at any of these addresses. False when that cannot be told: some do not answer at all."""
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")
@@ -84,10 +84,10 @@ def set_cluster_default(host: str, port: int, name: str, value: str, timeout: fl
 
     The client library cannot: it refuses a broker without a name, which is what stands for all of them.
     """
-    entry = _text(name) + b"\x00" + _text(value)
-    body = struct.pack(">ib", 1, _BROKER) + _text("") + struct.pack(">i", 1) + entry + b"\x00"
+    entry = _encode_string(name) + b"\x00" + _encode_string(value)
+    body = struct.pack(">ib", 1, _BROKER_RESOURCE) + _encode_string("") + struct.pack(">i", 1) + entry + b"\x00"
     try:
-        reply = _ask(host, port, _INCREMENTAL_ALTER_CONFIGS, body, timeout)
+        reply = _request(host, port, _INCREMENTAL_ALTER_CONFIGS, body, timeout)
     except OSError as error:
         raise BrokerUnreachableError(f"{host}:{port} did not answer while setting {name}", found=str(error)) from error
     # Throttle time, number of results, then the first one's error.
@@ -96,13 +96,13 @@ def set_cluster_default(host: str, port: int, name: str, value: str, timeout: fl
         raise KafkaError(f"The cluster refused {name} = {value}", found=f"error {code}", setting=name, kafka_error=code)
 
 
-def _text(text: str) -> bytes:
+def _encode_string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode("ascii")
 
 
-def _ask(host: str, port: int, api: int, body: bytes, timeout: float) -> bytes:
+def _request(host: str, port: int, api: int, body: bytes, timeout: float) -> bytes:
     """One request of version 0 and the body of its answer."""
-    number = next(_correlation) & 0x7FFFFFFF
+    number = next(_correlation_ids) & 0x7FFFFFFF
     # Request header 1: api key, version, correlation id, client id.
     request = struct.pack(">hhih", api, 0, number, -1) + body
     with socket.create_connection((host, port), timeout=timeout) as connection:
@@ -112,63 +112,65 @@ def _ask(host: str, port: int, api: int, body: bytes, timeout: float) -> bytes:
             if len(head) < 8:
                 raise ConnectionError("the connection was closed")
             length, echoed = struct.unpack(">ii", head)
-            if echoed != number or not 4 <= length < _LONGEST_ANSWER:
+            if echoed != number or not 4 <= length < _MAX_RESPONSE_BYTES:
                 raise ConnectionError("this is not Kafka's protocol")
             return stream.read(length - 4)
 
 
-class Probe:
+class ClusterProbe:
     """Asks one cluster again and again over one client, quick to reconnect."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         from confluent_kafka.admin import AdminClient
 
         self._bootstrap = str(properties.get("bootstrap.servers", ""))
-        self._told: list[Any] = []
+        self._client_errors: list[Any] = []
         settings = {
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
             "socket.connection.setup.timeout.ms": 5000,
             "log_level": 0,
             **properties,
-            "error_cb": self._told.append,
+            "error_cb": self._client_errors.append,
         }
-        self._client = AdminClient(settings, logger=_silent)
+        self._client = AdminClient(settings, logger=_silent_log)
 
-    def look(self, timeout: float) -> ClusterSeen:
+    def fetch_metadata(self, timeout: float) -> ClusterMetadata:
         """The cluster as it is now. Raises what stands in the way: no answer, no login, no right."""
         from confluent_kafka import KafkaException
 
-        self._told.clear()
+        self._client_errors.clear()
         try:
             # The library's own types say None where it gives text.
-            found: Any = self._client.list_topics(timeout=timeout)
+            metadata: Any = self._client.list_topics(timeout=timeout)
         except KafkaException as error:
-            raise self._explained(error) from error
-        brokers = tuple(BrokerSeen(each.id, each.host, each.port) for each in found.brokers.values())
-        return ClusterSeen(
-            str(found.cluster_id or ""), int(found.controller_id), tuple(sorted(brokers, key=lambda each: each.id))
+            raise self._root_cause(error) from error
+        brokers = tuple(BrokerMetadata(broker.id, broker.host, broker.port) for broker in metadata.brokers.values())
+        return ClusterMetadata(
+            str(metadata.cluster_id or ""),
+            int(metadata.controller_id),
+            tuple(sorted(brokers, key=lambda each: each.id)),
         )
 
-    def _explained(self, error: Any) -> RiverrunError:
+    def _root_cause(self, error: Any) -> RiverrunError:
         """The cause: the client times out on everything, and says why only on the side."""
         from riverrun.errors import AuthenticationError
-        from riverrun.kafka.border import translate
+        from riverrun.kafka.error_mapping import translate
 
         doing = "asking for the brokers of the cluster"
-        causes = [translate(each, doing, bootstrap=self._bootstrap) for each in self._told]
+        causes = [translate(each, doing, bootstrap=self._bootstrap) for each in self._client_errors]
         for cause in causes:
             if isinstance(cause, AuthenticationError):
                 return cause
         return translate(error, doing, bootstrap=self._bootstrap)
 
 
-def cluster_answers(properties: Mapping[str, Any], timeout: float) -> bool:
+def is_cluster_reachable(properties: Mapping[str, Any], timeout: float) -> bool:
     """Whether a cluster answers one question within `timeout`. One that is down is known at once."""
-    if refused(str(properties.get("bootstrap.servers", ""))):
+    if is_connection_refused(str(properties.get("bootstrap.servers", ""))):
         return False
     try:
-        Probe(properties).look(timeout)
+        ClusterProbe(properties).fetch_metadata(timeout)
     except RiverrunError:
         return False
     return True
@@ -181,11 +183,11 @@ def create_topic(
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    from riverrun.kafka.border import translate
+    from riverrun.kafka.error_mapping import translate
 
-    client = AdminClient(dict(properties), logger=_silent)
+    client = AdminClient(dict(properties), logger=_silent_log)
     try:
-        made = client.create_topics([NewTopic(topic, partitions, config=dict(config))], operation_timeout=timeout)
-        made[topic].result(timeout)
+        futures = client.create_topics([NewTopic(topic, partitions, config=dict(config))], operation_timeout=timeout)
+        futures[topic].result(timeout)
     except KafkaException as error:
         raise translate(error, f"creating the topic {topic}", topic=topic) from error

@@ -11,23 +11,23 @@ from typing import Any, Literal, TypedDict, get_args
 from zoneinfo import ZoneInfo
 
 from riverrun.errors import DeclarationError
-from riverrun.model.near import nearest
-from riverrun.model.pipeline import Line, Stream, Table
-from riverrun.model.quantity import milliseconds
+from riverrun.model.pipeline import SourceLine, Stream, Table
+from riverrun.model.suggest import nearest
 from riverrun.model.topic import Topic
+from riverrun.model.units import parse_duration_ms
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[str, ...] = get_args(Severity)
-Then = Literal["hold", "drop"]
+QuietAction = Literal["hold", "drop"]
 DEFAULT_EXPIRES = "1 hour"
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _CLOCK = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 
-Watched = str | Stream | Topic[Any]
+AlertSource = str | Stream | Topic[Any]
 
 
 @dataclass(frozen=True)
-class ColumnOf:
+class ColumnLookup:
     """A column of a table of reference data, looked up by the key of the row that fired."""
 
     table: str
@@ -35,14 +35,14 @@ class ColumnOf:
 
 
 @dataclass(frozen=True)
-class Quiet:
+class QuietHours:
     """Hours in which nobody is to be woken, in a zone or in the zone that a column names."""
 
     begin: str
     end: str
     zone: str = ""
     zone_column: str = ""
-    then: Then = "hold"
+    then: QuietAction = "hold"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Digest:
 
 
 @dataclass(frozen=True)
-class Escalate:
+class Escalation:
     """Who else is told when nobody acknowledged it in time."""
 
     after_ms: int
@@ -67,10 +67,10 @@ class Alert:
     with neither, every row fires."""
 
     name: str
-    watched: str
-    line: Line
+    source: str
+    line: SourceLine
     text: str
-    to: ColumnOf | str | tuple[str, ...]
+    to: ColumnLookup | str | tuple[str, ...]
     channel: str
     when: str = ""
     clear: str = ""
@@ -80,9 +80,9 @@ class Alert:
     resolved: str = ""
     severity: Severity = "warning"
     cooldown_ms: int = 0
-    quiet: Quiet | None = None
+    quiet: QuietHours | None = None
     digest: Digest | None = None
-    escalate: Escalate | None = None
+    escalate: Escalation | None = None
     expires_ms: int = -1
 
     def __str__(self) -> str:
@@ -93,14 +93,14 @@ class Alert:
         return not self.when and self.silent_ms < 0
 
 
-def column_of(table: Table | str, column: str) -> ColumnOf:
+def column_of(table: Table | str, column: str) -> ColumnLookup:
     """A column of a table of the app, of the row with the key of what fired: `column_of(houses, "phone")`."""
     if not isinstance(table, Table | str):
         raise DeclarationError(f"column_of cannot look into {table!r}", expected="a table of the app, or its name")
-    return ColumnOf(table if isinstance(table, str) else table.name, column)
+    return ColumnLookup(table if isinstance(table, str) else table.name, column)
 
 
-def quiet(begin: str, end: str, *, zone: str, then: Then = "hold") -> Quiet:
+def quiet(begin: str, end: str, *, zone: str, then: QuietAction = "hold") -> QuietHours:
     """Nobody is woken between these times of the day in `zone`: a zone such as "Europe/Dublin", or a column that has one.
     What fires then is sent when they are over (`then="hold"`), or not at all ("drop")."""
     for word in (begin, end):
@@ -108,10 +108,10 @@ def quiet(begin: str, end: str, *, zone: str, then: Then = "hold") -> Quiet:
             raise DeclarationError(f"quiet({begin!r}, {end!r}) cannot be understood", expected='times such as "22:00"')
     if begin == end:
         raise DeclarationError(f"quiet({begin!r}, {end!r}) is no time at all, or all of it", expected="two times")
-    if then not in get_args(Then):
+    if then not in get_args(QuietAction):
         raise DeclarationError(f"quiet cannot have then={then!r}", expected='"hold" or "drop"')
     if zone_of(zone) is not None:
-        return Quiet(begin, end, zone=zone, then=then)
+        return QuietHours(begin, end, zone=zone, then=then)
     if not zone.isidentifier():
         from zoneinfo import available_timezones
 
@@ -122,19 +122,19 @@ def quiet(begin: str, end: str, *, zone: str, then: Then = "hold") -> Quiet:
             hint=f"Did you mean {near!r}?" if near else "",
             zone=zone,
         )
-    return Quiet(begin, end, zone_column=zone, then=then)
+    return QuietHours(begin, end, zone_column=zone, then=then)
 
 
 def digest(*, most: int, within: str | timedelta) -> Digest:
     """More than `most` messages to one receiver `within` this time: the others come as one that lists them."""
     if type(most) is not int or most < 1:
         raise DeclarationError(f"digest cannot have most={most!r}", expected="a whole number from 1 on")
-    return Digest(most, _span(within, "within of a digest"))
+    return Digest(most, _duration_ms(within, "within of a digest"))
 
 
-def escalate(*, after: str | timedelta, to: Sequence[str]) -> Escalate:
+def escalate(*, after: str | timedelta, to: Sequence[str]) -> Escalation:
     """When nobody has acknowledged it `after` this time and it still holds, these receivers are told too."""
-    return Escalate(_span(after, "after of an escalation"), _receivers(to, "An escalation"))
+    return Escalation(_duration_ms(after, "after of an escalation"), _recipient_list(to, "An escalation"))
 
 
 def zone_of(name: str) -> ZoneInfo | None:
@@ -145,7 +145,7 @@ def zone_of(name: str) -> ZoneInfo | None:
         return None
 
 
-def clock_time(text: str) -> time:
+def parse_clock_time(text: str) -> time:
     return time.fromisoformat(text)
 
 
@@ -162,7 +162,7 @@ class AlertOptions(TypedDict, total=False):
     # Instead of `when`: there was no row of the key for so long.
     silent: str | timedelta
     # A column of the row, `column_of(table, column)`, or a list of receivers.
-    to: str | ColumnOf | Sequence[str]
+    to: str | ColumnLookup | Sequence[str]
     text: str
     # Sent when it is over, to whom it was told of; nothing by default.
     resolved: str
@@ -170,9 +170,9 @@ class AlertOptions(TypedDict, total=False):
     severity: Severity
     # The least time between two episodes of a key that are told.
     cooldown: str | timedelta
-    quiet: Quiet
+    quiet: QuietHours
     digest: Digest
-    escalate: Escalate
+    escalate: Escalation
     # Not sent when the record is older than this, by Kafka's time; it is in the history all the same.
     expires: str | timedelta
 
@@ -181,7 +181,7 @@ OPTIONS: tuple[str, ...] = tuple(AlertOptions.__annotations__)
 _REQUIRED = {"to": 'a column such as "phone", column_of(table, column), or a list of receivers', "text": "a template"}
 
 
-def alert_of(name: str, watched: Watched, line: Line, options: Mapping[str, Any]) -> Alert:
+def build_alert(name: str, source: AlertSource, line: SourceLine, options: Mapping[str, Any]) -> Alert:
     """A rule, checked as far as it can be without knowing the columns."""
     here = f"The alert {name}"
     if not _NAME.fullmatch(name):
@@ -200,33 +200,33 @@ def alert_of(name: str, watched: Watched, line: Line, options: Mapping[str, Any]
     for option, expected in _REQUIRED.items():
         if not options.get(option):
             raise DeclarationError(f"{here} has no {option}=", expected=expected, alert=name)
-    _check_kinds(here, options)
+    _check_types(here, options)
     by = options.get("by") or ()
     rule = Alert(
         name,
-        _watched_name(here, watched),
+        _source_name(here, source),
         line,
         options["text"],
-        _to(options["to"], here),
+        _parse_recipients(options["to"], here),
         options.get("channel") or "sms",
         options.get("when") or "",
         options.get("clear") or "",
         (by,) if isinstance(by, str) else tuple(by),
-        _optional(options, "lasting", here, 0),
-        _optional(options, "silent", here, -1),
+        _optional_duration_ms(options, "lasting", here, 0),
+        _optional_duration_ms(options, "silent", here, -1),
         options.get("resolved") or "",
         options.get("severity") or "warning",
-        _optional(options, "cooldown", here, 0),
+        _optional_duration_ms(options, "cooldown", here, 0),
         options.get("quiet"),
         options.get("digest"),
         options.get("escalate"),
-        _span(options.get("expires") or DEFAULT_EXPIRES, f"{here}: expires", endless=True),
+        _duration_ms(options.get("expires") or DEFAULT_EXPIRES, f"{here}: expires", endless=True),
     )
-    _check_together(rule)
+    _check_combinations(rule)
     return rule
 
 
-def _check_kinds(here: str, options: Mapping[str, Any]) -> None:
+def _check_types(here: str, options: Mapping[str, Any]) -> None:
     for option in ("when", "clear", "text", "resolved", "channel"):
         if not isinstance(options.get(option) or "", str):
             raise DeclarationError(f"{here} cannot have {option}={options[option]!r}", expected="text")
@@ -238,7 +238,7 @@ def _check_kinds(here: str, options: Mapping[str, Any]) -> None:
             expected=", ".join(SEVERITIES),
             hint=f"Did you mean {near!r}?" if near else "",
         )
-    kinds: list[tuple[str, type]] = [("quiet", Quiet), ("digest", Digest), ("escalate", Escalate)]
+    kinds: list[tuple[str, type]] = [("quiet", QuietHours), ("digest", Digest), ("escalate", Escalation)]
     for option, kind in kinds:
         given = options.get(option)
         if given is not None and not isinstance(given, kind):
@@ -247,7 +247,7 @@ def _check_kinds(here: str, options: Mapping[str, Any]) -> None:
             )
 
 
-def _check_together(rule: Alert) -> None:
+def _check_combinations(rule: Alert) -> None:
     if rule.when and rule.silent_ms >= 0:
         raise DeclarationError(f"{rule} has when= and silent=", expected="one of them", hint="Declare two alerts")
     if not rule.when:
@@ -261,16 +261,16 @@ def _check_together(rule: Alert) -> None:
         )
 
 
-def _watched_name(here: str, watched: Any) -> str:
-    if isinstance(watched, Stream | Topic):
-        return watched.name
-    if isinstance(watched, str) and watched.strip():
-        return watched.strip()
-    raise DeclarationError(f"{here} cannot watch {watched!r}", expected="a topic or a stream of the app, or its name")
+def _source_name(here: str, source: Any) -> str:
+    if isinstance(source, Stream | Topic):
+        return source.name
+    if isinstance(source, str) and source.strip():
+        return source.strip()
+    raise DeclarationError(f"{here} cannot watch {source!r}", expected="a topic or a stream of the app, or its name")
 
 
-def _to(to: Any, here: str) -> ColumnOf | str | tuple[str, ...]:
-    if isinstance(to, ColumnOf):
+def _parse_recipients(to: Any, here: str) -> ColumnLookup | str | tuple[str, ...]:
+    if isinstance(to, ColumnLookup):
         return to
     if isinstance(to, str):
         if to.isidentifier():
@@ -278,24 +278,24 @@ def _to(to: Any, here: str) -> ColumnOf | str | tuple[str, ...]:
         raise DeclarationError(
             f"{here} cannot have to={to!r}", expected="the name of a column", hint=f"A receiver itself: to=[{to!r}]"
         )
-    return _receivers(to, here)
+    return _recipient_list(to, here)
 
 
-def _receivers(to: Any, here: str) -> tuple[str, ...]:
+def _recipient_list(to: Any, here: str) -> tuple[str, ...]:
     if isinstance(to, str) or not isinstance(to, Sequence) or not to or not all(isinstance(e, str) and e for e in to):
         raise DeclarationError(f"{here} cannot have to={to!r}", expected='a list of receivers, such as ["+353…"]')
     return tuple(dict.fromkeys(to))
 
 
-def _optional(options: Mapping[str, Any], name: str, here: str, default: int) -> int:
+def _optional_duration_ms(options: Mapping[str, Any], name: str, here: str, default: int) -> int:
     given = options.get(name)
-    return default if given is None else _span(given, f"{here}: {name}")
+    return default if given is None else _duration_ms(given, f"{here}: {name}")
 
 
-def _span(given: Any, what: str, *, endless: bool = False) -> int:
+def _duration_ms(given: Any, what: str, *, endless: bool = False) -> int:
     if not isinstance(given, str | timedelta):
         raise DeclarationError(f"{what} is {given!r}", expected='a duration such as "10 minutes"')
-    found = milliseconds(given, what=what)
-    if found < 0 and not endless:
+    duration_ms = parse_duration_ms(given, what=what)
+    if duration_ms < 0 and not endless:
         raise DeclarationError(f"{what} cannot be for ever", expected='a duration such as "10 minutes"')
-    return found
+    return duration_ms

@@ -16,7 +16,7 @@ from riverrun.errors import DeclarationError
 
 # As many digits as Spark and most databases hold.
 PRECISION, SCALE = 38, 18
-FIELDS = (
+SUPPORTED_TYPES = (
     "str, int, float, bool, datetime with a time zone, date, bytes, UUID, Decimal, an Enum or Literal of str or of int, \
 list, dict with str keys, another event, and each of these or None"
 )
@@ -29,10 +29,10 @@ def avro_schema(event: type[Any]) -> str:
     """The schema's text, always the same for the same class; DeclarationError for a field that Avro cannot carry."""
     info = inspect.type_info(event)
     assert isinstance(info, inspect.StructType)  # noqa: S101  -- an event class is a struct
-    return json.dumps(_Schema(event.__name__).record(info, ""), ensure_ascii=False)
+    return json.dumps(_AvroSchemaBuilder(event.__name__).record(info, ""), ensure_ascii=False)
 
 
-class _Schema:
+class _AvroSchemaBuilder:
     def __init__(self, event: str) -> None:
         self.event = event
         # A name is defined where it is met first, and named from then on.
@@ -40,47 +40,47 @@ class _Schema:
 
     def record(self, info: inspect.StructType, path: str) -> Any:
         if info.array_like or info.tag is not None:
-            raise self._refused(path, "a class with array_like or tag")
+            raise self._unsupported(path, "a class with array_like or tag")
         name = info.cls.__name__
-        if (known := self._known(name, info.cls, path)) is not None:
+        if (known := self._reference(name, info.cls, path)) is not None:
             return known
-        fields = [self._field(each, name, f"{path}.{each.name}" if path else each.name) for each in info.fields]
+        fields = [self._field(field, name, f"{path}.{field.name}" if path else field.name) for field in info.fields]
         return {"type": "record", "name": name, "fields": fields}
 
-    def _known(self, name: str, what: object, path: str) -> str | None:
+    def _reference(self, name: str, definition: object, path: str) -> str | None:
         if not _NAME.fullmatch(name):
-            raise self._refused(path, f"the name {name!r}: Avro takes letters, digits and underscores")
+            raise self._unsupported(path, f"the name {name!r}: Avro takes letters, digits and underscores")
         if name not in self._defined:
-            self._defined[name] = what
+            self._defined[name] = definition
             return None
-        if self._defined[name] != what:
-            raise self._refused(path, f"two types of the name {name}")
+        if self._defined[name] != definition:
+            raise self._unsupported(path, f"two types of the name {name}")
         return name
 
     def _field(self, info: inspect.Field, record: str, path: str) -> dict[str, Any]:
         if not _NAME.fullmatch(info.encode_name):
-            raise self._refused(path, f"the name {info.encode_name!r}: Avro takes letters, digits and underscores")
+            raise self._unsupported(path, f"the name {info.encode_name!r}: Avro takes letters, digits and underscores")
         kind, nullable = _without_none(info.type)
-        of = self._kind(kind, f"{record}_{info.encode_name}", path)
+        avro_type = self._avro_type(kind, f"{record}_{info.encode_name}", path)
         default = _default_of(info, kind)
         if not nullable:
-            said = {"type": of}
+            declared = {"type": avro_type}
         elif default in (None, _NO_DEFAULT):
-            said = {"type": ["null", of]}
+            declared = {"type": ["null", avro_type]}
         else:
             # The default of a union is of its first type.
-            said = {"type": [of, "null"]}
-        return {"name": info.encode_name, **said, **({} if default is _NO_DEFAULT else {"default": default})}
+            declared = {"type": [avro_type, "null"]}
+        return {"name": info.encode_name, **declared, **({} if default is _NO_DEFAULT else {"default": default})}
 
-    def _slot(self, info: inspect.Type, name: str, path: str) -> Any:
+    def _nullable_type(self, info: inspect.Type, name: str, path: str) -> Any:
         kind, nullable = _without_none(info)
-        of = self._kind(kind, name, path)
-        return ["null", of] if nullable else of
+        avro_type = self._avro_type(kind, name, path)
+        return ["null", avro_type] if nullable else avro_type
 
-    def _kind(self, info: inspect.Type, name: str, path: str) -> Any:  # noqa: C901, PLR0912  -- one case a type
+    def _avro_type(self, info: inspect.Type, name: str, path: str) -> Any:  # noqa: C901, PLR0912  -- one case a type
         match info:
             case inspect.Metadata():
-                return self._kind(info.type, name, path)
+                return self._avro_type(info.type, name, path)
             case inspect.StrType():
                 return "string"
             case inspect.IntType():
@@ -100,33 +100,33 @@ class _Schema:
             case inspect.DecimalType():
                 return {"type": "bytes", "logicalType": "decimal", "precision": PRECISION, "scale": SCALE}
             case inspect.EnumType():
-                return self._choice([each.value for each in info.cls], info.cls.__name__, path)
+                return self._enum_type([each.value for each in info.cls], info.cls.__name__, path)
             case inspect.LiteralType():
-                return self._choice([each for each in info.values if each is not None], name, path)
+                return self._enum_type([value for value in info.values if value is not None], name, path)
             case inspect.ListType():
-                return {"type": "array", "items": self._slot(info.item_type, f"{name}_item", f"{path}[]")}
+                return {"type": "array", "items": self._nullable_type(info.item_type, f"{name}_item", f"{path}[]")}
             case inspect.DictType(key_type=inspect.StrType()):
-                return {"type": "map", "values": self._slot(info.value_type, f"{name}_value", f"{path}{{}}")}
+                return {"type": "map", "values": self._nullable_type(info.value_type, f"{name}_value", f"{path}{{}}")}
             case inspect.StructType():
                 return self.record(info, path)
-        raise self._refused(path, _said(info))
+        raise self._unsupported(path, _type_name(info))
 
-    def _choice(self, values: Iterable[Any], name: str, path: str) -> Any:
-        listed = list(values)
-        if all(type(each) is int for each in listed):
+    def _enum_type(self, values: Iterable[Any], name: str, path: str) -> Any:
+        choices = list(values)
+        if all(type(each) is int for each in choices):
             return "long"
-        if not all(isinstance(each, str) for each in listed):
-            raise self._refused(path, f"a choice of {', '.join(map(repr, listed))}")
-        if not all(_NAME.fullmatch(each) for each in listed):
+        if not all(isinstance(each, str) for each in choices):
+            raise self._unsupported(path, f"a choice of {', '.join(map(repr, choices))}")
+        if not all(_NAME.fullmatch(each) for each in choices):
             # An Avro enum has names; these are texts.
             return "string"
-        return self._known(name, tuple(listed), path) or {"type": "enum", "name": name, "symbols": listed}
+        return self._reference(name, tuple(choices), path) or {"type": "enum", "name": name, "symbols": choices}
 
-    def _refused(self, path: str, found: str) -> DeclarationError:
+    def _unsupported(self, path: str, found: str) -> DeclarationError:
         where = f"{self.event}.{path}" if path else self.event
         return DeclarationError(
             f"Avro cannot carry {where}",
-            expected=FIELDS,
+            expected=SUPPORTED_TYPES,
             found=found,
             hint='Change the field, or use format="json-schema"',
             event=self.event,
@@ -139,7 +139,7 @@ def _without_none(info: inspect.Type) -> tuple[inspect.Type, bool]:
     if isinstance(info, inspect.Metadata):
         return _without_none(info.type)
     if isinstance(info, inspect.UnionType) and info.includes_none and len(info.types) == 2:
-        return next(each for each in info.types if not isinstance(each, inspect.NoneType)), True
+        return next(type_ for type_ in info.types if not isinstance(type_, inspect.NoneType)), True
     if isinstance(info, inspect.LiteralType) and None in info.values:
         return info, True
     return info, False
@@ -152,10 +152,10 @@ def _default_of(info: inspect.Field, kind: inspect.Type) -> Any:
         value = info.default_factory()
     if value is msgspec.NODEFAULT:
         return _NO_DEFAULT
-    return _in_schema(value, kind)
+    return _avro_default(value, kind)
 
 
-def _in_schema(value: Any, kind: inspect.Type) -> Any:
+def _avro_default(value: Any, kind: inspect.Type) -> Any:
     match value:
         case Enum():
             return value.value
@@ -179,9 +179,9 @@ def _in_schema(value: Any, kind: inspect.Type) -> Any:
     return _NO_DEFAULT
 
 
-def _said(info: inspect.Type) -> str:
+def _type_name(info: inspect.Type) -> str:
     if isinstance(info, inspect.UnionType):
-        return " | ".join(_said(each) for each in info.types)
+        return " | ".join(_type_name(type_) for type_ in info.types)
     if isinstance(info, inspect.DateTimeType):
         return "a datetime that may have no time zone"
     return type(info).__name__.removesuffix("Type").lower()

@@ -1,7 +1,7 @@
 """What a pipeline file says of connectors: where a topic's records come from, and where rows go. Declaring does nothing.
 
 A built-in connector is a frozen dataclass whose fields are its options, each declared once with `option`: the reference page
-is made from them. What runs it is in `connectors/<system>/`, and is looked for only when it is run (`made_by`).
+is made from them. What runs it is in `connectors/<system>/`, and is looked for only when it is run (`factory`).
 
 Your own source or sink is a subclass of `Source` or `Sink` with the methods of the contract below; docs/own-connector.md has
 one of each. `riverrun.testing.SourceSuite` tests a source against every sentence of the contract.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
-from riverrun.model.pipeline import Line
+from riverrun.model.pipeline import SourceLine
 
 if TYPE_CHECKING:
     from riverrun.model.topic import Topic
@@ -38,7 +38,7 @@ class Item(msgspec.Struct, frozen=True):
     it out unless it is recent, because retention goes by it.
 
     `loose` says that the fields of a mapping are text (as in CSV) and become what the event class says. `problem` sends the
-    item to the dead letters with these words: for what the source itself could not make sense of. `place` tells people
+    item to the dead letters with these words: for what the source itself could not make sense of. `location` tells people
     where it was found, such as `app.log@1024`.
     """
 
@@ -48,7 +48,7 @@ class Item(msgspec.Struct, frozen=True):
     time: datetime | int | None = None
     loose: bool = False
     problem: str = ""
-    place: str = ""
+    location: str = ""
 
 
 class Items(msgspec.Struct, frozen=True):
@@ -106,14 +106,14 @@ class Source:
     """
 
     # "module:name" of what runs a built-in one; it is called with the declaration and its surroundings.
-    made_by: ClassVar[str] = ""
+    factory: ClassVar[str] = ""
     # The app's connector process reads it ("reader") or hosts it ("service"), or Kafka Connect runs it ("connect").
     runs_as: ClassVar[Literal["reader", "service", "connect"]] = "reader"
     # Whether positions are kept. A source that is pushed to and cannot go back (MQTT) has none: it acknowledges instead.
-    remembers: ClassVar[bool] = True
+    resumable: ClassVar[bool] = True
     lag_unit: ClassVar[str] = "records"
     # Whether a part that ended (`Items.last`) is begun again when `parts` names it again.
-    begins_again: ClassVar[bool] = False
+    reopens_finished: ClassVar[bool] = False
 
     def check(self, topic: "Topic[Any]") -> None:
         """Raise DeclarationError when it cannot fill this topic. Asked when it is declared, so that nothing has to run."""
@@ -131,25 +131,25 @@ class Source:
         """
         raise NotImplementedError
 
-    def open_with(self, part: str, position: Position, marks: Mapping[str, Any]) -> Reader:  # noqa: ARG002
+    def open_with_marks(self, part: str, position: Position, marks: Mapping[str, Any]) -> Reader:  # noqa: ARG002
         """The same for a source that keeps marks."""
         return self.open(part, position)
 
 
-class Undone(msgspec.Struct, frozen=True):
-    """A record that a sink did not write, and why. With `again` it is tried again, `after_seconds` from now at the
+class FailedRecord(msgspec.Struct, frozen=True):
+    """A record that a sink did not write, and why. With `retry` it is tried again, `after_seconds` from now at the
     earliest; without, it goes to the dead letters."""
 
     record: Any
     reason: str
-    again: bool = False
+    retry: bool = False
     after_seconds: float = 0.0
 
 
 class Sink:
     """Where rows of a stream, or records of a topic, go to besides. At least once: see `write`."""
 
-    made_by: ClassVar[str] = ""
+    factory: ClassVar[str] = ""
     runs_as: ClassVar[Literal["writer", "connect"]] = "writer"
     # How many records `write` is given at most, and how long they are waited for.
     batch: ClassVar[int] = 500
@@ -160,15 +160,15 @@ class Sink:
     def open(self) -> None:
         """Connect, where that is needed. Called before the first `write` and again after trouble."""
 
-    def write(self, records: Sequence[Any]) -> "Iterable[Undone] | None":
+    def write(self, records: Sequence[Any]) -> "Iterable[FailedRecord] | None":
         """Write these records, and return when they are safe: then they are committed, and never given again.
 
         The trap: after a crash between the two, the same records come again. Make writing them twice harmless, by their
         key or by their place (`str(record)`, such as `readings[2]@41`, is the same each time).
 
-        Return those that were not written as `Undone`, or raise. RetryLaterError: the target is away, all of them are tried
-        again for as long as it takes. ConnectorRefusedError: these can never be written; of several, each is tried alone,
-        and those that fail alone go to the dead letters. Anything else is tried again a few times, then the same.
+        Return those that were not written as `FailedRecord`, or raise. RetryLaterError: the target is away, all of them are
+        tried again for as long as it takes. ConnectorRefusedError: these can never be written; of several, each is tried
+        alone, and those that fail alone go to the dead letters. Anything else is tried again a few times, then the same.
         """
         raise NotImplementedError
 
@@ -177,20 +177,20 @@ class Sink:
 
 
 @dataclass(frozen=True)
-class Fed:
+class SourceBinding:
     """A topic and one of its sources. The name is the connector's: its place, its log and its figures go by it."""
 
     name: str
     topic: str
     source: Source
-    line: Line
+    line: SourceLine
 
 
 @dataclass(frozen=True)
-class Drained:
+class SinkBinding:
     """A stream or a topic, and a sink of its rows."""
 
     name: str
-    of: str
+    upstream: str
     sink: Sink
-    line: Line
+    line: SourceLine

@@ -14,22 +14,22 @@ from string import Formatter
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from riverrun.errors import DeclarationError
-from riverrun.model.near import nearest
-from riverrun.model.pipeline import Kept, Line, Stream
-from riverrun.model.quantity import milliseconds
+from riverrun.model.pipeline import SourceLine, Stream, TableOptions
+from riverrun.model.suggest import nearest
 from riverrun.model.topic import Topic
+from riverrun.model.units import parse_duration_ms
 
-Kind = Literal["number", "line", "area", "bar", "rows", "leaderboard", "candle", "heat_map", "status", "text"]
+TileKind = Literal["number", "line", "area", "bar", "rows", "leaderboard", "candle", "heat_map", "status", "text"]
 Aggregate = Literal["sum", "avg", "min", "max", "count"]
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 Step = Literal["second", "minute", "hour", "day"]
 STEPS: tuple[str, ...] = get_args(Step)
 LEVELS = ("warn", "bad")
-COLUMNS = 12
-MOST_ROWS = 12
-MOST_GROUPS = 1000
+GRID_COLUMNS = 12
+MAX_HEIGHT = 12
+MAX_LIMIT = 1000
 # Kinds whose rows go along a time: of a table and without a range, this much of it.
-ALONG_TIME = frozenset({"line", "area", "candle", "heat_map"})
+TIME_SERIES_KINDS = frozenset({"line", "area", "candle", "heat_map"})
 DEFAULT_RANGE = "1 hour"
 DEFAULT_COMPARE = "1 hour"
 DEFAULT_STALE = "1 minute"
@@ -50,10 +50,10 @@ _SIZES: dict[str, tuple[int, int, int]] = {
     "text": (4, 2, 1),
 }
 
-Source = str | Stream | Kept | Topic[Any]
+TileSource = str | Stream | TableOptions | Topic[Any]
 
 
-class Look(TypedDict, total=False):
+class TileOptions(TypedDict, total=False):
     """The options that every tile over data takes."""
 
     unit: str
@@ -85,7 +85,7 @@ class Look(TypedDict, total=False):
 class Tile:
     """One question and the way its answer is shown. Made by the functions below, which say what each kind needs."""
 
-    kind: Kind
+    kind: TileKind
     title: str
     source: str = ""
     x: str = ""
@@ -109,18 +109,18 @@ class Tile:
     stale_ms: int = -1
     # What addresses it in its dashboard; given by the dashboard.
     name: str = ""
-    line: Line = Line("", 0)  # noqa: RUF009  -- frozen
+    line: SourceLine = SourceLine("", 0)  # noqa: RUF009  -- frozen
 
     @property
     def is_sql(self) -> bool:
         return bool(_SQL.match(self.source))
 
     @property
-    def asks(self) -> bool:
+    def has_query(self) -> bool:
         return self.kind != "text"
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def title_filters(self) -> tuple[str, ...]:
         """The filters that its title names."""
         return tuple(name for _, name, _, _ in Formatter().parse(self.title) if name)
 
@@ -136,10 +136,10 @@ class Dashboard:
     title: str
     tiles: tuple[Tile, ...]
     stale_ms: int
-    line: Line
+    line: SourceLine
 
     def tile(self, name: str) -> Tile | None:
-        return next((each for each in self.tiles if each.name == name), None)
+        return next((tile for tile in self.tiles if tile.name == name), None)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,73 +147,96 @@ class Dashboard:
     @property
     def filters(self) -> frozenset[str]:
         """The columns that a click can set a filter for."""
-        return frozenset(each.by for each in self.tiles if each.by)
+        return frozenset(tile.by for tile in self.tiles if tile.by)
 
 
 def number(
-    title: str, source: Source, *, y: str = "", compare: str | timedelta | None = DEFAULT_COMPARE, **look: Unpack[Look]
+    title: str,
+    source: TileSource,
+    *,
+    y: str = "",
+    compare: str | timedelta | None = DEFAULT_COMPARE,
+    **options: Unpack[TileOptions],
 ) -> Tile:
     """One figure, how it changed within `compare`, and its way there. Of SQL: the first column of the only row."""
-    return _tile("number", title, source, {"y": y, "compare": compare}, look)
+    return _tile("number", title, source, {"y": y, "compare": compare}, options)
 
 
 def line(
-    title: str, source: Source, *, x: str = "", y: str | Sequence[str] = "", by: str = "", **look: Unpack[Look]
+    title: str,
+    source: TileSource,
+    *,
+    x: str = "",
+    y: str | Sequence[str] = "",
+    by: str = "",
+    **options: Unpack[TileOptions],
 ) -> Tile:
     """Lines along a time: one for each value of `by`, or for each column of `y`."""
-    return _tile("line", title, source, {"x": x, "y": y, "by": by}, look)
+    return _tile("line", title, source, {"x": x, "y": y, "by": by}, options)
 
 
 def area(
-    title: str, source: Source, *, x: str = "", y: str | Sequence[str] = "", by: str = "", **look: Unpack[Look]
+    title: str,
+    source: TileSource,
+    *,
+    x: str = "",
+    y: str | Sequence[str] = "",
+    by: str = "",
+    **options: Unpack[TileOptions],
 ) -> Tile:
     """As `line`, filled, and one upon the other: parts that make a whole."""
-    return _tile("area", title, source, {"x": x, "y": y, "by": by}, look)
+    return _tile("area", title, source, {"x": x, "y": y, "by": by}, options)
 
 
-def bar(title: str, source: Source, *, by: str = "", x: str = "", y: str = "", **look: Unpack[Look]) -> Tile:
+def bar(
+    title: str, source: TileSource, *, by: str = "", x: str = "", y: str = "", **options: Unpack[TileOptions]
+) -> Tile:
     """A bar for each value of `by`, longest first; or, with `x` a time, one for each time."""
-    return _tile("bar", title, source, {"x": x, "y": y, "by": by}, look)
+    return _tile("bar", title, source, {"x": x, "y": y, "by": by}, options)
 
 
-def leaderboard(title: str, source: Source, *, by: str = "", y: str = "", **look: Unpack[Look]) -> Tile:
+def leaderboard(title: str, source: TileSource, *, by: str = "", y: str = "", **options: Unpack[TileOptions]) -> Tile:
     """Who is first: the values of `by`, ranked by `y`."""
-    return _tile("leaderboard", title, source, {"y": y, "by": by}, look)
+    return _tile("leaderboard", title, source, {"y": y, "by": by}, options)
 
 
-def rows(title: str, source: Source, *, columns: Sequence[str] = (), by: str = "", **look: Unpack[Look]) -> Tile:
+def rows(
+    title: str, source: TileSource, *, columns: Sequence[str] = (), by: str = "", **options: Unpack[TileOptions]
+) -> Tile:
     """Rows as they are, newest first; of SQL, in the SQL's order. A click on a value of `by` drills down."""
-    return _tile("rows", title, source, {"columns": columns, "by": by}, look)
+    return _tile("rows", title, source, {"columns": columns, "by": by}, options)
 
 
 def candle(
     title: str,
-    source: Source,
+    source: TileSource,
     *,
     x: str = "",
     open: str = "open",  # noqa: A002  -- what traders call it
     high: str = "high",
     low: str = "low",
     close: str = "close",
-    **look: Unpack[Look],
+    **options: Unpack[TileOptions],
 ) -> Tile:
     """Prices: where each time opened and closed, and how far it went."""
-    return _tile("candle", title, source, {"x": x, "y": (open, high, low, close)}, look)
+    return _tile("candle", title, source, {"x": x, "y": (open, high, low, close)}, options)
 
 
-def heat_map(title: str, source: Source, *, x: str = "", by: str = "", y: str = "", **look: Unpack[Look]) -> Tile:
+def heat_map(
+    title: str, source: TileSource, *, x: str = "", by: str = "", y: str = "", **options: Unpack[TileOptions]
+) -> Tile:
     """A field for each `x` and `by`, coloured by `y`."""
-    return _tile("heat_map", title, source, {"x": x, "y": y, "by": by}, look)
+    return _tile("heat_map", title, source, {"x": x, "y": y, "by": by}, options)
 
 
-def status(title: str, source: Source, *, by: str = "", y: str = "", **look: Unpack[Look]) -> Tile:
+def status(title: str, source: TileSource, *, by: str = "", y: str = "", **options: Unpack[TileOptions]) -> Tile:
     """Things and how they are: the values of `by`, worst first by the thresholds of `y`."""
-    return _tile("status", title, source, {"y": y, "by": by}, look)
+    return _tile("status", title, source, {"y": y, "by": by}, options)
 
 
 def text(text: str, *, title: str = "", width: int = 0, height: int = 0, when: str = "") -> Tile:
     """Words between tiles. An empty line begins a paragraph, "- " a list; `**strong**` and backquotes are understood."""
-    options: Look = {"when": when}
+    options: TileOptions = {"when": when}
     if width:
         options["width"] = width
     if height:
@@ -221,8 +244,8 @@ def text(text: str, *, title: str = "", width: int = 0, height: int = 0, when: s
     return _tile("text", title, "", {"text": text}, options)
 
 
-# What a kind takes of `Look` beyond unit, range, limit, thresholds, decimals, width, height, when and stale.
-_MORE: dict[str, tuple[str, ...]] = {
+# What a kind takes of `TileOptions` beyond unit, range, limit, thresholds, decimals, width, height, when and stale.
+_EXTRA_OPTIONS: dict[str, tuple[str, ...]] = {
     "number": ("aggregate", "closed"),
     "line": ("aggregate", "closed", "step", "fill"),
     "area": ("aggregate", "closed", "step", "fill"),
@@ -231,46 +254,48 @@ _MORE: dict[str, tuple[str, ...]] = {
     "heat_map": ("aggregate", "closed", "step"),
     "status": ("aggregate", "closed"),
 }
-_ALL = ("unit", "range", "limit", "thresholds", "decimals", "width", "height", "when", "stale")
+_COMMON_OPTIONS = ("unit", "range", "limit", "thresholds", "decimals", "width", "height", "when", "stale")
 
 
-def _tile(kind: Kind, title: str, source: Source, own: Mapping[str, Any], look: Look) -> Tile:
+def _tile(kind: TileKind, title: str, source: TileSource, arguments: Mapping[str, Any], options: TileOptions) -> Tile:
     frame = sys._getframe(2)  # noqa: SLF001
-    place = Line(frame.f_code.co_filename, frame.f_lineno)
+    source_line = SourceLine(frame.f_code.co_filename, frame.f_lineno)
     here = f"The tile {title!r}" if title else f"A tile of the kind {kind}"
-    allowed = ("width", "height", "when") if kind == "text" else (*_ALL, *_MORE.get(kind, ()))
-    _check_options(here, look, (*allowed, *own), allowed)
+    allowed = ("width", "height", "when") if kind == "text" else (*_COMMON_OPTIONS, *_EXTRA_OPTIONS.get(kind, ()))
+    _check_options(here, options, (*allowed, *arguments), allowed)
     if kind != "text" and not title:
         raise DeclarationError(f"{here} has no title", hint="A figure without a name says nothing")
     width, height, limit = _SIZES[kind]
-    named = "" if kind == "text" else _source_name(here, source)
-    along = kind in ALONG_TIME and not _SQL.match(named)
-    ask = {} if kind == "text" else _asking(here, own, look, DEFAULT_RANGE if along else None)
+    table_or_sql = "" if kind == "text" else _source_name(here, source)
+    is_time_series = kind in TIME_SERIES_KINDS and not _SQL.match(table_or_sql)
+    query_arguments = (
+        {} if kind == "text" else _query_arguments(here, arguments, options, DEFAULT_RANGE if is_time_series else None)
+    )
     tile = Tile(
         kind,
         title,
-        named,
-        text=own.get("text", ""),
-        unit=look.get("unit", ""),
-        limit=look.get("limit", limit),
-        thresholds=_thresholds(here, look.get("thresholds") or {}),
-        decimals=look.get("decimals", -1),
-        aggregate=look.get("aggregate", "sum"),
-        closed=look.get("closed", False),
-        step=look.get("step", ""),
-        fill=look.get("fill"),
-        width=look.get("width", width),
-        height=look.get("height", height),
-        when=look.get("when", ""),
-        line=place,
-        **ask,
+        table_or_sql,
+        text=arguments.get("text", ""),
+        unit=options.get("unit", ""),
+        limit=options.get("limit", limit),
+        thresholds=_thresholds(here, options.get("thresholds") or {}),
+        decimals=options.get("decimals", -1),
+        aggregate=options.get("aggregate", "sum"),
+        closed=options.get("closed", False),
+        step=options.get("step", ""),
+        fill=options.get("fill"),
+        width=options.get("width", width),
+        height=options.get("height", height),
+        when=options.get("when", ""),
+        line=source_line,
+        **query_arguments,
     )
     _check_values(here, tile)
     return tile
 
 
-def _check_options(here: str, look: Mapping[str, Any], known: Sequence[str], allowed: Sequence[str]) -> None:
-    for name in look:
+def _check_options(here: str, options: Mapping[str, Any], known: Sequence[str], allowed: Sequence[str]) -> None:
+    for name in options:
         if name not in allowed:
             near = nearest(name, known)
             raise DeclarationError(
@@ -281,19 +306,21 @@ def _check_options(here: str, look: Mapping[str, Any], known: Sequence[str], all
             )
 
 
-def _asking(here: str, own: Mapping[str, Any], look: Look, default_range: str | None) -> dict[str, Any]:
+def _query_arguments(
+    here: str, arguments: Mapping[str, Any], options: TileOptions, default_range: str | None
+) -> dict[str, Any]:
     """The arguments of a tile that say what is asked for."""
-    range_given = look.get("range", default_range)
-    compare, stale = own.get("compare"), look.get("stale")
-    y = own.get("y") or ()
+    range_given = options.get("range", default_range)
+    compare, stale = arguments.get("compare"), options.get("stale")
+    y = arguments.get("y") or ()
     return {
-        "x": own.get("x", ""),
+        "x": arguments.get("x", ""),
         "y": (y,) if isinstance(y, str) else tuple(y),
-        "by": own.get("by", ""),
-        "columns": _columns(here, own.get("columns", ())),
-        "range_ms": -1 if range_given is None else milliseconds(range_given, what=f"{here}: range"),
-        "compare_ms": -1 if not compare else milliseconds(compare, what=f"{here}: compare"),
-        "stale_ms": -1 if stale is None else milliseconds(stale, what=f"{here}: stale"),
+        "by": arguments.get("by", ""),
+        "columns": _columns(here, arguments.get("columns", ())),
+        "range_ms": -1 if range_given is None else parse_duration_ms(range_given, what=f"{here}: range"),
+        "compare_ms": -1 if not compare else parse_duration_ms(compare, what=f"{here}: compare"),
+        "stale_ms": -1 if stale is None else parse_duration_ms(stale, what=f"{here}: stale"),
     }
 
 
@@ -306,7 +333,7 @@ def _columns(here: str, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _source_name(here: str, source: Any) -> str:
-    if isinstance(source, Kept):
+    if isinstance(source, TableOptions):
         return source.table
     if isinstance(source, Stream | Topic):
         return source.name
@@ -316,13 +343,13 @@ def _source_name(here: str, source: Any) -> str:
             expected="the name of a table of the store, a stream, or SQL that begins with select or with",
             found=repr(source),
         )
-    named = source.strip()
-    if not _SQL.match(named) and not named.isidentifier():
+    table_or_sql = source.strip()
+    if not _SQL.match(table_or_sql) and not table_or_sql.isidentifier():
         raise DeclarationError(
-            f"{here} cannot ask {named[:60]!r}",
+            f"{here} cannot ask {table_or_sql[:60]!r}",
             expected="the name of a table, or SQL that begins with select or with",
         )
-    return named
+    return table_or_sql
 
 
 def _thresholds(here: str, given: Mapping[str, float]) -> dict[str, float]:
@@ -336,9 +363,9 @@ def _thresholds(here: str, given: Mapping[str, float]) -> dict[str, float]:
 
 def _check_values(here: str, tile: Tile) -> None:
     sizes: list[tuple[str, Any, int]] = [
-        ("width", tile.width, COLUMNS),
-        ("height", tile.height, MOST_ROWS),
-        ("limit", tile.limit, MOST_GROUPS),
+        ("width", tile.width, GRID_COLUMNS),
+        ("height", tile.height, MAX_HEIGHT),
+        ("limit", tile.limit, MAX_LIMIT),
     ]
     for name, value, most in sizes:
         if not isinstance(value, int) or not 1 <= value <= most:
@@ -354,49 +381,51 @@ def _check_values(here: str, tile: Tile) -> None:
                 hint=f"Did you mean {near!r}?" if near else "",
             )
     try:
-        words = tile.words
+        filters = tile.title_filters
     except ValueError as error:
         raise DeclarationError(
             f"{here}: its title cannot be understood: {error}", hint="A brace that is meant as one is written twice"
         ) from error
-    for word in words:
+    for word in filters:
         if word != tile.when:
             raise DeclarationError(
                 f"{here} names {{{word}}}, and is shown also while no {word} is chosen", hint=f'Add when="{word}"'
             )
 
 
-def dashboard_of(
-    tiles: Sequence[Tile], *, name: str, title: str, stale: str | timedelta, line: Line, app: str
+def build_dashboard(
+    tiles: Sequence[Tile], *, name: str, title: str, stale: str | timedelta, line: SourceLine, app: str
 ) -> Dashboard:
     """A dashboard, checked as far as it can be without knowing the tables."""
     if not _NAME.fullmatch(name):
         raise DeclarationError(
             f"{name!r} cannot be the name of a dashboard", expected="small letters, digits, - and _, such as city-load"
         )
-    for each in tiles:
-        if not isinstance(each, Tile):
+    for tile in tiles:
+        if not isinstance(tile, Tile):
             raise DeclarationError(
-                f"The dashboard {name} has {each!r} as a tile",
+                f"The dashboard {name} has {tile!r} as a tile",
                 expected="what riverrun.number, .line, .bar and so on give",
             )
     if not tiles:
         raise DeclarationError(f"The dashboard {name} has no tiles")
     taken: set[str] = set()
-    named = tuple(replace(each, name=_free_name(each, taken)) for each in tiles)
-    known = {each.by for each in named if each.by}
-    for each in named:
-        if each.when and each.when not in known:
-            near = nearest(each.when, known)
+    named_tiles = tuple(replace(tile, name=_unique_name(tile, taken)) for tile in tiles)
+    known = {tile.by for tile in named_tiles if tile.by}
+    for tile in named_tiles:
+        if tile.when and tile.when not in known:
+            near = nearest(tile.when, known)
             raise DeclarationError(
-                f"{each.line}: {each} waits for when={each.when!r}, and no tile of the dashboard {name} can set it",
+                f"{tile.line}: {tile} waits for when={tile.when!r}, and no tile of the dashboard {name} can set it",
                 expected=f"a column that a tile is by: {', '.join(sorted(known)) or 'there is none'}",
-                hint=f"Did you mean {near!r}?" if near else f"Give a tile by={each.when!r}",
+                hint=f"Did you mean {near!r}?" if near else f"Give a tile by={tile.when!r}",
             )
-    return Dashboard(name, title or app, named, milliseconds(stale, what=f"stale of the dashboard {name}"), line)
+    return Dashboard(
+        name, title or app, named_tiles, parse_duration_ms(stale, what=f"stale of the dashboard {name}"), line
+    )
 
 
-def _free_name(tile: Tile, taken: set[str]) -> str:
+def _unique_name(tile: Tile, taken: set[str]) -> str:
     """A name for an address, made of the title; a number makes it the only one."""
     plain = re.sub(r"[^a-z0-9]+", "-", tile.title.lower()).strip("-") or tile.kind.replace("_", "-")
     name, count = plain[:60], 1
@@ -407,15 +436,17 @@ def _free_name(tile: Tile, taken: set[str]) -> str:
     return name
 
 
-def dashboard_from(content: Mapping[str, Any]) -> Dashboard:
+def dashboard_from_dict(content: Mapping[str, Any]) -> Dashboard:
     """The dashboard that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
 
     def known(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-        names = {each.name for each in fields(cls)}
+        names = {tile.name for tile in fields(cls)}
         lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
         return {
-            name: value for name, value in {**given, **lists, "line": Line(**given["line"])}.items() if name in names
+            name: value
+            for name, value in {**given, **lists, "line": SourceLine(**given["line"])}.items()
+            if name in names
         }
 
-    tiles = tuple(Tile(**known(Tile, each)) for each in content["tiles"])
+    tiles = tuple(Tile(**known(Tile, tile)) for tile in content["tiles"])
     return Dashboard(**{**known(Dashboard, content), "tiles": tiles})

@@ -7,8 +7,8 @@
 
 An event class is a msgspec struct (docs/decisions/0004-events.md has the measurement against pydantic). Making an instance
 checks nothing, because it must be cheap; sending one does: `EventSchema.encode` reads back the very bytes it is about to
-send, with the type's own decoder, unless the values leave no doubt (model/shortcut.py). So no producer can put into a topic
-what a consumer of the same type would refuse.
+send, with the type's own decoder, unless the values leave no doubt (model/fast_encoding.py). So no producer can put into a
+topic what a consumer of the same type would refuse.
 """
 
 import sys
@@ -24,8 +24,8 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, d
 import msgspec
 
 from riverrun.errors import DeclarationError, EventInvalidError, RecordUnreadableError
-from riverrun.model.quantity import milliseconds
-from riverrun.model.shortcut import encoder_for
+from riverrun.model.fast_encoding import encoder_for
+from riverrun.model.units import parse_duration_ms
 
 E = TypeVar("E", bound="Event")
 
@@ -33,7 +33,7 @@ SCHEMA_HEADER = "riverrun.schema"
 
 
 @dataclass(frozen=True)
-class _Mark:
+class _FieldMarker:
     """What `key()`, `field()` and `event_time()` leave in the class body for the metaclass to read."""
 
     role: Literal["", "key", "time"]
@@ -58,38 +58,41 @@ def field(
     limits = {"ge": ge, "gt": gt, "le": le, "lt": lt, "multiple_of": multiple_of}
     shape = {"pattern": pattern, "min_length": min_length, "max_length": max_length}
     given = {name: value for name, value in (limits | shape).items() if value is not None}
-    return _Mark("", default, given)
+    return _FieldMarker("", default, given)
 
 
 def key(*, pattern: str | None = None, min_length: int | None = None, max_length: int | None = None) -> Any:
     """The field whose value is the record's key: events with the same key keep their order. One per class."""
     shape = {"pattern": pattern, "min_length": min_length, "max_length": max_length}
-    return _Mark("key", msgspec.NODEFAULT, {name: value for name, value in shape.items() if value is not None})
+    return _FieldMarker("key", msgspec.NODEFAULT, {name: value for name, value in shape.items() if value is not None})
 
 
 def event_time(*, late: str | timedelta = "0 s") -> Any:
     """The field that says when the event happened (a datetime with a time zone), and how late it may arrive."""
-    wait = milliseconds(late, what="event_time(late=…)", zero=True)
+    wait = parse_duration_ms(late, what="event_time(late=…)", allow_zero=True)
     if wait < 0:
         raise DeclarationError(
             'event_time(late="forever") would keep every window open for ever', hint="Give a duration"
         )
-    return _Mark("time", msgspec.NODEFAULT, {}, wait)
+    return _FieldMarker("time", msgspec.NODEFAULT, {}, wait)
 
 
-def _apply(name: str, namespace: dict[str, Any], marks: dict[str, _Mark]) -> None:
-    annotations = _annotations(name, namespace)
-    for each, mark in marks.items():
-        if each not in annotations:
+def _apply_markers(name: str, namespace: dict[str, Any], marks: dict[str, _FieldMarker]) -> None:
+    annotations = _resolve_annotations(name, namespace)
+    for field_name, mark in marks.items():
+        if field_name not in annotations:
             raise DeclarationError(
-                f"{name}.{each} has no type", hint=f"Write it as `{each}: str = …`", event=name, field=each
+                f"{name}.{field_name} has no type",
+                hint=f"Write it as `{field_name}: str = …`",
+                event=name,
+                field=field_name,
             )
         if mark.default is msgspec.NODEFAULT:
-            del namespace[each]
+            del namespace[field_name]
         else:
-            namespace[each] = mark.default
-    for each, annotation in annotations.items():
-        annotations[each] = _constrained(annotation, marks[each].constraints if each in marks else {})
+            namespace[field_name] = mark.default
+    for field_name, annotation in annotations.items():
+        annotations[field_name] = _constrained(annotation, marks[field_name].constraints if field_name in marks else {})
     namespace["__annotations__"] = annotations
     namespace.pop("__annotate_func__", None)
 
@@ -97,7 +100,7 @@ def _apply(name: str, namespace: dict[str, Any], marks: dict[str, _Mark]) -> Non
 def _constrained(annotation: Any, constraints: dict[str, Any]) -> Any:
     """The annotation with its constraints; those of an optional field are its value's. A datetime has a time zone."""
     if get_origin(annotation) in (Union, types.UnionType):
-        members = [each for each in get_args(annotation) if each is not types.NoneType]
+        members = [member for member in get_args(annotation) if member is not types.NoneType]
         if len(members) == 1:
             return _constrained(members[0], constraints) | None
     if annotation is datetime:
@@ -105,7 +108,7 @@ def _constrained(annotation: Any, constraints: dict[str, Any]) -> Any:
     return Annotated[annotation, msgspec.Meta(**constraints)] if constraints else annotation
 
 
-def _annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
+def _resolve_annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """The class body's annotations as types. Texts (`from __future__ import annotations`) are looked up in its module."""
     raw = namespace.get("__annotations__", {})
     if "__annotate_func__" in namespace:
@@ -113,22 +116,22 @@ def _annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
 
         raw = call_annotate_function(namespace["__annotate_func__"], Format.VALUE)
     module = vars(sys.modules[namespace["__module__"]])
-    found = {}
-    for each, annotation in raw.items():
+    resolved = {}
+    for field_name, annotation in raw.items():
         if isinstance(annotation, str):
             try:
-                found[each] = eval(annotation, module)  # noqa: S307  -- the user's own annotation, in the user's own module
+                resolved[field_name] = eval(annotation, module)  # noqa: S307  -- the user's own annotation, in the user's own module
             except NameError as error:
                 raise DeclarationError(
-                    f"The type of {name}.{each} is not known in {namespace['__module__']}",
+                    f"The type of {name}.{field_name} is not known in {namespace['__module__']}",
                     found=annotation,
                     hint="Define or import it at the top of that module",
                     event=name,
-                    field=each,
+                    field=field_name,
                 ) from error
         else:
-            found[each] = annotation
-    return found
+            resolved[field_name] = annotation
+    return resolved
 
 
 def _check_roles(cls: Any) -> None:
@@ -146,9 +149,9 @@ class EventMeta(msgspec.StructMeta):
     def __new__(  # noqa: PYI034  -- msgspec's metaclass is not written for Self
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, version: int = 1, **options: Any
     ) -> "EventMeta":
-        marks = {each: mark for each, mark in namespace.items() if isinstance(mark, _Mark)}
+        marks = {field_name: mark for field_name, mark in namespace.items() if isinstance(mark, _FieldMarker)}
         if marks or "__annotations__" in namespace or "__annotate_func__" in namespace:
-            _apply(name, namespace, marks)
+            _apply_markers(name, namespace, marks)
         cls: Any = super().__new__(mcls, name, bases, namespace, **{**options, "kw_only": True, "frozen": True})
         cls.__riverrun_marks__ = getattr(cls, "__riverrun_marks__", {}) | marks
         cls.__riverrun_version__ = version
@@ -161,7 +164,7 @@ class EventMeta(msgspec.StructMeta):
 class Event(msgspec.Struct, metaclass=EventMeta, frozen=True):
     """Base of all event classes. `class Reading(Event, version=2)` says which version of its fields a class describes."""
 
-    __riverrun_marks__: ClassVar[dict[str, _Mark]]
+    __riverrun_marks__: ClassVar[dict[str, _FieldMarker]]
     __riverrun_version__: ClassVar[int]
 
 

@@ -13,11 +13,11 @@ MAGIC = 0
 HEADER_BYTES = 5
 
 
-def framed(schema_id: int, payload: bytes) -> bytes:
-    return header_of(schema_id) + payload
+def encode_frame(schema_id: int, payload: bytes) -> bytes:
+    return frame_header(schema_id) + payload
 
 
-def header_of(schema_id: int) -> bytes:
+def frame_header(schema_id: int) -> bytes:
     return bytes([MAGIC]) + schema_id.to_bytes(4, "big")
 
 
@@ -26,7 +26,7 @@ def is_framed(value: bytes | None) -> bool:
     return value is not None and len(value) >= HEADER_BYTES and value[0] == MAGIC
 
 
-def unframed(value: bytes) -> tuple[int, bytes]:
+def decode_frame(value: bytes) -> tuple[int, bytes]:
     """The schema's id and the payload; ValueError, with the reason in words, when there is no header."""
     if not is_framed(value):
         begins = f"begins with {value[:HEADER_BYTES]!r}" if value else "is empty"

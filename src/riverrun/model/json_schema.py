@@ -19,17 +19,17 @@ def json_schema(event: type[Any]) -> str:
     """The schema's text, always the same for the same class; DeclarationError for a class that has none."""
     name = event.__name__
     try:
-        (root,), parts = msgspec.json.schema_components([event], ref_template=_REFERENCE)
+        (root,), definitions = msgspec.json.schema_components([event], ref_template=_REFERENCE)
     except TypeError as error:
         raise DeclarationError(f"{name} has no JSON Schema", found=str(error), event=name) from error
-    own = str(root["$ref"]).removeprefix(_REFERENCE.format(name=""))
-    schema = parts.pop(own)
-    for each in (schema, *parts.values()):
-        if "properties" in each:
-            each["additionalProperties"] = False
-    if f'"{root["$ref"]}"' in json.dumps([schema, parts]):
+    root_name = str(root["$ref"]).removeprefix(_REFERENCE.format(name=""))
+    schema = definitions.pop(root_name)
+    for definition in (schema, *definitions.values()):
+        if "properties" in definition:
+            definition["additionalProperties"] = False
+    if f'"{root["$ref"]}"' in json.dumps([schema, definitions]):
         raise DeclarationError(
             f"{name} has no JSON Schema that registries compare", found="itself inside of it", event=name
         )
-    whole = {"$schema": DRAFT, **schema, **({"definitions": parts} if parts else {})}
+    whole = {"$schema": DRAFT, **schema, **({"definitions": definitions} if definitions else {})}
     return json.dumps(whole, ensure_ascii=False)

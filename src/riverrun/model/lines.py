@@ -13,14 +13,14 @@ import msgspec
 
 from riverrun.errors import RecordUnreadableError, UsageError
 from riverrun.model.event import Event, EventSchema
-from riverrun.model.near import nearest
+from riverrun.model.suggest import nearest
 
 BOM = b"\xef\xbb\xbf"
-_CUT = "\udfff"
+_TRUNCATED = "\udfff"
 _DOCUMENT_HINT = "; this looks like one JSON document over many lines: jq -c makes lines of it (of a list: jq -c '.[]')"
 
 
-class Line(NamedTuple):
+class LineRecord(NamedTuple):
     """A record as it is to be sent, and the line it came from."""
 
     number: int
@@ -37,12 +37,12 @@ class BadLine:
     data: bytes
 
 
-class Unfit(Exception):  # noqa: N818  -- no failure of ours: `json_parser` says with it what is wrong with one value
+class RecordParseError(Exception):
     """Why one line is not a record."""
 
 
-Keyed = tuple[str | bytes | None, bytes]
-Parse = Callable[[bytes], Keyed]
+KeyAndValue = tuple[str | bytes | None, bytes]
+RecordParser = Callable[[bytes], KeyAndValue]
 
 
 def json_lines(
@@ -52,18 +52,20 @@ def json_lines(
     key: str = "",
     separator: bytes = b"",
     limit: int,
-) -> Iterator[Line | BadLine]:
+) -> Iterator[LineRecord | BadLine]:
     """One record a line, sent as it stands. With a schema each is checked and keyed by it; else `key` names the field
     (dots lead inside) whose value is the key, or `separator` divides the line into key and value."""
     return _lines(stream, _with_separator(json_parser(schema, key), separator), limit)
 
 
-def text_lines(stream: BinaryIO, *, separator: bytes = b"", limit: int) -> Iterator[Line | BadLine]:
+def text_lines(stream: BinaryIO, *, separator: bytes = b"", limit: int) -> Iterator[LineRecord | BadLine]:
     """One record a line, whatever it holds, white space included."""
     return _lines(stream, _with_separator(lambda line: (None, line), separator), limit, b"\r\n")
 
 
-def _lines(stream: BinaryIO, parse: Parse, limit: int, blank: bytes | None = None) -> Iterator[Line | BadLine]:
+def _lines(
+    stream: BinaryIO, parse: RecordParser, limit: int, blank: bytes | None = None
+) -> Iterator[LineRecord | BadLine]:
     for number, raw, whole in _raw_lines(stream, limit):
         line = raw.strip(blank)
         if not line or line.isspace():
@@ -77,11 +79,11 @@ def _lines(stream: BinaryIO, parse: Parse, limit: int, blank: bytes | None = Non
             key, value = parse(line)
         except UnicodeDecodeError as error:
             yield BadLine(number, f"it is not UTF-8 text (byte {error.start + 1} of the line)", line)
-        except Unfit as error:
+        except RecordParseError as error:
             hint = _DOCUMENT_HINT if number == 1 and line in (b"{", b"[") else ""
             yield BadLine(number, f"{error}{hint}", line)
         else:
-            yield Line(number, key, value)
+            yield LineRecord(number, key, value)
 
 
 def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes, bool]]:
@@ -100,29 +102,29 @@ def _raw_lines(stream: BinaryIO, limit: int) -> Iterator[tuple[int, bytes, bool]
         yield number, line, whole
 
 
-def _with_separator(parse: Parse, separator: bytes) -> Parse:
+def _with_separator(parse: RecordParser, separator: bytes) -> RecordParser:
     if not separator:
         return parse
 
-    def split(line: bytes) -> Keyed:
-        key, found, rest = line.partition(separator)
-        if not found:
-            raise Unfit(f"there is no {separator.decode()!r} between key and value")
+    def split(line: bytes) -> KeyAndValue:
+        key, separated, rest = line.partition(separator)
+        if not separated:
+            raise RecordParseError(f"there is no {separator.decode()!r} between key and value")
         return key, parse(rest)[1]
 
     return split
 
 
-def json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
+def json_parser(schema: EventSchema[Event] | None, key: str) -> RecordParser:
     """Makes key and value of the bytes of one JSON value; Unfit when it is no record. See `json_lines`."""
     if schema is not None:
         decode, key_of = schema.decode, schema.key_of
 
-        def typed(line: bytes) -> Keyed:
+        def typed(line: bytes) -> KeyAndValue:
             try:
                 return key_of(decode(line)), line
             except RecordUnreadableError as error:
-                raise Unfit(str(error.fields["reason"])) from error
+                raise RecordParseError(str(error.fields["reason"])) from error
 
         return typed
     if key:
@@ -130,11 +132,11 @@ def json_parser(schema: EventSchema[Event] | None, key: str) -> Parse:
         return lambda line: (get(line), line)
     check = msgspec.json.Decoder(msgspec.Raw).decode
 
-    def untyped(line: bytes) -> Keyed:
+    def untyped(line: bytes) -> KeyAndValue:
         try:
             check(line)
         except msgspec.DecodeError as error:
-            raise Unfit(_json_reason(error)) from error
+            raise RecordParseError(_json_reason(error)) from error
         return None, line
 
     return untyped
@@ -152,16 +154,16 @@ def key_getter(field: str) -> Callable[[bytes], bytes]:
         try:
             value = decode(line)
         except msgspec.ValidationError as error:
-            raise Unfit(f"it has no key field {field}: {_json_reason(error)}") from error
+            raise RecordParseError(f"it has no key field {field}: {_json_reason(error)}") from error
         except msgspec.DecodeError as error:
-            raise Unfit(_json_reason(error)) from error
+            raise RecordParseError(_json_reason(error)) from error
         for _ in path:
             value = value.inner
         if isinstance(value, str):
             return value.encode()
         if isinstance(value, int | float) and not isinstance(value, bool):
             return msgspec.json.encode(value)
-        raise Unfit(f"its key field {field} is {msgspec.json.encode(value).decode()}, which cannot be a key")
+        raise RecordParseError(f"its key field {field} is {msgspec.json.encode(value).decode()}, which cannot be a key")
 
     return get
 
@@ -173,7 +175,7 @@ def _json_reason(error: Exception) -> str:
 
 def csv_lines(
     stream: BinaryIO, *, schema: EventSchema[Event] | None = None, key: str = "", limit: int, delimiter: str = ","
-) -> Iterator[Line | BadLine]:
+) -> Iterator[LineRecord | BadLine]:
     """One record a row, after a row of names. With a schema its types are read from the cells (an empty cell is a field
     that is not given); without one all are text."""
     csv.field_size_limit(limit)
@@ -206,27 +208,27 @@ def _row(
     number: int,
     cells: list[str],
     header: list[str],
-    make: Callable[[list[str]], Keyed],
+    make: Callable[[list[str]], KeyAndValue],
     limit: int,
-) -> Line | BadLine:
+) -> LineRecord | BadLine:
     try:
-        if cells[-1].endswith(_CUT):
-            raise Unfit(f"it is longer than a record may be ({limit} bytes)")
+        if cells[-1].endswith(_TRUNCATED):
+            raise RecordParseError(f"it is longer than a record may be ({limit} bytes)")
         if len(cells) != len(header):
-            raise Unfit(f"it has {len(cells)} cells, and the first row names {len(header)}")
+            raise RecordParseError(f"it has {len(cells)} cells, and the first row names {len(header)}")
         key, value = make(cells)
     except UnicodeEncodeError:
         return BadLine(number, "it is not UTF-8 text", _joined(cells))
-    except Unfit as error:
+    except RecordParseError as error:
         return BadLine(number, str(error), _joined(cells))
     if len(value) > limit:
         return BadLine(number, f"its record would be {len(value)} bytes, and may be {limit}", _joined(cells))
-    return Line(number, key, value)
+    return LineRecord(number, key, value)
 
 
 def _joined(cells: list[str]) -> bytes:
     quoted = ('"' + cell.replace('"', '""') + '"' if any(c in cell for c in ',"\n') else cell for cell in cells)
-    return ",".join(quoted).removesuffix(_CUT).encode(errors="surrogateescape")
+    return ",".join(quoted).removesuffix(_TRUNCATED).encode(errors="surrogateescape")
 
 
 def _decoded(stream: BinaryIO, limit: int) -> Iterator[str]:
@@ -234,13 +236,15 @@ def _decoded(stream: BinaryIO, limit: int) -> Iterator[str]:
     # in can be named.
     for _, line, whole in _raw_lines(stream, limit):
         text = line.decode(errors="surrogateescape")
-        yield text if whole else f"{text}{_CUT}\n"
+        yield text if whole else f"{text}{_TRUNCATED}\n"
 
 
 def _check_header(header: list[str], schema: EventSchema[Event] | None, key: str) -> None:
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise UsageError(f"The first row names {', '.join(twice)} twice", hint="Each column needs a name of its own")
+    duplicates = sorted({name for name in header if header.count(name) > 1})
+    if duplicates:
+        raise UsageError(
+            f"The first row names {', '.join(duplicates)} twice", hint="Each column needs a name of its own"
+        )
     if schema is None:
         if key and key not in header:
             near = nearest(key, header)
@@ -250,7 +254,7 @@ def _check_header(header: list[str], schema: EventSchema[Event] | None, key: str
                 hint=f"Did you mean {near}?" if near else "The first row must name the columns",
             )
         return
-    fields = {each.encode_name: each for each in msgspec.structs.fields(schema.event)}
+    fields = {field.encode_name: field for field in msgspec.structs.fields(schema.event)}
     for name in header:
         if name not in fields:
             near = nearest(name, fields)
@@ -264,28 +268,28 @@ def _check_header(header: list[str], schema: EventSchema[Event] | None, key: str
         raise UsageError(f"There is no column for {', '.join(missing)} of {schema.name}", found=", ".join(header))
 
 
-def _text_row(header: list[str], key: str) -> Callable[[list[str]], Keyed]:
-    at = header.index(key) if key else -1
+def _text_row(header: list[str], key: str) -> Callable[[list[str]], KeyAndValue]:
+    key_index = header.index(key) if key else -1
 
-    def make(cells: list[str]) -> Keyed:
+    def make(cells: list[str]) -> KeyAndValue:
         value = msgspec.json.encode(dict(zip(header, cells, strict=True)))
-        return (cells[at].encode() if at >= 0 else None), value
+        return (cells[key_index].encode() if key_index >= 0 else None), value
 
     return make
 
 
-def _typed_row(header: list[str], schema: EventSchema[Event]) -> Callable[[list[str]], Keyed]:
-    fields = {each.encode_name: each for each in msgspec.structs.fields(schema.event)}
+def _typed_row(header: list[str], schema: EventSchema[Event]) -> Callable[[list[str]], KeyAndValue]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(schema.event)}
     keep_empty = {name for name in header if fields[name].required and _is_text(fields[name].type)}
 
-    def make(cells: list[str]) -> Keyed:
+    def make(cells: list[str]) -> KeyAndValue:
         given = {name: cell for name, cell in zip(header, cells, strict=True) if cell or name in keep_empty}
         try:
             event = msgspec.convert(given, schema.event, strict=False)
         except msgspec.ValidationError as error:
             text, _, path = str(error).partition(" - at `$.")
             where = f"{path.rstrip('`')}: " if path else ""
-            raise Unfit(f"{where}{text[:1].lower()}{text[1:]}") from error
+            raise RecordParseError(f"{where}{text[:1].lower()}{text[1:]}") from error
         return schema.key_of(event), schema.encode(event)
 
     return make

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from riverrun.errors import DeclarationError
-from riverrun.model.quantity import milliseconds
+from riverrun.model.units import parse_duration_ms
 
 Speed = Literal["batch", "near-real-time", "real-time"]
 SPEEDS: tuple[str, ...] = get_args(Speed)
@@ -15,7 +15,7 @@ Emit = Literal["updates", "final"]
 
 
 @dataclass(frozen=True)
-class Line:
+class SourceLine:
     """A line of the user's file."""
 
     file: str
@@ -35,7 +35,7 @@ class Stream:
     """
 
     name: str
-    line: Line
+    line: SourceLine
     function: Callable[..., Any] | None = None
     sql: str = ""
     parameters: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Stream:
             every_ms(self.every, f"every of {self.name}")
 
     @property
-    def target(self) -> str:
+    def output_topic(self) -> str:
         """The topic its rows go to."""
         return self.topic or self.name
 
@@ -86,11 +86,11 @@ class FileSource:
 
 
 @dataclass(frozen=True)
-class Kept:
+class TableOptions:
     """A stream or a topic as a table of the store, where the pipeline file says more of it than that it is one."""
 
     source: str  # The name of a stream or a topic of the app.
-    line: Line
+    line: SourceLine
     name: str = ""
     key: tuple[str, ...] = ()
     retention: str | timedelta | None = None
@@ -110,12 +110,12 @@ class Table:
     name: str
     source: Any  # FileSource, or Topic
     key: tuple[str, ...]
-    line: Line
+    line: SourceLine
 
 
 def check_speed(speed: str | None, whose: str) -> None:
     if speed is not None and speed not in SPEEDS:
-        from riverrun.model.near import nearest
+        from riverrun.model.suggest import nearest
 
         near = nearest(speed, SPEEDS)
         raise DeclarationError(
@@ -130,7 +130,7 @@ def every_ms(every: str | timedelta, what: str) -> int:
     """How often a near-real-time stream looks for records, in milliseconds; 0 is as often as it can."""
     expected = 'a duration such as "1 second" or "500 ms"'
     try:
-        wait = milliseconds(every, what=what, zero=True)
+        wait = parse_duration_ms(every, what=what, allow_zero=True)
     except DeclarationError as error:
         raise DeclarationError(error.what, expected=expected, found=error.found) from error
     if wait < 0:

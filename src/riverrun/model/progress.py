@@ -16,25 +16,25 @@ PHASES: tuple[str, ...] = get_args(Phase)
 
 
 @dataclass
-class Account:
+class RecordCounts:
     """What became of the records a stream has read since the pipeline's first start."""
 
     read: int = 0
     # Did not parse or broke a constraint; in the dead-letter topic.
-    dead: int = 0
+    dead_letters: int = 0
     # Older than the watermark when they came. From an aggregate Spark tells groups of rows, so this is at least so many.
     late: int = 0
     filtered: int = 0
     out: int = 0
     # Deleted by the topic's retention before they were read; never in `read`.
-    gone: int = 0
+    expired: int = 0
     # Whether read = out + filtered + dead + late holds to the record.
     exact: bool = False
     note: str = ""
 
     @property
-    def closes(self) -> bool:
-        return self.read == self.out + self.filtered + self.dead + self.late
+    def balanced(self) -> bool:
+        return self.read == self.out + self.filtered + self.dead_letters + self.late
 
 
 @dataclass
@@ -59,7 +59,7 @@ class StreamProgress:
     state_bytes: int = 0
     restarts: int = 0
     error: str = ""
-    account: Account = field(default_factory=Account)
+    record_counts: RecordCounts = field(default_factory=RecordCounts)
     # Whether it computes again what was told before: nobody may be told a second time.
     replaying: bool = False
 
@@ -90,19 +90,19 @@ class PipelineProgress:
     # When the pipeline ended in order, empty while it runs; it stays empty when its process was killed.
     ended_at: str = ""
     streams: list[StreamProgress] = field(default_factory=list)
-    # What flows where (model/shape.py), for who shows it without the pipeline file.
-    shape: dict[str, Any] = field(default_factory=dict)
+    # What flows where (model/topology.py), for who shows it without the pipeline file.
+    topology: dict[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[str]:
         """The names of the streams that failed for good."""
-        return [each.name for each in self.streams if each.phase == "failed"]
+        return [stream.name for stream in self.streams if stream.phase == "failed"]
 
     def as_dict(self) -> dict[str, Any]:
-        return {**_plain(self), "streams": [each.as_dict() for each in self.streams]}
+        return {**_plain(self), "streams": [stream.as_dict() for stream in self.streams]}
 
 
-def progress_from(content: Mapping[str, Any]) -> PipelineProgress:
+def progress_from_dict(content: Mapping[str, Any]) -> PipelineProgress:
     """The progress that `as_dict` gave. Names it does not know are left out: a newer riverrun may have written them.
 
     Raises ValueError, TypeError or KeyError for what is no such thing.
@@ -110,9 +110,9 @@ def progress_from(content: Mapping[str, Any]) -> PipelineProgress:
     if not isinstance(content, Mapping):
         raise TypeError("a pipeline's progress is an object")
     streams = []
-    for each in content["streams"]:
-        account = Account(**_known(Account, each["account"]))
-        streams.append(StreamProgress(**{**_known(StreamProgress, each), "account": account}))
+    for stream in content["streams"]:
+        record_counts = RecordCounts(**_known(RecordCounts, stream["record_counts"]))
+        streams.append(StreamProgress(**{**_known(StreamProgress, stream), "record_counts": record_counts}))
     return PipelineProgress(**{**_known(PipelineProgress, content), "streams": streams})
 
 

@@ -24,7 +24,7 @@ class RawRecord(Protocol):
     def headers(self) -> Any: ...
 
 
-def json_value(value: bytes | None) -> tuple[bool, Any]:
+def decode_json(value: bytes | None) -> tuple[bool, Any]:
     """Whether these bytes are JSON, and what they say. No bytes at all are a deletion: JSON's null."""
     if value is None:
         return True, None
@@ -37,9 +37,9 @@ def json_value(value: bytes | None) -> tuple[bool, Any]:
 def json_line(record: RawRecord) -> bytes:
     """The record as one line of JSON. A part that is not JSON is in `…_text`, one that is not text in `…_base64`."""
     stamp = record.timestamp()[1]
-    time = f'"{moment(stamp)}"' if stamp >= 0 else "null"
-    place = f'"topic":"{record.topic()}","partition":{record.partition()},"offset":{record.offset()}'
-    head = f'{{{place},"timestamp":{time},'
+    time = f'"{format_timestamp(stamp)}"' if stamp >= 0 else "null"
+    coordinates = f'"topic":"{record.topic()}","partition":{record.partition()},"offset":{record.offset()}'
+    head = f'{{{coordinates},"timestamp":{time},'
     parts = [head.encode(), _key_part(record.key()), b",", _value_part(record.value())]
     if headers := record.headers():
         parts += [b',"headers":', _ENCODE({name: _readable(value) for name, value in headers})]
@@ -83,7 +83,7 @@ def _readable(value: bytes | str | None) -> str | None:
 
 
 @lru_cache(maxsize=4096)
-def moment(milliseconds: int) -> str:
+def format_timestamp(milliseconds: int) -> str:
     """A record's timestamp, in UTC."""
     text = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
@@ -115,16 +115,18 @@ def table_row(record: RawRecord) -> dict[str, Any]:
     row: dict[str, Any] = {
         "partition": record.partition(),
         "offset": record.offset(),
-        "time": moment(record.timestamp()[1]) if record.timestamp()[1] >= 0 else None,
+        "time": format_timestamp(record.timestamp()[1]) if record.timestamp()[1] >= 0 else None,
         "key": safe_text(record.key() or b"").decode(),
     }
-    is_json, content = json_value(value)
+    is_json, content = decode_json(value)
     if is_json and isinstance(content, Mapping):
-        return row | {f"value.{name}" if name in row else str(name): each for name, each in content.items()}
+        return row | {
+            f"value.{name}" if name in row else str(name): field_value for name, field_value in content.items()
+        }
     row["value"] = content if is_json else safe_text(value or b"").decode()
     return row
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def column_names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """All columns of these rows, in the order they first appear."""
     return list(dict.fromkeys(name for row in rows for name in row))

@@ -10,12 +10,12 @@ _LIMITS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "multip
 
 
 @dataclass(frozen=True)
-class _Field:
+class _SchemaField:
     kind: str
     required: bool
 
 
-def changes(format_kind: str, before: str, after: str) -> list[str]:
+def schema_changes(format_kind: str, before: str, after: str) -> list[str]:
     """What readers or records could stumble over, field by field: removed, new and without a default, of another type."""
     try:
         old_name, old = _fields(format_kind, json.loads(before))
@@ -23,15 +23,15 @@ def changes(format_kind: str, before: str, after: str) -> list[str]:
     except (ValueError, TypeError, KeyError, AttributeError):
         # Somebody else's schema, of a shape that ours never have.
         return []
-    found = []
+    messages = []
     if format_kind == "AVRO" and name != old_name:
-        found.append(f"the type was called {old_name} and is called {name}: in Avro its name is part of it")
+        messages.append(f"the type was called {old_name} and is called {name}: in Avro its name is part of it")
     for path in [*old, *(each for each in new if each not in old)]:
-        found += _change(path, old.get(path), new.get(path))
-    return found
+        messages += _change(path, old.get(path), new.get(path))
+    return messages
 
 
-def _change(path: str, old: _Field | None, new: _Field | None) -> Iterator[str]:
+def _change(path: str, old: _SchemaField | None, new: _SchemaField | None) -> Iterator[str]:
     if new is None:
         yield f"{path} was removed"
     elif old is None:
@@ -43,29 +43,29 @@ def _change(path: str, old: _Field | None, new: _Field | None) -> Iterator[str]:
         yield f"{path} could be left out and is required now"
 
 
-def _fields(format_kind: str, schema: Any) -> tuple[str, dict[str, _Field]]:
+def _fields(format_kind: str, schema: Any) -> tuple[str, dict[str, _SchemaField]]:
     if format_kind == "AVRO":
         return str(schema.get("name", "")), dict(_avro_fields(schema, ""))
     return str(schema.get("title", "")), dict(_json_fields(schema, schema.get("definitions", {}), ""))
 
 
-def _avro_fields(record: Mapping[str, Any], path: str) -> Iterator[tuple[str, _Field]]:
-    for each in record["fields"]:
-        place = f"{path}{each['name']}"
-        yield place, _Field(_avro_kind(each["type"]), "default" not in each)
-        for inner, below in _avro_records(each["type"], place):
+def _avro_fields(record: Mapping[str, Any], path: str) -> Iterator[tuple[str, _SchemaField]]:
+    for field in record["fields"]:
+        field_path = f"{path}{field['name']}"
+        yield field_path, _SchemaField(_avro_kind(field["type"]), "default" not in field)
+        for inner, below in _avro_records(field["type"], field_path):
             yield from _avro_fields(inner, f"{below}.")
 
 
-def _avro_records(kind: Any, place: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _avro_records(kind: Any, field_path: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     if isinstance(kind, list):
         for each in kind:
-            yield from _avro_records(each, place)
+            yield from _avro_records(each, field_path)
     elif isinstance(kind, Mapping):
         if kind["type"] == "record":
-            yield kind, place
+            yield kind, field_path
         elif kind["type"] in ("array", "map"):
-            yield from _avro_records(kind.get("items") or kind.get("values"), f"{place}[]")
+            yield from _avro_records(kind.get("items") or kind.get("values"), f"{field_path}[]")
 
 
 def _avro_kind(kind: Any) -> str:
@@ -86,27 +86,27 @@ def _avro_kind(kind: Any) -> str:
 
 def _json_fields(
     schema: Mapping[str, Any], parts: Mapping[str, Any], path: str, depth: int = 0
-) -> Iterator[tuple[str, _Field]]:
+) -> Iterator[tuple[str, _SchemaField]]:
     required = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
-        place = f"{path}{name}"
-        yield place, _Field(_json_kind(each, parts), name in required)
-        for inner, below in _json_objects(each, parts, place):
+        field_path = f"{path}{name}"
+        yield field_path, _SchemaField(_json_kind(each, parts), name in required)
+        for inner, below in _json_objects(each, parts, field_path):
             if depth < 16:
                 yield from _json_fields(inner, parts, f"{below}.", depth + 1)
 
 
 def _json_objects(
-    schema: Mapping[str, Any], parts: Mapping[str, Any], place: str
+    schema: Mapping[str, Any], parts: Mapping[str, Any], field_path: str
 ) -> Iterator[tuple[Mapping[str, Any], str]]:
     resolved = _resolved(schema, parts)
     if "properties" in resolved:
-        yield resolved, place
+        yield resolved, field_path
     for each in resolved.get("anyOf", ()):
-        yield from _json_objects(each, parts, place)
+        yield from _json_objects(each, parts, field_path)
     for name in ("items", "additionalProperties"):
         if isinstance(resolved.get(name), Mapping):
-            yield from _json_objects(resolved[name], parts, f"{place}[]")
+            yield from _json_objects(resolved[name], parts, f"{field_path}[]")
 
 
 def _json_kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
@@ -122,5 +122,5 @@ def _json_kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
 
 def _resolved(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:
     name = str(schema.get("$ref", "")).rpartition("/")[2]
-    found: Mapping[str, Any] = parts.get(name, schema)
-    return found
+    resolved: Mapping[str, Any] = parts.get(name, schema)
+    return resolved

@@ -46,8 +46,8 @@ class Column:
     @property
     def decimal(self) -> tuple[int, int] | None:
         """Precision and scale of a decimal."""
-        found = _TYPE.fullmatch(self.type)
-        return (int(found[1]), int(found[2])) if found and found[1] else None
+        match = _TYPE.fullmatch(self.type)
+        return (int(match[1]), int(match[2])) if match and match[1] else None
 
 
 @dataclass(frozen=True)
@@ -88,27 +88,27 @@ class TableSpec:
     generations: tuple[TableGeneration, ...] = ()
 
     def column(self, name: str) -> Column | None:
-        return next((each for each in self.columns if each.name == name), None)
+        return next((column for column in self.columns if column.name == name), None)
 
     def as_dict(self) -> dict[str, Any]:
         generations = [
-            {**asdict(each), "first": {str(part): offset for part, offset in each.first.items()}}
-            for each in self.generations
+            {**asdict(generation), "first": {str(part): offset for part, offset in generation.first.items()}}
+            for generation in self.generations
         ]
         return {**asdict(self), "rollup": dict(self.rollup), "generations": generations}
 
 
-def table_from(content: Mapping[str, Any]) -> TableSpec:
+def table_from_dict(content: Mapping[str, Any]) -> TableSpec:
     """The table that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
     known = {name: value for name, value in content.items() if name in TableSpec.__dataclass_fields__}
-    columns = tuple(Column(each["name"], each["type"], tuple(each["path"])) for each in known["columns"])
+    columns = tuple(Column(item["name"], item["type"], tuple(item["path"])) for item in known["columns"])
     generations = tuple(
         TableGeneration(
-            int(each["number"]),
-            str(each["topic"]),
-            {int(partition): int(offset) for partition, offset in each["first"].items()},
-            int(each["since_ms"]),
+            int(item["number"]),
+            str(item["topic"]),
+            {int(partition): int(offset) for partition, offset in item["first"].items()},
+            int(item["since_ms"]),
         )
-        for each in known.get("generations", ())
+        for item in known.get("generations", ())
     )
     return TableSpec(**{**known, "columns": columns, "key": tuple(known["key"]), "generations": generations})

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 from riverrun.errors import DeclarationError
 from riverrun.model.event import Event, EventSchema, schema_of
 from riverrun.model.framing import FORMATS, Format, subject_of
-from riverrun.model.quantity import bytes_of, milliseconds
+from riverrun.model.units import parse_duration_ms, parse_size
 
 E_co = TypeVar("E_co", bound=Event, covariant=True)
 
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,15 @@ class Topic(Generic[E_co]):
 
     def declared_config(self) -> dict[str, str]:
         """What `retention`, `retention_size` and `compact` say, in Kafka's names."""
-        found: dict[str, Any] = {}
+        config: dict[str, Any] = {}
         if self.retention is not None:
-            found["retention.ms"] = milliseconds(self.retention, what=f"retention of {self.name}")
+            config["retention.ms"] = parse_duration_ms(self.retention, what=f"retention of {self.name}")
         if self.retention_size is not None:
-            found["retention.bytes"] = bytes_of(self.retention_size, what=f"retention_size of {self.name}")
+            config["retention.bytes"] = parse_size(self.retention_size, what=f"retention_size of {self.name}")
         if self.compact:
-            limited = any(value != -1 for value in found.values())
-            found["cleanup.policy"] = "compact,delete" if limited else "compact"
-        return {name: str(value) for name, value in found.items()}
+            limited = any(value != -1 for value in config.values())
+            config["cleanup.policy"] = "compact,delete" if limited else "compact"
+        return {name: str(value) for name, value in config.items()}
 
     def full_config(self) -> dict[str, str]:
         """Everything declared about how the topic is kept."""
@@ -124,7 +124,7 @@ class Topic(Generic[E_co]):
 
 def check_topic_name(name: str) -> str:
     """The name, if Kafka allows it."""
-    if not _LEGAL.fullmatch(name) or name in {".", ".."}:
+    if not _TOPIC_NAME.fullmatch(name) or name in {".", ".."}:
         raise DeclarationError(
             f"{name!r} cannot be the name of a topic",
             expected="1 to 249 letters, digits, dots, dashes or underscores",

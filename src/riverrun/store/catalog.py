@@ -11,30 +11,30 @@ from typing import Self
 
 from riverrun.errors import DeclarationError, StoreError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.compacted_topic import ensure_compacted_topic
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.ledger import make_compacted
-from riverrun.kafka.tail import Tail
-from riverrun.model.table import TableGeneration, TableSpec, table_from
+from riverrun.kafka.reading.tail_reader import TopicTailReader
+from riverrun.model.table import TableGeneration, TableSpec, table_from_dict
 
 
 def catalog_topic(app: str) -> str:
     return f"{app}.tables"
 
 
-def publish(connection: Connection, app: str, tables: Sequence[TableSpec]) -> None:
+def publish_tables(connection: Connection, app: str, tables: Sequence[TableSpec]) -> None:
     """Tell the stores which tables there are now. Those that are gone from the pipeline file are told as gone."""
     from riverrun.kafka.producer.producer import Producer
 
     topic = catalog_topic(app)
-    make_compacted(Admin(connection), topic)
+    ensure_compacted_topic(Admin(connection), topic)
     with Catalog(connection, app) as catalog:
-        before = catalog.refresh()
-    now = {each.name: each for each in tables}
+        published = catalog.refresh()
+    declared = {spec.name: spec for spec in tables}
     with Producer(connection) as producer:
-        for name, table in now.items():
-            if before.get(name) != table:
+        for name, table in declared.items():
+            if published.get(name) != table:
                 producer.send(topic, json.dumps(table.as_dict()).encode(), key=name)
-        for name in before.keys() - now.keys():
+        for name in published.keys() - declared.keys():
             producer.send(topic, None, key=name)
 
 
@@ -46,14 +46,14 @@ def publish_generations(
     from riverrun.kafka.producer.producer import Producer
 
     with Catalog(connection, app) as catalog:
-        tables = [each for each in catalog.refresh().values() if each.topic == topic]
-    changed = [each for each in tables if each.generations != tuple(generations)]
+        tables = [spec for spec in catalog.refresh().values() if spec.topic == topic]
+    changed = [spec for spec in tables if spec.generations != tuple(generations)]
     if changed:
         with Producer(connection) as producer:
             for table in changed:
-                told = replace(table, generations=tuple(generations))
-                producer.send(catalog_topic(app), json.dumps(told.as_dict()).encode(), key=table.name)
-    return [each.name for each in tables]
+                updated = replace(table, generations=tuple(generations))
+                producer.send(catalog_topic(app), json.dumps(updated.as_dict()).encode(), key=table.name)
+    return [spec.name for spec in tables]
 
 
 class Catalog:
@@ -62,7 +62,7 @@ class Catalog:
     def __init__(self, connection: Connection, app: str) -> None:
         self.tables: dict[str, TableSpec] = {}
         self._topic = catalog_topic(app)
-        self._tail = Tail(connection, self._topic)
+        self._tail = TopicTailReader(connection, self._topic)
 
     def refresh(self) -> dict[str, TableSpec]:
         """The tables there are now; none before the first pipeline has published. KafkaError when the brokers are gone,
@@ -74,19 +74,19 @@ class Catalog:
         unreadable: StoreError | None = None
         for key, value in records:
             try:
-                self._take(key.decode(), value)
+                self._apply_record(key.decode(), value)
             except StoreError as error:
                 unreadable = error
         if unreadable is not None:
             raise unreadable
         return self.tables
 
-    def _take(self, name: str, value: bytes | None) -> None:
+    def _apply_record(self, name: str, value: bytes | None) -> None:
         if value is None:
             self.tables.pop(name, None)
             return
         try:
-            self.tables[name] = table_from(json.loads(value))
+            self.tables[name] = table_from_dict(json.loads(value))
         except (ValueError, KeyError, TypeError, DeclarationError) as error:
             raise StoreError(
                 f"The table {name} in the topic {self._topic} cannot be read",

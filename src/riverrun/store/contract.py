@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 DEFAULT_ROWS = 10_000
 DEFAULT_SECONDS = 30.0
 # Following: all is well. Behind: it reads, and is not there yet. Settling: after a failure, figures may go back for a while.
-State = Literal["following", "behind", "settling", "failing"]
+TableHealth = Literal["following", "behind", "settling", "failing"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     """How much one question may take. Of more rows than `rows`, that many are given and `Answer.more` is set."""
 
     rows: int = DEFAULT_ROWS
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """Rows as Arrow: text as string, bigint as int64, double as float64, timestamp as timestamp[us, UTC], json as string."""
 
     rows: "pa.Table"
@@ -42,13 +42,13 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Standing:
+class TableStatus:
     """Where a table stands. `positions` is the next offset of each partition, `lag` the offsets up
     to the last committed record that it has not read."""
 
     table: str
     rows: int
-    state: State = "following"
+    state: TableHealth = "following"
     detail: str = ""
     positions: Mapping[int, int] = field(default_factory=dict)
     lag: int = -1
@@ -86,11 +86,11 @@ class Store(ABC):
         """The tables as they are in the store."""
 
     @abstractmethod
-    def standing(self) -> list[Standing]:
+    def table_statuses(self) -> list[TableStatus]:
         """Where every table stands."""
 
     @abstractmethod
-    def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008  -- frozen
+    def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008  -- frozen
         """Answer a question in riverrun's SQL. `name` is what `cancel` knows it by. May be called by many threads."""
 
     @abstractmethod

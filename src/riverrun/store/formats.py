@@ -17,62 +17,62 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from riverrun.errors import QueryError
-from riverrun.store.arrow import type_word
+from riverrun.store.arrow_types import column_type_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from riverrun.store.contract import Answer
+    from riverrun.store.contract import QueryResult
 
-MEDIA = {
+MEDIA_TYPES = {
     "json": "application/json",
     "ndjson": "application/x-ndjson",
     "csv": "text/csv; charset=utf-8",
     "arrow": "application/vnd.apache.arrow.stream",
     "parquet": "application/vnd.apache.parquet",
 }
-BINARY = frozenset({"arrow", "parquet"})
+BINARY_FORMATS = frozenset({"arrow", "parquet"})
 _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
-def encoded(answer: "Answer", kind: str) -> bytes:
+def encode_rows(result: "QueryResult", format_name: str) -> bytes:
     """The rows of an answer in one of the formats."""
-    rows = answer.rows
-    match kind:
+    rows = result.rows
+    match format_name:
         case "json":
-            return _JSON.encode([*_objects(rows)]) + b"\n"
+            return _JSON.encode([*_json_rows(rows)]) + b"\n"
         case "ndjson":
-            return b"".join(_JSON.encode(row) + b"\n" for row in _objects(rows))
+            return b"".join(_JSON.encode(row) + b"\n" for row in _json_rows(rows))
         case "csv":
             return _csv(rows)
         case "arrow":
             return _arrow(rows)
         case "parquet":
             return _parquet(rows)
-    raise ValueError(kind)
+    raise ValueError(format_name)
 
 
-def document(answer: "Answer") -> bytes:
+def encode_result(result: "QueryResult") -> bytes:
     """The whole answer as one JSON object: columns with their types, rows, whether there are more."""
-    columns = [{"name": field.name, "type": type_word(field.type)} for field in answer.rows.schema]
+    columns = [{"name": field.name, "type": column_type_name(field.type)} for field in result.rows.schema]
     content = {
         "columns": columns,
-        "rows": [*_objects(answer.rows)],
-        "more": answer.more,
-        "seconds": round(answer.seconds, 6),
+        "rows": [*_json_rows(result.rows)],
+        "more": result.more,
+        "seconds": round(result.seconds, 6),
     }
     return _JSON.encode(content)
 
 
-def dicts(rows: "pa.Table") -> list[dict[str, Any]]:
+def to_dicts(rows: "pa.Table") -> list[dict[str, Any]]:
     """Rows as Python values: datetime, date, Decimal, int, float, str, bool, None."""
-    with _years():
-        found: list[dict[str, Any]] = rows.to_pylist()
-    return found
+    with _year_errors():
+        records: list[dict[str, Any]] = rows.to_pylist()
+    return records
 
 
 @contextmanager
-def _years() -> Iterator[None]:
+def _year_errors() -> Iterator[None]:
     try:
         yield
     except OverflowError as error:
@@ -83,15 +83,15 @@ def _years() -> Iterator[None]:
         ) from error
 
 
-def shown(rows: "pa.Table") -> list[dict[str, Any]]:
+def display_rows(rows: "pa.Table") -> list[dict[str, Any]]:
     """Rows for a table on a screen: times without what is always the same."""
-    return [{name: _shown(value) for name, value in row.items()} for row in dicts(rows)]
+    return [{name: _display_value(value) for name, value in row.items()} for row in to_dicts(rows)]
 
 
-def _shown(value: Any) -> Any:
+def _display_value(value: Any) -> Any:
     if isinstance(value, datetime):
-        at = value.astimezone(UTC) if value.tzinfo else value
-        return f"{at:%Y-%m-%d %H:%M:%S}" + (f".{at.microsecond:06d}".rstrip("0") if at.microsecond else "")
+        moment = value.astimezone(UTC) if value.tzinfo else value
+        return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{moment.microsecond:06d}".rstrip("0") if moment.microsecond else "")
     if isinstance(value, date | Decimal):
         return str(value)
     if isinstance(value, float):
@@ -100,26 +100,26 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def _objects(rows: "pa.Table") -> Iterator[dict[str, Any]]:
-    for row in dicts(rows):
-        yield {name: _plain(value) for name, value in row.items()}
+def _json_rows(rows: "pa.Table") -> Iterator[dict[str, Any]]:
+    for row in to_dicts(rows):
+        yield {name: _json_value(value) for name, value in row.items()}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return _iso(value) if isinstance(value, datetime) else value
 
 
 def _iso(value: datetime) -> str:
-    at = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-    return at.isoformat().replace("+00:00", "Z")
+    moment = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _csv(rows: "pa.Table") -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows.column_names)
-    with _years():
-        columns = [rows.column(at).to_pylist() for at in range(rows.num_columns)]
+    with _year_errors():
+        columns = [rows.column(index).to_pylist() for index in range(rows.num_columns)]
     for row in zip(*columns, strict=True):
         writer.writerow([_cell(value) for value in row])
     return text.getvalue().encode("utf-8", "surrogatepass")
@@ -143,8 +143,8 @@ def _arrow(rows: "pa.Table") -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _parquet(rows: "pa.Table") -> bytes:
@@ -153,5 +153,5 @@ def _parquet(rows: "pa.Table") -> bytes:
 
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd")
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    content: bytes = sink.getvalue().to_pybytes()
+    return content

@@ -1,6 +1,6 @@
 """The store's HTTP API: tables, where they stand, and questions about them.
 
-Who may call it, and how, is in `store/manners.py`; where it listens, in `store/listening.py`. An error is
+Who may call it, and how, is in `web/guard.py`; where it listens, in `web/server.py`. An error is
 `{"error": {"code", "message", …}}` with the status that fits.
 """
 
@@ -27,8 +27,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from riverrun.cluster.loopback import listen, listening
-from riverrun.cluster.ports import HOST, Claims
+from riverrun.cluster.loopback import listen_on_free_port, listening_socket
+from riverrun.cluster.ports import HOST, PortClaims
 from riverrun.errors import (
     ConfigError,
     QueryCancelledError,
@@ -41,18 +41,25 @@ from riverrun.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from riverrun.model.near import nearest
-from riverrun.store.contract import Answer, Limits, Store
-from riverrun.store.formats import MEDIA, document, encoded
-from riverrun.store.listening import FIRST_OUTSIDE_PORT, FromOutside, Listener, Listeners, Outside, most_connections
-from riverrun.store.manners import Manners, error_body
-from riverrun.store.scheduling import QueryScheduler
-from riverrun.store.sql import describe, vocabulary
+from riverrun.model.suggest import nearest
+from riverrun.store.contract import QueryLimits, QueryResult, Store
+from riverrun.store.formats import MEDIA_TYPES, encode_result, encode_rows
+from riverrun.store.scheduler import QueryScheduler
+from riverrun.store.sql import describe_tables, sql_vocabulary
+from riverrun.web.guard import RequestGuard, error_body
+from riverrun.web.server import (
+    FIRST_PUBLIC_PORT,
+    HttpEndpoint,
+    HttpServer,
+    PublicListener,
+    PublicRequestMiddleware,
+    max_connections,
+)
 
 FIRST_PORT = 8480
-MOST_ROWS = 1_000_000
-_FIELDS: dict[str, Any] = {"sql": str, "limit": int, "seconds": (int, float), "format": str, "name": str}
-_STATUS: tuple[tuple[type[RiverrunError], int], ...] = (
+MAX_ROWS = 1_000_000
+_QUERY_FIELDS: dict[str, Any] = {"sql": str, "limit": int, "seconds": (int, float), "format": str, "name": str}
+_HTTP_STATUS: tuple[tuple[type[RiverrunError], int], ...] = (
     (QueryRefusedError, 403),
     (QueryError, 400),
     (QueryTimeoutError, 504),
@@ -73,69 +80,74 @@ class StoreServer:
         store: Store,
         port: int = 0,
         *,
-        limits: Limits = Limits(),  # noqa: B008  -- frozen
+        limits: QueryLimits = QueryLimits(),  # noqa: B008  -- frozen
         routes: Sequence[BaseRoute] = (),
-        outside: Outside | None = None,
+        public: PublicListener | None = None,
     ) -> None:
-        self._api = _Api(store, limits)
+        self._api = _StoreApi(store, limits)
         self._port = port
         self._routes = routes
-        self._outside = outside
-        self._claims = Claims()
-        self._listeners: Listeners | None = None
+        self._public = public
+        self._claims = PortClaims()
+        self._http: HttpServer | None = None
         self.address = ""
         # For others; empty where they are not served.
-        self.outside_address = ""
-        self.outside_port = 0
+        self.public_address = ""
+        self.public_port = 0
 
     def start(self) -> str:
         """Listen; gives the address on this machine, such as `http://127.0.0.1:8480`."""
-        if self._listeners is not None:
+        if self._http is not None:
             return self.address
         with contextlib.ExitStack() as undo:
             undo.callback(self._claims.close)
-            inside = listen(
-                listening, self._claims, self._port, first=FIRST_PORT, what="the store's HTTP API", setting="store.port"
+            local_socket = listen_on_free_port(
+                listening_socket,
+                self._claims,
+                self._port,
+                first=FIRST_PORT,
+                what="the store's HTTP API",
+                setting="store.port",
             )
-            undo.callback(inside.close)
-            app = self._api.application(self._routes, self._outside)
-            listeners = [Listener(app, inside)]
-            address, outside_address = f"http://{HOST}:{inside.getsockname()[1]}", ""
-            if self._outside is not None:
-                tls = self._outside.tls()
-                found = self._listen_outside(self._outside)
-                undo.callback(found.close)
-                outside_app = FromOutside(app, self._outside.proxies)
-                listeners.append(Listener(outside_app, found, tls, most_connections()))
-                self.outside_port = found.getsockname()[1]
-                outside_address = self._outside.address(self.outside_port)
-            serving = Listeners(listeners)
-            serving.start()
+            undo.callback(local_socket.close)
+            app = self._api.application(self._routes, self._public)
+            endpoints = [HttpEndpoint(app, local_socket)]
+            address, public_address = f"http://{HOST}:{local_socket.getsockname()[1]}", ""
+            if self._public is not None:
+                tls = self._public.tls()
+                public_socket = self._listen_public(self._public)
+                undo.callback(public_socket.close)
+                public_app = PublicRequestMiddleware(app, self._public.proxies)
+                endpoints.append(HttpEndpoint(public_app, public_socket, tls, max_connections()))
+                self.public_port = public_socket.getsockname()[1]
+                public_address = self._public.address(self.public_port)
+            http = HttpServer(endpoints)
+            http.start()
             undo.pop_all()
-        self._listeners, self.address, self.outside_address = serving, address, outside_address
+        self._http, self.address, self.public_address = http, address, public_address
         return address
 
-    def _listen_outside(self, outside: Outside) -> socket.socket:
+    def _listen_public(self, public: PublicListener) -> socket.socket:
         try:
-            return listen(
-                partial(listening, host=outside.host),
+            return listen_on_free_port(
+                partial(listening_socket, host=public.host),
                 self._claims,
-                outside.port,
-                first=FIRST_OUTSIDE_PORT,
+                public.port,
+                first=FIRST_PUBLIC_PORT,
                 what="dashboards for others",
                 setting="serve.port",
             )
         except OSError as error:
             raise ConfigError(
-                [f"serve.host {outside.host} is no address of this machine: {error.strerror or error}"]
+                [f"serve.host {public.host} is no address of this machine: {error.strerror or error}"]
             ) from error
 
     def close(self) -> None:
         """End the questions that run, stop listening and give the ports back."""
         self._api.cancel_all()
-        listeners, self._listeners = self._listeners, None
-        if listeners is not None:
-            listeners.close()
+        http, self._http = self._http, None
+        if http is not None:
+            http.close()
         self._claims.close()
 
     def __enter__(self) -> Self:
@@ -146,30 +158,33 @@ class StoreServer:
         self.close()
 
 
-class _Api:
-    def __init__(self, store: Store, limits: Limits) -> None:
+class _StoreApi:
+    def __init__(self, store: Store, limits: QueryLimits) -> None:
         self._store = store
         self._limits = limits
         self._scheduler = QueryScheduler(store)
-        self._copying = asyncio.Lock()
+        self._snapshot_lock = asyncio.Lock()
 
-    def application(self, routes: Sequence[BaseRoute], outside: Outside | None) -> Starlette:
+    def application(self, routes: Sequence[BaseRoute], public: PublicListener | None) -> Starlette:
         own = [
             Route("/healthz", self.health),
             Route("/api/tables", self.tables),
             Route("/api/tables/{name}", self.table),
             Route("/api/tables/{name}", self.remove, methods=["DELETE"]),
-            Route("/api/sql", self.language),
+            Route("/api/sql", self.sql_reference),
             Route("/api/query", self.query, methods=["POST"]),
             Route("/api/query/{name}", self.cancel, methods=["DELETE"]),
             Route("/api/snapshot", self.snapshot, methods=["POST"]),
         ]
-        around = [Middleware(Manners)]
-        if outside is not None:
-            around = [Middleware(Manners, outside.names, https_only=outside.https_only), Middleware(outside.guard)]
+        middleware = [Middleware(RequestGuard)]
+        if public is not None:
+            middleware = [
+                Middleware(RequestGuard, public.names, https_only=public.https_only),
+                Middleware(public.guard),
+            ]
         return Starlette(
             routes=[*own, *routes],
-            middleware=around,
+            middleware=middleware,
             exception_handlers={RiverrunError: _riverrun_error, HTTPException: _http_error, Exception: _other_error},
         )
 
@@ -177,29 +192,29 @@ class _Api:
         self._scheduler.cancel_all()
 
     async def health(self, request: Request) -> Response:  # noqa: ARG002
-        standing = await run_in_threadpool(self._store.standing)
-        failing = [each.table for each in standing if each.state == "failing"]
+        statuses = await run_in_threadpool(self._store.table_statuses)
+        failing = [status.table for status in statuses if status.state == "failing"]
         return JSONResponse({"healthy": not failing, "failing": failing}, 503 if failing else 200)
 
     async def tables(self, request: Request) -> Response:  # noqa: ARG002
-        return JSONResponse({"tables": await run_in_threadpool(self._described)})
+        return JSONResponse({"tables": await run_in_threadpool(self._describe_tables)})
 
     async def table(self, request: Request) -> Response:
         name = request.path_params["name"]
-        described = await run_in_threadpool(self._described)
-        found = next((each for each in described if each["name"].lower() == name.lower()), None)
-        if found is None:
-            return self._no_table(name)
-        return JSONResponse(found)
+        described = await run_in_threadpool(self._describe_tables)
+        table = next((entry for entry in described if entry["name"].lower() == name.lower()), None)
+        if table is None:
+            return self._table_not_found(name)
+        return JSONResponse(table)
 
     async def remove(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._store.tables:
-            return self._no_table(name)
+            return self._table_not_found(name)
         await run_in_threadpool(self._store.remove, name)
         return JSONResponse({"removed": name})
 
-    def _no_table(self, name: str) -> Response:
+    def _table_not_found(self, name: str) -> Response:
         known = sorted(self._store.tables)
         near = nearest(name, known)
         error = QueryError(
@@ -208,69 +223,73 @@ class _Api:
             hint=f"Did you mean {near}?" if near else "",
             table=name,
         )
-        return _failed(error, 404)
+        return _error_response(error, 404)
 
-    def _described(self) -> list[dict[str, Any]]:
+    def _describe_tables(self) -> list[dict[str, Any]]:
         """Every table with its columns and where it stands."""
-        standing = {each.table: asdict(each) for each in self._store.standing()}
-        found = []
-        for each in describe(self._store.tables):
-            where = standing.get(each["name"], {})
-            where.pop("table", None)
-            found.append({**each, **where})
-        return found
+        statuses = {entry.table: asdict(entry) for entry in self._store.table_statuses()}
+        tables = []
+        for entry in describe_tables(self._store.tables):
+            status = statuses.get(entry["name"], {})
+            status.pop("table", None)
+            tables.append({**entry, **status})
+        return tables
 
-    async def language(self, request: Request) -> Response:  # noqa: ARG002
+    async def sql_reference(self, request: Request) -> Response:  # noqa: ARG002
         """What a question may say and take, for an editor."""
-        limits = {"rows": self._limits.rows, "seconds": self._limits.seconds, "most_rows": MOST_ROWS}
-        return JSONResponse({**vocabulary(), "limits": limits})
+        limits = {"rows": self._limits.rows, "seconds": self._limits.seconds, "most_rows": MAX_ROWS}
+        return JSONResponse({**sql_vocabulary(), "limits": limits})
 
     async def query(self, request: Request) -> Response:
-        asked = await _question(request)
-        kind = asked.get("format", "json")
-        if kind not in MEDIA:
-            raise UsageError(f"There is no format {kind!r}", expected=", ".join(MEDIA))
-        limits = self._limits_of(asked)
-        name = asked.get("name") or f"http-{uuid.uuid4().hex}"
+        request_body = await _read_query_request(request)
+        format_name = request_body.get("format", "json")
+        if format_name not in MEDIA_TYPES:
+            raise UsageError(f"There is no format {format_name!r}", expected=", ".join(MEDIA_TYPES))
+        limits = self._query_limits(request_body)
+        name = request_body.get("name") or f"http-{uuid.uuid4().hex}"
         if name in self._scheduler:
-            return _failed(QueryError(f"A question called {name} runs already", hint="Give it another name"), 409)
-        answer = await self._answer(request, asked["sql"], limits, name)
-        body = await run_in_threadpool(lambda: document(answer) if kind == "json" else encoded(answer, kind))
+            return _error_response(
+                QueryError(f"A question called {name} runs already", hint="Give it another name"), 409
+            )
+        result = await self._run_query(request, request_body["sql"], limits, name)
+        body = await run_in_threadpool(
+            lambda: encode_result(result) if format_name == "json" else encode_rows(result, format_name)
+        )
         headers = {
-            "X-Riverrun-More": "true" if answer.more else "false",
-            "X-Riverrun-Seconds": f"{answer.seconds:.6f}",
+            "X-Riverrun-More": "true" if result.more else "false",
+            "X-Riverrun-Seconds": f"{result.seconds:.6f}",
             "X-Riverrun-Query": name,
         }
-        return Response(body, headers=headers, media_type=MEDIA[kind])
+        return Response(body, headers=headers, media_type=MEDIA_TYPES[format_name])
 
-    def _limits_of(self, asked: dict[str, Any]) -> Limits:
-        rows = asked.get("limit", self._limits.rows)
-        seconds = float(asked.get("seconds", self._limits.seconds))
-        if not 1 <= rows <= MOST_ROWS:
-            raise UsageError(f"limit is {rows}", expected=f"1 to {MOST_ROWS} rows")
+    def _query_limits(self, body: dict[str, Any]) -> QueryLimits:
+        rows = body.get("limit", self._limits.rows)
+        seconds = float(body.get("seconds", self._limits.seconds))
+        if not 1 <= rows <= MAX_ROWS:
+            raise UsageError(f"limit is {rows}", expected=f"1 to {MAX_ROWS} rows")
         if not 0 < seconds <= self._limits.seconds:
             raise UsageError(
                 f"seconds is {seconds:g}", expected=f"up to {self._limits.seconds:g}, which store.query_seconds says"
             )
-        return Limits(rows, seconds)
+        return QueryLimits(rows, seconds)
 
-    async def _answer(self, request: Request, sql: str, limits: Limits, name: str) -> Answer:
+    async def _run_query(self, request: Request, sql: str, limits: QueryLimits, name: str) -> QueryResult:
         """The answer; where the client goes away meanwhile, the question is ended."""
-        asking = asyncio.ensure_future(self._scheduler.ask(sql, limits, name))
-        leaving = asyncio.ensure_future(_left(request))
+        query = asyncio.ensure_future(self._scheduler.query(sql, limits, name))
+        disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
-            await asyncio.wait({asking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            await asyncio.wait({query, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if not query.done():
                 self._scheduler.cancel(name)
-            return await asking
+            return await query
         finally:
-            leaving.cancel()
+            disconnect.cancel()
 
     async def snapshot(self, request: Request) -> Response:  # noqa: ARG002
         """A copy of all tables as a DuckDB file, made beside the store's own and gone when it is sent."""
-        if self._copying.locked():
-            return _failed(StoreUnavailableError("A snapshot is being made", hint="Ask again when it is done"))
-        async with self._copying:
+        if self._snapshot_lock.locked():
+            return _error_response(StoreUnavailableError("A snapshot is being made", hint="Ask again when it is done"))
+        async with self._snapshot_lock:
             folder = Path(tempfile.mkdtemp(prefix="snapshot-", dir=self._store.folder))
             path = folder / "tables.duckdb"
             try:
@@ -285,40 +304,41 @@ class _Api:
     async def cancel(self, request: Request) -> Response:
         name = request.path_params["name"]
         if not self._scheduler.cancel(name):
-            return _failed(QueryError(f"No question called {name} runs", name=name), 404)
+            return _error_response(QueryError(f"No question called {name} runs", name=name), 404)
         return JSONResponse({"cancelled": name})
 
 
-async def _left(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _question(request: Request) -> dict[str, Any]:
+async def _read_query_request(request: Request) -> dict[str, Any]:
     try:
-        asked = json.loads(await request.body())
+        body = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise UsageError("The request is not JSON", expected='{"sql": "select …"}') from None
-    if not isinstance(asked, dict) or not isinstance(asked.get("sql"), str):
+    if not isinstance(body, dict) or not isinstance(body.get("sql"), str):
         raise UsageError("The request has no question", expected='{"sql": "select …"}')
-    if unknown := sorted(set(asked) - set(_FIELDS)):
-        raise UsageError(f"There is no {unknown[0]!r} in a request", expected=", ".join(_FIELDS))
-    for name, value in asked.items():
-        if not isinstance(value, _FIELDS[name]) or isinstance(value, bool):
+    if unknown := sorted(set(body) - set(_QUERY_FIELDS)):
+        raise UsageError(f"There is no {unknown[0]!r} in a request", expected=", ".join(_QUERY_FIELDS))
+    for name, value in body.items():
+        if not isinstance(value, _QUERY_FIELDS[name]) or isinstance(value, bool):
             raise UsageError(
-                f"{name} cannot be {json.dumps(value)[:80]}", expected="text" if _FIELDS[name] is str else "a number"
+                f"{name} cannot be {json.dumps(value)[:80]}",
+                expected="text" if _QUERY_FIELDS[name] is str else "a number",
             )
-    return asked
+    return body
 
 
-def _failed(error: RiverrunError, status: int | None = None) -> Response:
-    found = status or next((each for kind, each in _STATUS if isinstance(error, kind)), 500)
+def _error_response(error: RiverrunError, status: int | None = None) -> Response:
+    status_code = status or next((code for kind, code in _HTTP_STATUS if isinstance(error, kind)), 500)
     parts = {name: getattr(error, name) for name in ("what", "expected", "found", "hint", "lines")}
-    return JSONResponse({"error": {**error.as_dict(), "parts": parts}}, found)
+    return JSONResponse({"error": {**error.as_dict(), "parts": parts}}, status_code)
 
 
 async def _riverrun_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
-    return _failed(error if isinstance(error, RiverrunError) else StoreError(str(error)))
+    return _error_response(error if isinstance(error, RiverrunError) else StoreError(str(error)))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

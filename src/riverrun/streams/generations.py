@@ -12,23 +12,23 @@ from typing import Any
 
 from riverrun.errors import CheckpointError
 from riverrun.model.table import TableGeneration, TableSpec
-from riverrun.streams.checkpoint import Offsets, offsets_of
-from riverrun.streams.remote_files import Folder
+from riverrun.streams.checkpoint import Offsets, parse_offsets
+from riverrun.streams.checkpoint_files import CheckpointFolder
 
 
 @dataclass(frozen=True)
 class Generation:
     """One that a replay made. `topic` has its rows up to the cut, the stream's own topic those after it, from the offsets
-    `first` on. It has read its inputs from `begin`; at `cut` it took over from the one before. The records that it has not
-    read again are older than `since_ms`; 0: it has read all."""
+    `first` on. It has read its inputs from `begin`; at `cutover` it took over from the one before. The records that it has
+    not read again are older than `since_ms`; 0: it has read all."""
 
     number: int
     query: str
-    before: str
+    previous_query: str
     topic: str
-    asked: str
+    replayed_from: str
     begin: Offsets
-    cut: Offsets
+    cutover: Offsets
     first: dict[int, int]
     watermark_ms: int
     rows: int
@@ -40,15 +40,15 @@ class Generation:
         """The stream's own topic."""
         return self.topic.rpartition(".")[0]
 
-    def as_told(self) -> TableGeneration:
+    def as_table_generation(self) -> TableGeneration:
         """What stores need to know of it."""
         return TableGeneration(self.number, self.topic, self.first, self.since_ms)
 
     @classmethod
-    def of(cls, content: dict[str, Any]) -> "Generation":
+    def from_dict(cls, content: dict[str, Any]) -> "Generation":
         first = {int(part): int(offset) for part, offset in content["first"].items()}
-        begin, cut = offsets_of(content["begin"]), offsets_of(content["cut"])
-        return cls(**{**content, "first": first, "begin": begin, "cut": cut})
+        begin, cutover = parse_offsets(content["begin"]), parse_offsets(content["cutover"])
+        return cls(**{**content, "first": first, "begin": begin, "cutover": cutover})
 
 
 def _file(folder: Path) -> Path:
@@ -58,7 +58,7 @@ def _file(folder: Path) -> Path:
 def read_generations(folder: Path) -> list[Generation]:
     """Those that replays made, oldest first. `folder` is the stream's own."""
     try:
-        return [Generation.of(each) for each in json.loads(_file(folder).read_text(encoding="utf-8"))]
+        return [Generation.from_dict(load) for load in json.loads(_file(folder).read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -79,12 +79,12 @@ def add_generation(folder: Path, generation: Generation) -> None:
 
 def with_generations(tables: Iterable[TableSpec], streams: Iterable[Path]) -> list[TableSpec]:
     """The tables as stores are to know them, with what replays have made of their streams. `streams` are their folders."""
-    made = [read_generations(folder) for folder in streams]
-    told = {each[-1].target: tuple(one.as_told() for one in each) for each in made if each}
-    return [replace(table, generations=told.get(table.topic, ())) for table in tables]
+    generations = [read_generations(folder) for folder in streams]
+    by_topic = {each[-1].target: tuple(one.as_table_generation() for one in each) for each in generations if each}
+    return [replace(table, generations=by_topic.get(table.topic, ())) for table in tables]
 
 
-def current(folder: Path) -> int:
+def current_generation(folder: Path) -> int:
     """The number of the generation that writes the stream's topic."""
     known = read_generations(folder)
     return known[-1].number if known else 1
@@ -95,24 +95,24 @@ def checkpoint_name(stream: str, number: int) -> str:
     return stream if number == 1 else f"{stream}.{number}"
 
 
-def checkpoint_of(checkpoints: str, folder: Path) -> str:
+def checkpoint_path(checkpoints: str, folder: Path) -> str:
     """Where the checkpoint of a stream's current generation is. `folder` is the stream's own."""
-    return f"{checkpoints}/{checkpoint_name(folder.name, current(folder))}"
+    return f"{checkpoints}/{checkpoint_name(folder.name, current_generation(folder))}"
 
 
-def newer_generation(checkpoints: Folder, folder: Path, streams: Container[str] = ()) -> str:
+def newer_generation(checkpoints: CheckpointFolder, folder: Path, streams: Container[str] = ()) -> str:
     """The checkpoint of a generation after the current one that has ended batches; empty when there is none.
 
     `folder` is the stream's own: on another machine it may not know of a replay that was swapped in, while of one that is
     under way it does. `streams` are those of the app, whatever they are called."""
     if not checkpoints.exists() or (folder / "replay").exists():
         return ""
-    now = current(folder)
+    current_number = current_generation(folder)
     for each in checkpoints.iterdir():
         stream, _, number = each.name.rpartition(".")
         if each.name in streams:
             continue
-        if stream == folder.name and number.isdigit() and int(number) > now and (each / "commits").exists():
+        if stream == folder.name and number.isdigit() and int(number) > current_number and (each / "commits").exists():
             return each.name
     return ""
 

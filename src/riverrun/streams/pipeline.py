@@ -9,56 +9,56 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.alerts.kafka_log import tell_tables
+from riverrun.alerts.kafka_log import publish_watched_tables
 from riverrun.app import App
 from riverrun.config import Project, Settings
-from riverrun.dash.picture.shape import shape_of
+from riverrun.dashboard.topology.builder import build_topology
 from riverrun.errors import CheckpointError, PipelineError, RiverrunError, SparkUnavailableError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.topics import apply_topics
 from riverrun.kafka.connection import Connection
-from riverrun.model.near import nearest
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.pipeline import Speed
 from riverrun.model.progress import PipelineProgress
-from riverrun.model.quantity import milliseconds
-from riverrun.model.state import Place
-from riverrun.store.catalog import publish
-from riverrun.streams.books import Books
-from riverrun.streams.change import Change
+from riverrun.model.suggest import nearest
+from riverrun.model.units import parse_duration_ms
+from riverrun.store.catalog import publish_tables
 from riverrun.streams.checkpoint import remove_checkpoint
-from riverrun.streams.compiler import Compilation, compile_app
-from riverrun.streams.ending import Ending
-from riverrun.streams.generations import checkpoint_of, newer_generation, with_generations
-from riverrun.streams.graph import Graph, graph_of
-from riverrun.streams.handover import Handover, ReplayFolder, before_start
-from riverrun.streams.planner import Plan, plan_streams, slots_for
-from riverrun.streams.quick_start import make_archive
-from riverrun.streams.remote_files import checkpoint_folder
-from riverrun.streams.running import RunningStream, Surroundings, needs_stream
-from riverrun.streams.session import check_alive, is_alive, shuffle_partitions, start_session
-from riverrun.streams.sink import forget_runs
-from riverrun.streams.sources import KafkaRecords
-from riverrun.streams.spark_cluster import (
+from riverrun.streams.checkpoint_files import checkpoint_folder
+from riverrun.streams.compile.compiler import Compilation, compile_app
+from riverrun.streams.compile.graph import Graph, build_graph
+from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.compile.tables import build_tables, watched_tables
+from riverrun.streams.compile.user_code import code_digest
+from riverrun.streams.evolve.change import CodeChange
+from riverrun.streams.evolve.cutover import CutoverHandler, ReplayFolder, prepare_start
+from riverrun.streams.evolve.versions import VersionChecker
+from riverrun.streams.generations import checkpoint_path, newer_generation, with_generations
+from riverrun.streams.run.class_archive import make_archive
+from riverrun.streams.run.dead_letter_writer import DeadLetterWriter
+from riverrun.streams.run.planner import PipelinePlan, plan_streams, slots_for
+from riverrun.streams.run.progress import ProgressTracker
+from riverrun.streams.run.running_stream import RunningStream, StreamContext, needs_streaming_query
+from riverrun.streams.run.session import check_spark_alive, is_spark_alive, shuffle_partitions, start_session
+from riverrun.streams.run.shutdown import GracefulShutdown
+from riverrun.streams.run.sink import forget_runs
+from riverrun.streams.run.spark_cluster import (
     check_table_files,
     has_other_machines,
     is_local_master,
     master_of,
     python_notice,
 )
-from riverrun.streams.sweeping import Sweeper
-from riverrun.streams.tables import tables_of, watched_by
-from riverrun.streams.topic_watch import TopicWatch, topic_lost
-from riverrun.streams.user_code import code_of
-from riverrun.streams.versions import Versions
+from riverrun.streams.run.topic_watch import TopicWatch, topic_lost_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 # How long a cluster may take to give us executors, and when as many as come are taken for all.
 EXECUTORS_SECONDS, SETTLED_SECONDS = 60.0, 2.0
 # How often the ends of the inputs are asked for, to know how far behind a stream is.
-ENDS_SECONDS = 1.0
+END_OFFSETS_SECONDS = 1.0
 # How long the last dead letters may take; what is left is written after the next start.
 DRAIN_SECONDS = 60.0
 
@@ -68,47 +68,53 @@ def streams_folder(project: Project, app: App) -> Path:
     return project.home / "streams" / app.name
 
 
-def checkpoints_of(settings: Settings, project: Project, app: App) -> str:
+def checkpoints_location(settings: Settings, project: Project, app: App) -> str:
     """Where the checkpoints of an app's streams are, each in a folder of its name. UsageError where each machine of a
     cluster would write its part of the state to a disk of its own."""
-    place, master = settings.streams.checkpoints, master_of(settings)
-    if not place and has_other_machines(settings):
+    location, master = settings.streams.checkpoints, master_of(settings)
+    if not location and has_other_machines(settings):
         raise UsageError(
             f"Spark runs on a cluster ({master}), and its checkpoints would be on each machine's own disk",
             expected="a place that this machine and all workers see",
             hint="Name one in streams.checkpoints: hdfs://…, or a folder that is mounted everywhere",
         )
-    return f"{place.rstrip('/')}/{app.name}" if place else str(streams_folder(project, app) / "checkpoints")
+    return f"{location.rstrip('/')}/{app.name}" if location else str(streams_folder(project, app) / "checkpoints")
 
 
-def group_of(app: App, stream: str) -> str:
+def consumer_group(app: App, stream: str) -> str:
     """The consumer group that shows where a stream stands."""
     return f"{app.name}.{stream}"
 
 
 def replay_group(app: App, stream: str) -> str:
     """The same of a replay."""
-    return f"{group_of(app, stream)}.replay"
+    return f"{consumer_group(app, stream)}.replay"
 
 
-def surroundings(
-    done: Compilation, settings: Settings, project: Project, connection: Connection, notice: Callable[[str], None]
-) -> Surroundings:
-    checkpoints = checkpoints_of(settings, project, done.graph.app)
+def make_stream_context(
+    compilation: Compilation,
+    settings: Settings,
+    project: Project,
+    connection: Connection,
+    notice: Callable[[str], None],
+) -> StreamContext:
+    checkpoints = checkpoints_location(settings, project, compilation.graph.app)
     log = str(project.home / "spark" / "spark.log")
-    open_for = milliseconds(settings.streams.transaction_timeout, what="streams.transaction_timeout") / 1000
-    return Surroundings(done, connection, Admin(connection), checkpoints, log, open_for, notice)
+    transaction_seconds = (
+        parse_duration_ms(settings.streams.transaction_timeout, what="streams.transaction_timeout") / 1000
+    )
+    return StreamContext(compilation, connection, Admin(connection), checkpoints, log, transaction_seconds, notice)
 
 
-def checked_graph(app: App) -> Graph:
+def build_checked_graph(app: App) -> Graph:
     """The app's graph; PipelineError when there are no streams to run."""
-    graph = graph_of(app)
+    graph = build_graph(app)
     if not app.streams:
-        raise PipelineError([_no_streams(app)], file=app.file)
+        raise PipelineError([_no_streams_text(app)], file=app.file)
     return graph
 
 
-def _no_streams(app: App) -> str:
+def _no_streams_text(app: App) -> str:
     """What is missing, and what to write: with a topic that the app has."""
     if not app.topics:
         return (
@@ -126,16 +132,18 @@ def open_session(
     project: Project,
     *,
     speed: Speed | None = None,
-    only_look: bool = False,
-    wanted: Callable[[], None] = lambda: None,
+    inspect_only: bool = False,
+    check_wanted: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
-    """Spark for the streams of a graph; with `only_look` nothing is run on it. `wanted` as for `start_session`."""
+    """Spark for the streams of a graph; with `inspect_only` nothing is run on it. `check_wanted` as for `start_session`."""
     check_table_files(graph.app, settings)
     slots, folder = slots_for(graph, settings, speed), project.home / "spark"
-    return start_session(settings, folder, name=graph.app.name, slots=slots, brief=only_look, wanted=wanted)
+    return start_session(
+        settings, folder, name=graph.app.name, slots=slots, brief=inspect_only, check_wanted=check_wanted
+    )
 
 
-def slots_of(spark: "SparkSession") -> int:
+def count_slots(spark: "SparkSession") -> int:
     """How many tasks Spark runs at once. On a cluster that is known when its executors are there: until then it says 2."""
     context = spark.sparkContext
     if _is_dynamic(spark) or is_local_master(context.master or ""):
@@ -146,8 +154,8 @@ def slots_of(spark: "SparkSession") -> int:
     jvm: Any = context._jsc  # noqa: SLF001
     while slots == 0 or time.monotonic() - since < SETTLED_SECONDS:
         # The driver is one of them.
-        there = int(jvm.sc().getExecutorMemoryStatus().size()) - 1
-        now = int(context.defaultParallelism) if there else 0
+        executors = int(jvm.sc().getExecutorMemoryStatus().size()) - 1
+        now = int(context.defaultParallelism) if executors else 0
         if now != slots:
             slots, since = now, time.monotonic()
         if time.monotonic() > deadline:
@@ -157,7 +165,7 @@ def slots_of(spark: "SparkSession") -> int:
                 f"The cluster {context.master} has given us no executor in {EXECUTORS_SECONDS:g} s",
                 hint="Are its workers up, and do they have cores and memory that nobody else holds? Its own page says",
             )
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return slots
 
 
@@ -166,8 +174,8 @@ def _is_dynamic(spark: "SparkSession") -> bool:
 
 
 def slots_for_streams(spark: "SparkSession", settings: Settings) -> int:
-    """`slots_of`. On a cluster streams are split by them, where no setting says into how many partitions."""
-    slots = slots_of(spark)
+    """`count_slots`. On a cluster streams are split by them, where no setting says into how many partitions."""
+    slots = count_slots(spark)
     local = is_local_master(spark.sparkContext.master or "")
     if not local and "spark.sql.shuffle.partitions" not in settings.spark.config:
         partitions = shuffle_partitions(settings, 0 if _is_dynamic(spark) else slots)
@@ -175,22 +183,27 @@ def slots_for_streams(spark: "SparkSession", settings: Settings) -> int:
     return slots
 
 
-def check_checkpoint(around: Surroundings, name: str, group: str, own: Path) -> None:
-    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again. `own` is the
-    stream's folder."""
-    folder = checkpoint_folder(around.done.spark, checkpoint_of(around.checkpoints, own))
-    if newer := newer_generation(checkpoint_folder(around.done.spark, around.checkpoints), own, around.done.streams):
+def check_checkpoint(context: StreamContext, name: str, group: str, stream_folder: Path) -> None:
+    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again.
+    `stream_folder` is the stream's own."""
+    folder = checkpoint_folder(context.compilation.spark, checkpoint_path(context.checkpoints, stream_folder))
+    if newer_checkpoint := newer_generation(
+        checkpoint_folder(context.compilation.spark, context.checkpoints), stream_folder, context.compilation.streams
+    ):
         raise CheckpointError(
-            f"The stream {name} has a newer checkpoint than the one this project knows: {newer}",
+            f"The stream {name} has a newer checkpoint than the one this project knows: {newer_checkpoint}",
             expected=str(folder),
-            hint=f"A replay was swapped in elsewhere: copy {own / 'generations.json'} from the project that did it",
+            hint=f"A replay was swapped in elsewhere: copy {stream_folder / 'generations.json'} "
+            "from the project that did it",
             stream=name,
         )
     if (folder / "metadata").exists():
         return
-    stood = around.admin.committed(group)
-    if stood:
-        where = ", ".join(f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(stood.items())[:4])
+    committed = context.admin.committed_offsets(group)
+    if committed:
+        where = ", ".join(
+            f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(committed.items())[:4]
+        )
         raise CheckpointError(
             f"The stream {name} has run before, and its checkpoint is gone",
             expected=str(folder),
@@ -227,37 +240,41 @@ class Pipeline:
         self.app = graph.app
         for name in [*only, *fresh, *keep_state]:
             self._require_stream(name)
-        self.done: Compilation = compile_app(graph, spark, KafkaRecords(spark, connection, topics=self.app.topics))
-        self.tables = tables_of(self.done)
-        there = self._admin.topics(list(self.app.topics), config=False)
-        self.plan: Plan = plan_streams(
-            self.done,
+        self.compilation: Compilation = compile_app(
+            graph, spark, KafkaRecordSource(spark, connection, topics=self.app.topics)
+        )
+        self.tables = build_tables(self.compilation)
+        topic_states = self._admin.topics(list(self.app.topics), config=False)
+        self.plan: PipelinePlan = plan_streams(
+            self.compilation,
             settings,
             slots=slots_for_streams(spark, settings),
             speed=speed,
             every=every,
-            partitions={name: len(state.partitions) for name, state in there.items()},
+            partitions={name: len(state.partitions) for name, state in topic_states.items()},
         )
         self._names = [name for name in graph.order if not only or name in only]
         self._fresh = fresh
         self._keep_state = keep_state
         self.streams: list[RunningStream] = []
-        self._handovers: dict[str, Handover] = {}
-        self._code = code_of(self.app)
+        self._cutovers: dict[str, CutoverHandler] = {}
+        self._code = code_digest(self.app)
         # Set when the pipeline file has changed and a replay with the new one was swapped in: `run` is to be started anew.
         self.outdated = False
         # Kafka did not answer when the end came; known after `run`.
         self.kafka_gone = False
-        self._ends: dict[Place, int] = {}
-        self._ends_at = 0.0
-        self._away = False
-        self._places: list[Place] = []
+        self._end_offsets: dict[TopicPartition, int] = {}
+        self._end_offsets_due = 0.0
+        self._kafka_away = False
+        self._partitions: list[TopicPartition] = []
         self.progress = PipelineProgress(
             self.app.name,
             self.app.file,
             pid=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            shape=shape_of(self.app, graph.inputs, {name: self.done.sources(name) for name in graph.order}).as_dict(),
+            topology=build_topology(
+                self.app, graph.inputs, {name: self.compilation.sources(name) for name in graph.order}
+            ).as_dict(),
         )
 
     def _require_stream(self, name: str) -> None:
@@ -271,81 +288,94 @@ class Pipeline:
             )
 
     def prepare(self) -> None:
-        """See that every stream can go on from where it was, and make the topics. ChangedError when one cannot."""
+        """See that every stream can go on from where it was, and make the topics. StreamChangedError when one cannot."""
         if said := python_notice(self._settings):
             self._notice(said)
         replays = {name: ReplayFolder(self._folder / name) for name in self._names}
         for name, replay in replays.items():
             # A swap that was cut off brings another checkpoint, and the code it was made by.
-            before_start(replay, self._admin, replay_group(self.app, name), fresh=name in self._fresh)
-        self._judge()
-        outputs = [self.done.output_topic(name) for name in self._names]
+            prepare_start(replay, self._admin, replay_group(self.app, name), fresh=name in self._fresh)
+        self._check_versions()
+        outputs = [self.compilation.output_topic(name) for name in self._names]
         topics = {topic.name: topic for topic in [*self.app.topics.values(), *outputs]}
         apply_topics(self._admin, list(topics.values()))
-        sources = {topic for name in self._names for topic in self.done.sources(name)}
+        sources = {topic for name in self._names for topic in self.compilation.sources(name)}
         typed = [name for name in sources if name not in self.app.topics or self.app.topics[name].event is not None]
-        self._sweeper = Sweeper(self._connection, self.done, f"{self.app.name}.dead-letters", self._notice)
-        self._typed = set(typed)
-        around = self._surroundings()
+        self._dead_letters = DeadLetterWriter(
+            self._connection, self.compilation, f"{self.app.name}.dead-letters", self._notice
+        )
+        self._typed_topics = set(typed)
+        context = self._stream_context()
         for name in self._names:
-            group = group_of(self.app, name)
+            group = consumer_group(self.app, name)
             if name in self._fresh:
-                self._forget(around, name, group)
-                self._versions.begin(name)
-            if self.plan.of(name).speed != "batch":
-                check_checkpoint(around, name, group, self._folder / name)
-            self.streams.append(self._stream(around, name))
-            self._handovers[name] = Handover(replays[name], self._admin, replay_group(self.app, name), self._notice)
-        self._publish()
-        found = self._admin.topics(list(sources), config=False)
-        self._places = [Place(name, part) for name, state in found.items() for part in range(len(state.partitions))]
+                self._reset_stream(context, name, group)
+                self._versions.record_start(name)
+            if self.plan.for_stream(name).speed != "batch":
+                check_checkpoint(context, name, group, self._folder / name)
+            self.streams.append(self._stream(context, name))
+            self._cutovers[name] = CutoverHandler(
+                replays[name], self._admin, replay_group(self.app, name), self._notice
+            )
+        self._publish_tables()
+        topic_states = self._admin.topics(list(sources), config=False)
+        self._partitions = [
+            TopicPartition(name, part) for name, state in topic_states.items() for part in range(len(state.partitions))
+        ]
         # Last: what is refused above leaves no thread behind.
-        self._sweeper.start(typed)
+        self._dead_letters.start(typed)
 
-    def _publish(self) -> None:
+    def _publish_tables(self) -> None:
         """Tell the stores and the alerts which tables there are: before the first row of a new column can be read, and only
         when every stream can go on. A copy of the project that does not know the replays would take them back there."""
         if self._settings.store.kind != "none":
-            folders = [self._folder / name for name in self.done.streams]
-            publish(self._connection, self.app.name, with_generations(self.tables, folders))
+            folders = [self._folder / name for name in self.compilation.streams]
+            publish_tables(self._connection, self.app.name, with_generations(self.tables, folders))
         if self.app.alerts:
-            tell_tables(self._connection, self.app.name, watched_by(self.done))
+            publish_watched_tables(self._connection, self.app.name, watched_tables(self.compilation))
 
     @property
-    def changes(self) -> dict[str, Change]:
+    def changes(self) -> dict[str, CodeChange]:
         """What became of each stream's code since it last ran; known after `prepare`, also when that refuses."""
-        return self._versions.found
+        return self._versions.changes
 
-    def _judge(self) -> None:
+    def _check_versions(self) -> None:
         """What the streams were edited to, against what their checkpoints were made by."""
-        checkpoints = checkpoints_of(self._settings, self._project, self.app)
-        self._versions = Versions(
-            self.done, self._admin, self._folder, checkpoints, self._notice, self._settings.spark.shuffle_partitions
+        checkpoints = checkpoints_location(self._settings, self._project, self.app)
+        self._versions = VersionChecker(
+            self.compilation,
+            self._admin,
+            self._folder,
+            checkpoints,
+            self._notice,
+            self._settings.spark.shuffle_partitions,
         )
         once = [
-            name for name in self._names if self.plan.of(name).speed == "batch" and not needs_stream(self.done, name)
+            name
+            for name in self._names
+            if self.plan.for_stream(name).speed == "batch" and not needs_streaming_query(self.compilation, name)
         ]
-        self._versions.judge(self._names, once=once, fresh=self._fresh, keep=self._keep_state)
+        self._versions.check(self._names, batch_only=once, fresh=self._fresh, keep_state=self._keep_state)
 
-    def _stream(self, around: Surroundings, name: str) -> RunningStream:
-        books = Books(
-            self.done.streams[name],
-            {topic: topic in self._typed for topic in self.done.sources(name)},
-            group_of(self.app, name),
-            self._folder / name / "account.json",
+    def _stream(self, context: StreamContext, name: str) -> RunningStream:
+        tracker = ProgressTracker(
+            self.compilation.streams[name],
+            {topic: topic in self._typed_topics for topic in self.compilation.sources(name)},
+            consumer_group(self.app, name),
+            self._folder / name / "record_counts.json",
             admin=self._admin,
-            sweeper=self._sweeper,
+            dead_letters=self._dead_letters,
         )
-        return RunningStream(around, self.plan.of(name), books, self._folder / name)
+        return RunningStream(context, self.plan.for_stream(name), tracker, self._folder / name)
 
-    def _surroundings(self) -> Surroundings:
-        return surroundings(self.done, self._settings, self._project, self._connection, self._notice)
+    def _stream_context(self) -> StreamContext:
+        return make_stream_context(self.compilation, self._settings, self._project, self._connection, self._notice)
 
-    def _forget(self, around: Surroundings, name: str, group: str) -> None:
+    def _reset_stream(self, context: StreamContext, name: str, group: str) -> None:
         """Where a stream stood, so that it begins again at the first record there is."""
-        remove_checkpoint(self.done.spark, checkpoint_of(around.checkpoints, self._folder / name))
-        for each in ("account.json", "bite.json", "batch-run.json"):
-            (self._folder / name / each).unlink(missing_ok=True)
+        remove_checkpoint(self.compilation.spark, checkpoint_path(context.checkpoints, self._folder / name))
+        for file_name in ("record_counts.json", "batch_size.json", "batch-run.json"):
+            (self._folder / name / file_name).unlink(missing_ok=True)
         forget_runs(self._connection, self._admin, group)
         if group in self._admin.group_names():
             self._admin.delete_group(group)
@@ -358,74 +388,76 @@ class Pipeline:
         until_caught_up: bool = False,
     ) -> None:
         """Start all and look after them. Raises the first error that ended a stream for good, when all is over."""
-        ending = Ending(self._connection, stop, abandon=self._abandon, notice=self._notice)
-        ending.start()
+        shutdown = GracefulShutdown(self._connection, stop, abandon=self._abandon, notice=self._notice)
+        shutdown.start()
         try:
             # Before any stream reads them.
             ids = self._versions.topic_ids([stream.name for stream in self.streams])
             for stream in self.streams:
-                self._versions.begin(stream.name)
+                self._versions.record_start(stream.name)
                 stream.start()
             self._watch = TopicWatch(self._admin, ids)
-            while not stop.is_set() and not self.outdated and not self._all_over:
-                self._look()
+            while not stop.is_set() and not self.outdated and not self._all_ended:
+                self._poll()
                 changed(self.snapshot())
                 if until_caught_up and all(stream.caught_up for stream in self.streams):
                     break
-                stop.wait(LOOK_SECONDS)
+                stop.wait(POLL_SECONDS)
         finally:
-            self._end(ending)
+            self._shut_down(shutdown)
             changed(self.snapshot())
         for stream in self.streams:
             if stream.error is not None:
                 raise stream.error
 
-    def _end(self, ending: Ending) -> None:
+    def _shut_down(self, shutdown: GracefulShutdown) -> None:
         """Stop all streams, at once. What can only be waited for in vain, with Kafka or Spark gone, is left for the next
         run."""
-        self.kafka_gone = not ending.stop(partial(self._stop, each) for each in self.streams)
+        self.kafka_gone = not shutdown.stop(partial(self._stop, each) for each in self.streams)
         if self.kafka_gone:
-            self._sweeper.close(0)
+            self._dead_letters.close(0)
             return
-        if is_alive():
-            self._sweeper.drain(DRAIN_SECONDS)
-        self._sweeper.close()
+        if is_spark_alive():
+            self._dead_letters.drain(DRAIN_SECONDS)
+        self._dead_letters.close()
         for stream in self.streams:
-            stream.mirror()
-        self._look_at_ends(force=True)
+            stream.commit_group_offsets()
+        self._read_end_offsets(force=True)
 
     def _stop(self, stream: RunningStream) -> None:
         # What settles it for a replay must not start it again.
-        self._handovers[stream.name].close()
+        self._cutovers[stream.name].close()
         stream.stop()
 
     def _abandon(self) -> None:
         """Kafka is gone: nothing waits for it any more."""
-        self._admin.give_up()
+        self._admin.cancel()
         for stream in self.streams:
             stream.abandon()
 
-    def _look(self) -> None:
-        check_alive(self._project.home / "spark")
-        self._look_at_ends()
-        for topic, what in self._watch.look().items():
+    def _poll(self) -> None:
+        check_spark_alive(self._project.home / "spark")
+        self._read_end_offsets()
+        for topic, what in self._watch.poll().items():
             for stream in self.streams:
-                if topic in self.done.sources(stream.name):
-                    stream.fail(topic_lost(stream.name, topic, what, self.app.file))
+                if topic in self.compilation.sources(stream.name):
+                    stream.fail(topic_lost_error(stream.name, topic, what, self.app.file))
         for index, stream in enumerate(self.streams):
-            match self._handovers[stream.name].look(stream):
+            match self._cutovers[stream.name].poll(stream):
                 case "run":
-                    stream.look(self._ends)
+                    stream.poll(self._end_offsets)
                 case "swapped":
-                    self._take_over(index, self._handovers[stream.name].code)
+                    self._switch_generation(index, self._cutovers[stream.name].code)
         if all(stream.progress.batch >= 0 for stream in self.streams):
-            make_archive(self.done.spark)
+            make_archive(self.compilation.spark)
 
     @property
-    def _all_over(self) -> bool:
-        return all(each.over for each in self.streams) and not any(each.busy for each in self._handovers.values())
+    def _all_ended(self) -> bool:
+        return all(stream.has_ended for stream in self.streams) and not any(
+            handover.busy for handover in self._cutovers.values()
+        )
 
-    def _take_over(self, index: int, code: str) -> None:
+    def _switch_generation(self, index: int, code: str) -> None:
         """Go on with the generation that a replay has made."""
         name = self.streams[index].name
         self.streams[index].close()
@@ -434,28 +466,28 @@ class Pipeline:
             self.outdated = True
             return
         self._notice(f"{name} goes on with what its replay has made")
-        self.streams[index] = self._stream(self._surroundings(), name)
+        self.streams[index] = self._stream(self._stream_context(), name)
         self.streams[index].start()
 
-    def _look_at_ends(self, *, force: bool = False) -> None:
+    def _read_end_offsets(self, *, force: bool = False) -> None:
         now = time.monotonic()
-        if force or now >= self._ends_at:
-            self._ends_at = now + ENDS_SECONDS
+        if force or now >= self._end_offsets_due:
+            self._end_offsets_due = now + END_OFFSETS_SECONDS
             try:
-                self._ends = self._admin.offsets(self._places, "latest", committed_only=True)
+                self._end_offsets = self._admin.offsets(self._partitions, "latest", committed_only=True)
             except RiverrunError as error:
                 # The streams themselves say what is wrong with the cluster; but one that is gone they notice after a minute.
-                self._ends = {}
-                self._tell_away(away=error.retryable)
+                self._end_offsets = {}
+                self._report_kafka_away(away=error.retryable)
             else:
-                self._tell_away(away=False)
+                self._report_kafka_away(away=False)
 
-    def _tell_away(self, *, away: bool) -> None:
-        if away and not self._away:
+    def _report_kafka_away(self, *, away: bool) -> None:
+        if away and not self._kafka_away:
             self._notice("Kafka does not answer; the streams wait for it, and go on when it is back")
-        elif self._away and not away:
+        elif self._kafka_away and not away:
             self._notice("Kafka answers again")
-        self._away = away
+        self._kafka_away = away
 
     def snapshot(self) -> PipelineProgress:
         """Where all streams stand now."""

@@ -3,13 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from riverrun.testing.alerts import Told
+    from riverrun.testing.alerts import AlertNotification
     from riverrun.testing.crash import Crash, CrashRun, crashes
     from riverrun.testing.pytest_plugin import KafkaUnderTest
     from riverrun.testing.sources import SourceSuite
     from riverrun.testing.streams import DeadRow, StreamTest
 
-__all__ = ["Crash", "CrashRun", "DeadRow", "KafkaUnderTest", "SourceSuite", "StreamTest", "Told", "crashes"]
+__all__ = [
+    "AlertNotification",
+    "Crash",
+    "CrashRun",
+    "DeadRow",
+    "KafkaUnderTest",
+    "SourceSuite",
+    "StreamTest",
+    "crashes",
+]
 
 _PLACES = {
     "Crash": "riverrun.testing.crash",
@@ -19,7 +28,7 @@ _PLACES = {
     "KafkaUnderTest": "riverrun.testing.pytest_plugin",
     "SourceSuite": "riverrun.testing.sources",
     "StreamTest": "riverrun.testing.streams",
-    "Told": "riverrun.testing.alerts",
+    "AlertNotification": "riverrun.testing.alerts",
 }
 
 

@@ -10,30 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from riverrun.alerts.channels.contract import Delivery
-from riverrun.alerts.engine import Incoming, Watch
-from riverrun.alerts.episodes import NEVER, Effect
-from riverrun.alerts.ledger import Ack, Kind, Ledger, Letter, Silence
-from riverrun.alerts.manners import Desk
-from riverrun.alerts.rows import MisfitError, RowReader
+from riverrun.alerts.channels.contract import DeliveryStatus
+from riverrun.alerts.engine import InputRecord, RuleEvaluator
+from riverrun.alerts.incidents import NEVER, IncidentEvent
+from riverrun.alerts.notifications import Notifier
+from riverrun.alerts.rows import RejectedRowError, RowReader
 from riverrun.alerts.rules import Rule
+from riverrun.alerts.state_topic import Ack, AlertState, Notification, NotificationKind, Silence
 from riverrun.errors import UsageError
-from riverrun.model.near import nearest
+from riverrun.model.positions import epoch_ms
+from riverrun.model.suggest import nearest
 from riverrun.model.table import RECORD_TIME
-from riverrun.model.when import epoch_ms
-from riverrun.testing.topics import Sent
+from riverrun.testing.topics import SentRecord
 
-_WHO = "the test"
+_TEST_USER = "the test"
 
 
 @dataclass(frozen=True)
-class Told:
+class AlertNotification:
     """A message of an alert. `stage` is "sent"; else "held", "gathering" or "listed" (for, or in, a digest), "silenced",
     "dropped" or "cancelled" (quiet hours), "expired", "refused" (nobody to send it to), with the reason in `note`.
     `at` is when it was sent; of one that was not, when it was made."""
 
     alert: str
-    kind: Kind
+    kind: NotificationKind
     key: str
     receiver: str
     text: str
@@ -42,84 +42,86 @@ class Told:
     note: str = ""
 
 
-class Judge:
+class AlertSimulator:
     """Takes the steps of a test, one after another."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
-        self._readers = {each.table.topic: RowReader(each.table) for each in rules}
-        self._ledger = Ledger()
-        self._watch = Watch(rules, self._ledger)
-        self._desk = Desk(rules, self._ledger, keep_ms=NEVER)
+        self._readers = {rule.table.topic: RowReader(rule.table) for rule in rules}
+        self._ledger = AlertState()
+        self._watch = RuleEvaluator(rules, self._ledger)
+        self._notifier = Notifier(rules, self._ledger, retention_ms=NEVER)
         self._offsets: Counter[str] = Counter()
-        self._sent: dict[str, int] = {}
+        self._sent_at: dict[str, int] = {}
         self._now = -1
         self.topics = sorted(self._readers)
         self.steps_done = 0
 
     def step(
         self,
-        records: Mapping[str, Sequence[Sent]],
+        records: Mapping[str, Sequence[SentRecord]],
         reached: Mapping[str, datetime | None],
         times: Iterable[datetime],
     ) -> None:
         """The records of each topic, then the time that each reaches, and all times that the test has told."""
-        for record in self._in_order(records):
-            self._take(record)
-        quiet = [(at, effects) for topic, to in reached.items() if to for at, effects in self._advance(topic, to)]
-        for at, effects in sorted(quiet, key=lambda each: each[0]):
+        for record in self._sorted_records(records):
+            self._process_record(record)
+        timeouts = [(at, effects) for topic, to in reached.items() if to for at, effects in self._advance(topic, to)]
+        for at, effects in sorted(timeouts, key=lambda each: each[0]):
             self._pass_time(at)
-            self._act(effects)
+            self._apply_effects(effects)
         self._pass_time(max(map(epoch_ms, times), default=-1))
         self.steps_done += 1
 
-    def _advance(self, topic: str, to: datetime) -> Iterator[tuple[int, list[Effect]]]:
-        return self._watch.advance(topic, epoch_ms(to))
+    def _advance(self, topic: str, to: datetime) -> Iterator[tuple[int, list[IncidentEvent]]]:
+        return self._watch.advance_time(topic, epoch_ms(to))
 
-    def _in_order(self, records: Mapping[str, Sequence[Sent]]) -> Iterator[Sent]:
+    def _sorted_records(self, records: Mapping[str, Sequence[SentRecord]]) -> Iterator[SentRecord]:
         """By time across topics, and within each as they were sent."""
 
-        def marked(several: Sequence[Sent]) -> Iterator[tuple[int, Sent]]:
-            newest = -1
-            for each in several:
-                newest = max(newest, self._time_of(each))
-                yield newest, each
+        def marked(topic_records: Sequence[SentRecord]) -> Iterator[tuple[int, SentRecord]]:
+            newest_ms = -1
+            for each in topic_records:
+                newest_ms = max(newest_ms, self._time_of(each))
+                yield newest_ms, each
 
-        return (each for _, each in heapq.merge(*map(marked, records.values()), key=lambda mark: mark[0]))
+        return (record for _, record in heapq.merge(*map(marked, records.values()), key=lambda mark: mark[0]))
 
-    def _time_of(self, record: Sent) -> int:
+    def _time_of(self, record: SentRecord) -> int:
         """When a row was; -1 of what is none."""
         try:
-            return self._readers[record.topic].read(0, 0, epoch_ms(record.at), record.value or b"").at
-        except MisfitError:
+            return self._readers[record.topic].read(0, 0, epoch_ms(record.at), record.value or b"").event_time
+        except RejectedRowError:
             return -1
 
-    def _take(self, record: Sent) -> None:
+    def _process_record(self, record: SentRecord) -> None:
         at = self._time_of(record)
         self._pass_time(at)
         self._offsets[record.topic] += 1
         # A row that is late was late in reaching Kafka. Without a time of its own, Kafka's is all it has.
         timeless = self._readers[record.topic].table.time == RECORD_TIME
         recorded = epoch_ms(record.at) if timeless else self._now
-        incoming = Incoming(record.topic, 0, self._offsets[record.topic], recorded, record.value)
-        for _, effects in self._watch.timed([incoming]):
-            self._act(effects)
+        incoming = InputRecord(record.topic, 0, self._offsets[record.topic], recorded, record.value)
+        for _, effects in self._watch.evaluate_timed([incoming]):
+            self._apply_effects(effects)
 
     def _pass_time(self, to: int) -> None:
         self._now = max(self._now, to)
-        for moment in self._desk.moments(self._now):
-            self._send(moment)
+        for moment in self._notifier.tick_until(self._now):
+            self._send_due(moment)
 
-    def _act(self, effects: Iterable[Effect]) -> None:
-        for each in effects:
-            self._desk.take(each, self._now)
-        self._send(self._now)
+    def _apply_effects(self, effects: Iterable[IncidentEvent]) -> None:
+        for effect in effects:
+            self._notifier.handle(effect, self._now)
+        self._send_due(self._now)
 
-    def _send(self, now: int) -> None:
-        self._desk.published()
-        while due := self._desk.due(now):
-            self._sent |= {message.id: now for message, _ in due}
-            self._desk.moved({message.id: Delivery(state="sent", at=now) for message, _ in due})
-        self._desk.drain()
+    def _send_due(self, now: int) -> None:
+        self._notifier.mark_committed()
+        while due := self._notifier.due(now):
+            self._sent_at |= {message.id: now for message, _ in due}
+            self._notifier.apply_deliveries(
+                {message.id: DeliveryStatus(state="sent", updated_at=now) for message, _ in due}
+            )
+        self._notifier.drain()
 
     # --- what the test says and asks ---
 
@@ -128,13 +130,15 @@ class Judge:
             raise UsageError("Nobody knows what time it is: no row has come yet", hint="Move the time with advance()")
         number = len(self._ledger.silences) + 1
         until = self._now + length_ms if length_ms >= 0 else NEVER
-        self._desk.told(
-            Silence(id=str(number), until=until, rule=alert, key=key, begun=self._now, by=_WHO, why=why)
+        self._notifier.apply_user_action(
+            Silence(id=str(number), until=until, rule=alert, key=key, begun=self._now, by=_TEST_USER, why=why)
         )  # fmt: skip
 
     def acknowledge(self, alert: str, key: str) -> None:
         firing = {
-            own: each for (rule, own, _), each in self._ledger.cases.items() if (rule, each.state) == (alert, "firing")
+            own: each
+            for (rule, own, _), each in self._ledger.incidents.items()
+            if (rule, each.state) == (alert, "firing")
         }
         if key not in firing:
             near = nearest(key, firing)
@@ -143,20 +147,28 @@ class Judge:
                 expected=", ".join(firing) or "a key that it fires for, of which there is none",
                 hint=f"Did you mean {near}?" if near else "",
             )
-        self._desk.told(Ack(rule=alert, key=key, number=firing[key].number, at=self._now, by=_WHO))
+        self._notifier.apply_user_action(
+            Ack(rule=alert, key=key, number=firing[key].number, at=self._now, by=_TEST_USER)
+        )
 
-    def told(self, *, unsent: bool) -> list[Told]:
+    def notifications(self, *, unsent: bool) -> list[AlertNotification]:
         """The messages in the order in which they were sent, or made."""
-        found = [self._row(each) for each in self._ledger.letters.values() if unsent or each.message.id in self._sent]
-        return sorted(found, key=lambda each: each.at)
+        notifications = [
+            self._notification(letter)
+            for letter in self._ledger.notifications.values()
+            if unsent or letter.message.id in self._sent_at
+        ]
+        return sorted(notifications, key=lambda each: each.at)
 
-    def _row(self, letter: Letter) -> Told:
-        message, at = letter.message, self._sent.get(letter.message.id)
+    def _notification(self, letter: Notification) -> AlertNotification:
+        message, at = letter.message, self._sent_at.get(letter.message.id)
         stage, note = ("sent", "") if at is not None else (str(letter.stage), letter.note)
         if at is None and stage == "out":
-            sent = self._ledger.sent.get(message.id)
+            sent = self._ledger.deliveries.get(message.id)
             stage, note = "refused", sent.delivery.reason if sent is not None else ""
         if stage == "listed":
             note = "in a digest"
-        made = datetime.fromtimestamp((letter.made if at is None else at) / 1000, UTC)
-        return Told(letter.rule, letter.kind, letter.key, message.receiver, message.text, made, stage, note)
+        when = datetime.fromtimestamp((letter.created_at if at is None else at) / 1000, UTC)
+        return AlertNotification(
+            letter.rule, letter.kind, letter.key, message.receiver, message.text, when, stage, note
+        )

@@ -31,7 +31,7 @@ from riverrun.errors import StreamFailedError, UsageError
 # process that sends its alerts.
 Victim = Literal["spark", "pipeline", "worker", "broker", "tree", "alerts"]
 # What every pipeline has.
-VICTIMS: tuple[Victim, ...] = tuple(each for each in get_args(Victim) if each != "alerts")
+VICTIMS: tuple[Victim, ...] = tuple(get_arg for get_arg in get_args(Victim) if get_arg != "alerts")
 # How long a part that comes with the first rows, or comes again by itself, may be waited for, to be killed.
 WORKER_SECONDS = 90.0
 # How long a pipeline whose Spark was killed, or that was asked to end, may take for it.
@@ -108,13 +108,13 @@ class CrashRun:
 
     def kill(self, victim: Victim, pick: float = 0.0) -> None:
         """Kill one part now, with -9."""
-        found = self._find(victim, pick)
+        processes = self._find(victim, pick)
         deadline = time.monotonic() + WORKER_SECONDS
-        while not found and victim in ("worker", "alerts") and self._alive() and time.monotonic() < deadline:
+        while not processes and victim in ("worker", "alerts") and self._alive() and time.monotonic() < deadline:
             time.sleep(0.05)
-            found = self._find(victim, pick)
-        _end(found)
-        if found:
+            processes = self._find(victim, pick)
+        _kill_all(processes)
+        if processes:
             self.killed.append(victim)
             self._await_end(victim)
 
@@ -157,9 +157,9 @@ class CrashRun:
 
     def verify(self) -> list[dict[str, Any]]:
         """Streams whose output is not what their code makes of their input, as `riverrun verify --json` tells it."""
-        done = self._riverrun("verify", self.file, "--json", check=False)
-        verdicts: list[dict[str, Any]] = json.loads(done.stdout)
-        return [each for each in verdicts if each["state"] != "equal"]
+        result = self._riverrun("verify", self.file, "--json", check=False)
+        verdicts: list[dict[str, Any]] = json.loads(result.stdout)
+        return [verdict for verdict in verdicts if verdict["state"] != "equal"]
 
     def stop(self) -> None:
         """Ask the pipeline to end; kill it and what is below it if it does not."""
@@ -170,7 +170,7 @@ class CrashRun:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self.cut_off += 1
-            _end(self._find("tree", 0.0))
+            _kill_all(self._find("tree", 0.0))
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
@@ -185,11 +185,11 @@ class CrashRun:
             return False
         own = self._process is not None and content.get("pid") == self._process.pid
         streams = content.get("streams") or []
-        return own and bool(streams) and all(each["phase"] in ("running", "finished") for each in streams)
+        return own and bool(streams) and all(stream["phase"] in ("running", "finished") for stream in streams)
 
     def _find(self, victim: Victim, pick: float) -> list[psutil.Process]:
         if victim == "broker":
-            return _one(self._brokers(), pick)
+            return _pick_one(self._brokers(), pick)
         if self._process is None or self._process.poll() is not None:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -205,25 +205,25 @@ class CrashRun:
             if victim == "alerts":
                 return [each for each in below if _is_alerts(each)]
             # The daemon that all workers are forked from is the first; a worker below it does the work.
-            daemons = [each for one in java for each in one.children() if "python" in each.name()]
-            workers = [each for one in daemons for each in one.children()]
-            return _one(workers, pick)
+            daemons = [child for one in java for child in one.children() if "python" in child.name()]
+            workers = [child for one in daemons for child in one.children()]
+            return _pick_one(workers, pick)
         return []
 
     def _brokers(self) -> list[psutil.Process]:
-        told = json.loads(self._riverrun("status", "--json").stdout)
-        pids = [each.get("pid") for each in told.get("servers", [])]
+        status = json.loads(self._riverrun("status", "--json").stdout)
+        pids = [each.get("pid") for each in status.get("servers", [])]
         return [psutil.Process(pid) for pid in pids if pid and psutil.pid_exists(pid)]
 
     def _riverrun(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "riverrun", *arguments]
-        done = subprocess.run(
+        result = subprocess.run(
             command, cwd=self.project, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
             timeout=600,
         )  # fmt: skip
-        if check and done.returncode:
-            raise StreamFailedError(f"riverrun {' '.join(arguments)} failed", lines=done.stderr.splitlines()[-5:])
-        return done
+        if check and result.returncode:
+            raise StreamFailedError(f"riverrun {' '.join(arguments)} failed", lines=result.stderr.splitlines()[-5:])
+        return result
 
     def _last_lines(self) -> list[str]:
         with contextlib.suppress(OSError):
@@ -240,12 +240,12 @@ def _is_alerts(process: psutil.Process) -> bool:
         return False
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def _kill_all(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=30)
 
 
-def _one(found: list[psutil.Process], pick: float) -> list[psutil.Process]:
-    return [found[min(len(found) - 1, int(pick * len(found)))]] if found else []
+def _pick_one(candidates: list[psutil.Process], pick: float) -> list[psutil.Process]:
+    return [candidates[min(len(candidates) - 1, int(pick * len(candidates)))]] if candidates else []

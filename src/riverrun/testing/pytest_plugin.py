@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from riverrun.app import App
-    from riverrun.cluster.runner import LocalKafka
+    from riverrun.cluster.kafka.local import LocalKafka
     from riverrun.config import KafkaSettings
     from riverrun.kafka.connection import Connection
     from riverrun.testing.streams import StreamTest
@@ -93,7 +93,7 @@ def kafka_topic(kafka: KafkaUnderTest, request: pytest.FixtureRequest) -> Callab
 
 def local_kafka(root: Path, settings: "KafkaSettings") -> "LocalKafka":
     """A cluster under `root`, on ports where nobody else's tests look first. Use it in a `with`."""
-    from riverrun.cluster.runner import LocalKafka
+    from riverrun.cluster.kafka.local import LocalKafka
 
     return LocalKafka(root, settings, first_port=random.randrange(12000, 28000, 10))  # noqa: S311
 
@@ -115,7 +115,7 @@ def spark_brief() -> bool:
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int, spark_brief: bool) -> "Iterator[SparkSession]":
     """One Spark session for all tests of a run, set up as riverrun sets it up, with a small heap."""
     from riverrun.config import Settings, SparkSettings
-    from riverrun.streams.session import start_session, stop_session
+    from riverrun.streams.run.session import start_session, stop_session
 
     settings = Settings(spark=SparkSettings(driver_memory_mb=1024))
     folder = tmp_path_factory.mktemp("spark")

@@ -25,7 +25,7 @@ from riverrun.model.connector import Item, Items, Reader, Source
 # How long a source may take to come up with what it has, and how long one `read` may.
 READY_SECONDS = 20.0
 READ_SECONDS = 2.0
-MOST_ITEMS = 20_000
+MAX_ITEMS = 20_000
 
 
 class PartState:
@@ -37,7 +37,7 @@ class PartState:
         self.marks: dict[str, Any] = {}
 
     def open(self, source: Source) -> Reader:
-        return source.open_with(self.part, self.position, dict(self.marks))
+        return source.open_with_marks(self.part, self.position, dict(self.marks))
 
     def commit(self, items: Items) -> None:
         self.position = json.loads(json.dumps(items.position))
@@ -74,33 +74,33 @@ class SourceSuite:
 
     def test_each_item_comes_once(self, tmp_path: Path) -> None:
         source = self.make(tmp_path)
-        found = [value for part in source.parts() for value in self._all(source, PartState(part))]
-        assert found == list(self.expected())
+        values = [value for part in source.parts() for value in self._all_values(source, PartState(part))]
+        assert values == list(self.expected())
 
     def test_it_goes_on_behind_every_position(self, tmp_path: Path) -> None:
         """A crash after each batch: what was committed does not come again, what was not is not left out."""
         source = self.make(tmp_path)
-        found: list[Any] = []
+        values: list[Any] = []
         for part in source.parts():
             state = PartState(part)
-            while (items := self._one(self.make(tmp_path), state)) is not None:
-                found += map(value_of, items.items)
+            while (items := self._next_batch(self.make(tmp_path), state)) is not None:
+                values += map(value_of, items.items)
                 state.commit(items)
                 if items.last:
                     break
-        assert found == list(self.expected())
+        assert values == list(self.expected())
 
     def test_what_was_not_committed_comes_again(self, tmp_path: Path) -> None:
         """A crash before each commit: the same items are given again, in the same order."""
         source = self.make(tmp_path)
         for part in source.parts():
             state = PartState(part)
-            while (items := self._one(self.make(tmp_path), state)) is not None:
-                again = self._one(self.make(tmp_path), state)
+            while (items := self._next_batch(self.make(tmp_path), state)) is not None:
+                again = self._next_batch(self.make(tmp_path), state)
                 assert again is not None, "what was read and not committed did not come again"
-                given, repeated = list(map(value_of, items.items)), list(map(value_of, again.items))
-                shared = min(len(given), len(repeated))
-                assert given[:shared] == repeated[:shared]
+                values, repeated = list(map(value_of, items.items)), list(map(value_of, again.items))
+                shared = min(len(values), len(repeated))
+                assert values[:shared] == repeated[:shared]
                 state.commit(items)
                 if items.last:
                     break
@@ -113,7 +113,7 @@ class SourceSuite:
 
     def test_an_unknown_position_is_refused(self, tmp_path: Path) -> None:
         source = self.make(tmp_path)
-        if not source.remembers:
+        if not source.resumable:
             return
         for part in source.parts():
             state = PartState(part)
@@ -138,7 +138,7 @@ class SourceSuite:
                 began = time.monotonic()
                 items = reader.read()
                 assert time.monotonic() - began < READ_SECONDS, "read() blocked"
-                assert items is None or len(items.items) <= MOST_ITEMS, "read() gave too much at once"
+                assert items is None or len(items.items) <= MAX_ITEMS, "read() gave too much at once"
             finally:
                 reader.close()
 
@@ -147,11 +147,11 @@ class SourceSuite:
 
     # --- the runtime in small -----------------------------------------------------------------------------------------
 
-    def _all(self, source: Source, state: PartState) -> list[Any]:
-        found: list[Any] = []
+    def _all_values(self, source: Source, state: PartState) -> list[Any]:
+        values: list[Any] = []
         for items in self._batches(source, state):
-            found += map(value_of, items.items)
-        return found
+            values += map(value_of, items.items)
+        return values
 
     def _batches(self, source: Source, state: PartState) -> Iterator[Items]:
         """Everything that a part has now, acknowledged batch by batch."""
@@ -166,7 +166,7 @@ class SourceSuite:
         finally:
             reader.close()
 
-    def _one(self, source: Source, state: PartState) -> Items | None:
+    def _next_batch(self, source: Source, state: PartState) -> Items | None:
         """The next batch, and then a crash: the reader is not told anything, only its file handles are tidied up."""
         reader = state.open(source)
         try:
@@ -178,11 +178,11 @@ class SourceSuite:
 def _next(reader: Reader) -> Items | None:
     """The next batch; None when nothing comes for a while."""
     deadline = time.monotonic() + READY_SECONDS
-    quiet = 0
-    while time.monotonic() < deadline and quiet < 40:
+    empty_reads = 0
+    while time.monotonic() < deadline and empty_reads < 40:
         items = reader.read()
         if items is not None:
             return items
-        quiet += 1
+        empty_reads += 1
         reader.wait(0.02)
     return None

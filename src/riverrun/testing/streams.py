@@ -22,23 +22,23 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.app import App, load_app
 from riverrun.config import KafkaSettings
-from riverrun.connectors.postgres.columns import recall_columns
+from riverrun.connectors.postgres.columns import apply_cached_columns
 from riverrun.errors import RecordUnreadableError, RiverrunError, StreamFailedError, UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer.outgoing import Route
+from riverrun.kafka.producer.record_serializer import RecordSerializer
 from riverrun.model.event import Event, schema_of
-from riverrun.model.near import nearest
-from riverrun.model.progress import Account
-from riverrun.model.quantity import milliseconds
+from riverrun.model.positions import parse_time
+from riverrun.model.progress import RecordCounts
+from riverrun.model.suggest import nearest
 from riverrun.model.table import TableSpec
 from riverrun.model.topic import Topic
-from riverrun.model.when import parse_time
-from riverrun.streams.compiler import OUT, Compiled, compile_app, encoded
-from riverrun.streams.failures import Files, explain
-from riverrun.streams.pipeline import checked_graph
-from riverrun.streams.sources import COUNT, DEAD, Counters, KafkaRecords, observation, time_of
-from riverrun.streams.tables import tables_of
-from riverrun.testing.topics import Folders, Sent, python_value
+from riverrun.model.units import parse_duration_ms
+from riverrun.streams.compile.compiler import OUT_OBSERVATION, CompiledStream, compile_app, encode_records
+from riverrun.streams.compile.sources import COUNT, DEAD, Counters, KafkaRecordSource, event_time_of, input_observation
+from riverrun.streams.compile.tables import build_tables
+from riverrun.streams.pipeline import build_checked_graph
+from riverrun.streams.run.failures import StreamFiles, explain_failure
+from riverrun.testing.topics import FolderRecordSource, SentRecord, decode_value
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from riverrun.testing.alerts import Judge, Told
+    from riverrun.testing.alerts import AlertNotification, AlertSimulator
 
 Row = dict[str, Any]
-Moment = str | datetime
+TimeLike = str | datetime
 
 # Compiling asks no broker.
-_NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:9"))
-_SECONDS = 120.0
+_NO_BROKER = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:9"))
+_TIMEOUT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class DeadRow:
 
 
 @dataclass
-class _Step:
+class _TestStep:
     """Records of one batch, then the times that topics reach."""
 
-    records: dict[str, list[Sent]] = field(default_factory=dict)
+    records: dict[str, list[SentRecord]] = field(default_factory=dict)
     times: dict[str, datetime] = field(default_factory=dict)
 
 
@@ -82,50 +82,54 @@ class StreamTest:
     """
 
     def __init__(
-        self, app: App | str | Path, spark: "SparkSession", folder: Path, *, seconds: float = _SECONDS
+        self, app: App | str | Path, spark: "SparkSession", folder: Path, *, seconds: float = _TIMEOUT_SECONDS
     ) -> None:
         self.app = app if isinstance(app, App) else load_app(Path(app))
-        recall_columns(self.app)
+        apply_cached_columns(self.app)
         self._spark = spark
         self._folder = folder
         self._seconds = seconds
-        self._done = compile_app(checked_graph(self.app), spark, KafkaRecords(spark, _NOWHERE)).require()
-        self._steps: list[_Step] = []
+        self._compilation = compile_app(
+            build_checked_graph(self.app), spark, KafkaRecordSource(spark, _NO_BROKER)
+        ).require()
+        self._steps: list[_TestStep] = []
         self._offsets: dict[str, int] = {}
-        self._runs: dict[str, _Run] = {}
-        self._judge: Judge | None = None
+        self._runs: dict[str, _StreamUnderTest] = {}
+        self._alert_simulator: AlertSimulator | None = None
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
     def send(
-        self, topic: str, *events: Event | Row | str | bytes | None, key: str | bytes | None = None, at: Moment = ""
+        self, topic: str, *events: Event | Row | str | bytes | None, key: str | bytes | None = None, at: TimeLike = ""
     ) -> None:
         """Put records into a topic: events, dicts as JSON, text and bytes as they are, None to delete `key` from a table.
 
         Nothing but an Event is checked, so that a test can send what is wrong. `at` is Kafka's own timestamp.
         """
         name = self._topic(topic)
-        stamp = _moment(at) if at else datetime.now(UTC)
+        stamp = _to_utc(at) if at else datetime.now(UTC)
         step = self._open_step()
-        for each in events:
-            value, own, _ = Route(name).record(each, key, None) if each is not None else (None, key, None)
-            if own is None and isinstance(each, dict):
-                own = self._key_of(name, each)
-            data = own.encode() if isinstance(own, str) else own
-            step.records.setdefault(name, []).append(Sent(name, self._next_offset(name), data, value, stamp))
+        for event in events:
+            value, record_key, _ = (
+                RecordSerializer(name).serialize(event, key, None) if event is not None else (None, key, None)
+            )
+            if record_key is None and isinstance(event, dict):
+                record_key = self._key_of(name, event)
+            data = record_key.encode() if isinstance(record_key, str) else record_key
+            step.records.setdefault(name, []).append(SentRecord(name, self._next_offset(name), data, value, stamp))
 
-    def advance(self, to: Moment = "", /, **times: Moment) -> None:
+    def advance(self, to: TimeLike = "", /, **times: TimeLike) -> None:
         """Move event time, as a record of that time would, without a record: of all topics, or of those named.
 
         A topic's watermark is this minus the time its events may be late.
         """
-        wanted = dict.fromkeys(self._timed_topics(), _moment(to)) if to else {}
+        new_times = dict.fromkeys(self._timed_topics(), _to_utc(to)) if to else {}
         for name, moment in times.items():
             topic = self._topic(name)
             if topic not in self._timed_topics():
                 raise UsageError(f"{name} has no event time to advance", expected=", ".join(self._timed_topics()))
-            wanted[topic] = _moment(moment)
-        self._open_step().times.update(wanted)
+            new_times[topic] = _to_utc(moment)
+        self._open_step().times.update(new_times)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
@@ -135,9 +139,9 @@ class StreamTest:
         Operators that mix rows (state, joins) leave them sorted by time and key.
         """
         run = self._run(stream)
-        if not run.compiled.revises:
-            return run.sorted(run.changes)
-        return run.sorted(list({key: (key, row) for key, row in run.changes}.values()))
+        if not run.compiled.emits_updates:
+            return run.sort_rows(run.changes)
+        return run.sort_rows(list({key: (key, row) for key, row in run.changes}.values()))
 
     def changes(self, stream: str) -> list[Row]:
         """Every row of a stream as it was sent, batch after batch."""
@@ -148,54 +152,56 @@ class StreamTest:
         from pyspark.sql import functions as F  # noqa: N812
 
         name = self._topic(topic)
-        records = [each for step in self._steps for each in step.records.get(name, [])]
+        records = [record for step in self._steps for record in step.records.get(name, [])]
         declared = self.app.topics.get(name)
-        if declared is not None and declared.event is None and not self._writer(name):
+        if declared is not None and declared.event is None and not self._writing_stream(name):
             return []
-        folders = Folders(self._spark, self._folder / uuid.uuid4().hex)
+        folders = FolderRecordSource(self._spark, self._folder / uuid.uuid4().hex)
         folders.put(name, records)
-        raw = folders.still(name).select(F.col("offset").alias("_offset"), F.col("value").alias("_value"))
-        bad = self._done.shape(name).parse(raw, "_value").where(~F.col("_ok"))
+        raw = folders.read_batch(name).select(F.col("offset").alias("_offset"), F.col("value").alias("_value"))
+        bad = self._compilation.record_schema(name).parse(raw, "_value").where(~F.col("_ok"))
         offsets = {row["_offset"] for row in bad.select("_offset").collect()}
         return [
-            DeadRow(each.value, self._reason(each), each.key, each.offset) for each in records if each.offset in offsets
+            DeadRow(record.value, self._reason(record), record.key, record.offset)
+            for record in records
+            if record.offset in offsets
         ]
 
-    def account(self, stream: str) -> Account:
+    def record_counts(self, stream: str) -> RecordCounts:
         """What became of the records a stream has read."""
-        return self._run(stream).account
+        return self._run(stream).record_counts
 
     def batch(self, stream: str) -> list[Row]:
         """The rows of a stream, worked out at the speed batch over all that was sent: sorted by time and key."""
-        return _sorted(self._stream(stream), [(each.key, row) for each, row in self._batch(stream)])
+        return _sort_rows(self._stream(stream), [(each.key, row) for each, row in self._batch(stream)])
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def query(self, sql: str) -> list[Row]:
         """The answer to a question in riverrun's SQL, over the tables that the streams have filled so far."""
-        from riverrun.testing.asking import answer
+        from riverrun.testing.queries import run_query
 
-        return answer(sql, tables_of(self._done), self._table_rows)
+        return run_query(sql, build_tables(self._compilation), self._table_rows)
 
     def tile(self, title: str, **filters: str | None) -> list[Row]:
         """The rows behind a tile, under the page's filters: `t.tile("Houses of {street}", street="Elm")`."""
-        from riverrun.testing.asking import tile_of, tile_rows
+        from riverrun.testing.queries import find_tile, tile_rows
 
-        return tile_rows(tile_of(self.app, title), tables_of(self._done), self._table_rows, filters)
+        return tile_rows(find_tile(self.app, title), build_tables(self._compilation), self._table_rows, filters)
 
     def _table_rows(self, table: TableSpec) -> list[Row]:
         """A table's rows: those of a stream as they were sent, or the good records of a topic."""
-        writer = self._writer(table.topic)
+        writer = self._writing_stream(table.topic)
         if writer is not None:
-            return self.rows(writer.stream.name) if writer.revises else self.changes(writer.stream.name)
+            return self.rows(writer.stream.name) if writer.emits_updates else self.changes(writer.stream.name)
         bad = {each.offset for each in self.dead(table.topic)}
-        columns = self._done.shape(table.topic).columns
+        columns = self._compilation.record_schema(table.topic).columns
         records = [each for step in self._steps for each in step.records.get(table.topic, [])]
-        return [python_value(each.value, columns) for each in records if each.value and each.offset not in bad]
+        return [decode_value(record.value, columns) for record in records if record.value and record.offset not in bad]
 
     # --- alerts -------------------------------------------------------------------------------------------------------
 
-    def alerts(self, name: str = "", *, unsent: bool = False) -> "list[Told]":
+    def alerts(self, name: str = "", *, unsent: bool = False) -> "list[AlertNotification]":
         """What an alert (all of them, if none is named) has sent so far, by the app's own rules. With `unsent`, also what is
         held or was not sent, with its stage and why.
 
@@ -203,52 +209,54 @@ class StreamTest:
         """
         if name and name not in self.app.alerts:
             raise self._unknown("alert", name, list(self.app.alerts))
-        return [each for each in self._judged().told(unsent=unsent) if name in ("", each.alert)]
+        return [each for each in self._run_alerts().notifications(unsent=unsent) if name in ("", each.alert)]
 
     def silence(self, alert: str = "", *, key: str = "", lasting: str | timedelta, why: str = "") -> None:
         """Silence an alert, a key, both or all from the time it is now."""
         if alert and alert not in self.app.alerts:
             raise self._unknown("alert", alert, list(self.app.alerts))
-        self._judged().silence(alert, key, milliseconds(lasting, what="lasting of a silence"), why)
+        self._run_alerts().silence(alert, key, parse_duration_ms(lasting, what="lasting of a silence"), why)
 
     def acknowledge(self, alert: str, key: str = "") -> None:
         """Acknowledge what fires now for a key."""
         if alert not in self.app.alerts:
             raise self._unknown("alert", alert, list(self.app.alerts))
-        self._judged().acknowledge(alert, key)
+        self._run_alerts().acknowledge(alert, key)
 
-    def _judged(self) -> "Judge":
+    def _run_alerts(self) -> "AlertSimulator":
         """Bring the alerts, and the streams they watch, up to the last step."""
-        from riverrun.streams.tables import required_rules
-        from riverrun.testing.alerts import Judge
+        from riverrun.streams.compile.tables import require_alert_rules
+        from riverrun.testing.alerts import AlertSimulator
 
-        if self._judge is None:
-            self._judge = Judge(required_rules(self._done))
-        judge = self._judge
-        writers = {topic: self._writer(topic) for topic in judge.topics}
+        if self._alert_simulator is None:
+            self._alert_simulator = AlertSimulator(require_alert_rules(self._compilation))
+        simulator = self._alert_simulator
+        writers = {topic: self._writing_stream(topic) for topic in simulator.topics}
         runs = {topic: self._run(each.stream.name) for topic, each in writers.items() if each is not None}
-        while judge.steps_done < len(self._steps):
-            number = judge.steps_done
+        while simulator.steps_done < len(self._steps):
+            number = simulator.steps_done
             step = self._steps[number]
             records = {
                 topic: [*(runs[topic].outputs[number] if topic in runs else ()), *step.records.get(topic, ())]
-                for topic in judge.topics
+                for topic in simulator.topics
             }
-            judge.step(
-                records, {topic: self._reached(topic, step.times) for topic in judge.topics}, step.times.values()
+            simulator.step(
+                records,
+                {topic: self._time_reached(topic, step.times) for topic in simulator.topics},
+                step.times.values(),
             )
-        return judge
+        return simulator
 
-    def _reached(self, topic: str, times: dict[str, datetime]) -> datetime | None:
+    def _time_reached(self, topic: str, times: dict[str, datetime]) -> datetime | None:
         """The time that a topic reaches in a step: what a stream writes, with what it reads."""
-        writer = self._writer(topic)
-        sources = self._done.sources(writer.stream.name) if writer is not None else []
+        writer = self._writing_stream(topic)
+        sources = self._compilation.sources(writer.stream.name) if writer is not None else []
         return max((times[each] for each in (topic, *sources) if each in times), default=None)
 
     def close(self) -> None:
         """Stop what runs."""
-        for each in self._runs.values():
-            each.stop()
+        for run in self._runs.values():
+            run.stop()
 
     def __enter__(self) -> "Self":
         return self
@@ -260,54 +268,54 @@ class StreamTest:
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def _run(self, name: str) -> "_Run":
+    def _run(self, name: str) -> "_StreamUnderTest":
         """Bring a stream, and those it reads, up to the last step."""
         compiled = self._stream(name)
         if name not in self._runs:
-            folders = Folders(self._spark, self._folder / name / uuid.uuid4().hex)
-            self._runs[name] = _Run(self, compiled, folders, self._folder / name / uuid.uuid4().hex)
+            folders = FolderRecordSource(self._spark, self._folder / name / uuid.uuid4().hex)
+            self._runs[name] = _StreamUnderTest(self, compiled, folders, self._folder / name / uuid.uuid4().hex)
         run = self._runs[name]
-        above = [self._run(each) for each in self._above(compiled)]
+        upstream = [self._run(each) for each in self._upstream(compiled)]
         while run.steps_done < len(self._steps):
             number = run.steps_done
             step = self._steps[number]
             records = {topic: list(sent) for topic, sent in step.records.items()}
-            for each in above:
-                target = each.compiled.stream.target
+            for each in upstream:
+                target = each.compiled.stream.output_topic
                 records[target] = each.outputs[number] + records.get(target, [])
             run.step(records, step.times, self._seconds)
         return run
 
-    def _above(self, compiled: Compiled) -> list[str]:
+    def _upstream(self, compiled: CompiledStream) -> list[str]:
         """The streams whose topics a stream reads, as streams, as topics or as tables."""
-        found = []
+        names = []
         for name in compiled.inputs:
             source = self.app.tables[name].source if name in self.app.tables else None
-            writer = self._writer(source.name if isinstance(source, Topic) else name)
-            found.append(name if name in self.app.streams else writer.stream.name if writer is not None else "")
-        return [each for each in dict.fromkeys(found) if each and each not in compiled.fused]
+            writer = self._writing_stream(source.name if isinstance(source, Topic) else name)
+            names.append(name if name in self.app.streams else writer.stream.name if writer is not None else "")
+        return [fromkey for fromkey in dict.fromkeys(names) if fromkey and fromkey not in compiled.fused]
 
-    def _open_step(self) -> _Step:
+    def _open_step(self) -> _TestStep:
         """The step that is not closed: no time was reached after its records, and no stream has seen it."""
-        looks = [run.steps_done for run in self._runs.values()]
-        seen = max([*looks, self._judge.steps_done if self._judge is not None else 0])
+        steps_seen = [run.steps_done for run in self._runs.values()]
+        seen = max([*steps_seen, self._alert_simulator.steps_done if self._alert_simulator is not None else 0])
         if not self._steps or self._steps[-1].times or seen == len(self._steps):
-            self._steps.append(_Step())
+            self._steps.append(_TestStep())
         return self._steps[-1]
 
-    def _batch(self, name: str) -> list[tuple[Sent, Row]]:
+    def _batch(self, name: str) -> list[tuple[SentRecord, Row]]:
         compiled = self._stream(name)
         if "DeduplicateWithinWatermark" in compiled.query.nodes:
             raise UsageError(f"Spark has no batch form of {name}'s dropDuplicatesWithinWatermark()", hint="Use rows()")
-        folders = Folders(self._spark, self._folder / name / uuid.uuid4().hex)
+        folders = FolderRecordSource(self._spark, self._folder / name / uuid.uuid4().hex)
         for step in self._steps:
             for topic, records in step.records.items():
                 folders.put(topic, records)
-        for each in self._above(compiled):
-            folders.put(self._stream(each).stream.target, [sent for sent, _ in self._batch(each)])
-        counters = Counters(moving=False)
-        frame = self._done.rows(name, folders, counters=counters, moving=False)
-        return _decoded(compiled, encoded(frame, compiled, counters))
+        for each in self._upstream(compiled):
+            folders.put(self._stream(each).stream.output_topic, [sent for sent, _ in self._batch(each)])
+        counters = Counters(streaming=False)
+        frame = self._compilation.rows(name, folders, counters=counters, streaming=False)
+        return _decode_rows(compiled, encode_records(frame, compiled, counters))
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -316,16 +324,16 @@ class StreamTest:
         if name in self.app.topics:
             return name
         if name in self.app.streams:
-            return self.app.streams[name].target
-        targets = [each.target for each in self.app.streams.values()]
+            return self.app.streams[name].output_topic
+        targets = [stream.output_topic for stream in self.app.streams.values()]
         if name in targets:
             return name
         raise self._unknown("topic", name, [*self.app.topics, *targets])
 
-    def _stream(self, name: str) -> Compiled:
-        if name not in self._done.streams:
-            raise self._unknown("stream", name, list(self._done.streams))
-        return self._done.streams[name]
+    def _stream(self, name: str) -> CompiledStream:
+        if name not in self._compilation.streams:
+            raise self._unknown("stream", name, list(self._compilation.streams))
+        return self._compilation.streams[name]
 
     def _unknown(self, kind: str, name: str, known: list[str]) -> UsageError:
         near = nearest(name, known)
@@ -335,17 +343,19 @@ class StreamTest:
             hint=f"Did you mean {near}?" if near else "",
         )
 
-    def _writer(self, topic: str) -> Compiled | None:
-        return next((each for each in self._done.streams.values() if each.stream.target == topic), None)
+    def _writing_stream(self, topic: str) -> CompiledStream | None:
+        return next(
+            (stream for stream in self._compilation.streams.values() if stream.stream.output_topic == topic), None
+        )
 
     def _timed_topics(self) -> list[str]:
-        declared = [name for name, topic in self.app.topics.items() if time_of(topic)[0]]
-        written = [each.stream.target for each in self._done.streams.values() if each.time]
+        declared = [name for name, topic in self.app.topics.items() if event_time_of(topic)[0]]
+        written = [stream.stream.output_topic for stream in self._compilation.streams.values() if stream.time]
         return list(dict.fromkeys([*declared, *written]))
 
     def _key_of(self, topic: str, event: Row) -> str | bytes | None:
         declared = self.app.topics.get(topic)
-        writer = self._writer(topic)
+        writer = self._writing_stream(topic)
         name = schema_of(declared.event).key_field if declared is not None and declared.event is not None else None
         if name is None and writer is not None and len(writer.key) == 1:
             name = writer.key[0]
@@ -356,7 +366,7 @@ class StreamTest:
         self._offsets[topic] = self._offsets.get(topic, -1) + 1
         return self._offsets[topic]
 
-    def _reason(self, record: Sent) -> str:
+    def _reason(self, record: SentRecord) -> str:
         declared = self.app.topics.get(record.topic)
         if record.value is None:
             return "the record has no value"
@@ -368,28 +378,32 @@ class StreamTest:
         return f"the record is not what the topic {record.topic} carries"
 
 
-class _Run:
+class _StreamUnderTest:
     """One stream at work in a test."""
 
-    def __init__(self, test: StreamTest, compiled: Compiled, folders: Folders, checkpoint: Path) -> None:
+    def __init__(
+        self, test: StreamTest, compiled: CompiledStream, folders: FolderRecordSource, checkpoint: Path
+    ) -> None:
         self._test = test
         self._folders = folders
         self._checkpoint = checkpoint
         self._query: StreamingQuery | None = None
         self._table = f"riverrun_{uuid.uuid4().hex}"
         self._error: RiverrunError | None = None
-        self._taken = 0
-        self._booked = -1
-        self._sources = test._done.sources(compiled.stream.name)  # noqa: SLF001
+        self._rows_taken = 0
+        self._last_batch = -1
+        self._sources = test._compilation.sources(compiled.stream.name)  # noqa: SLF001
         self.compiled = compiled
         self.steps_done = 0
         # Records for those who read this stream, step by step; and its rows with their keys, in the order they came.
-        self.outputs: list[list[Sent]] = []
+        self.outputs: list[list[SentRecord]] = []
         self.changes: list[tuple[bytes | None, Row]] = []
         exact = compiled.query.one_to_one
-        self.account = Account(exact=exact, note="" if exact else "not every row that leaves is one that came")
+        self.record_counts = RecordCounts(
+            exact=exact, note="" if exact else "not every row that leaves is one that came"
+        )
 
-    def step(self, records: dict[str, list[Sent]], times: dict[str, datetime], seconds: float) -> None:
+    def step(self, records: dict[str, list[SentRecord]], times: dict[str, datetime], seconds: float) -> None:
         """Let the stream see a step's records, then its times."""
         sources = self._sources
         # Tables first: they are there when the batch reads them.
@@ -405,13 +419,13 @@ class _Run:
             self._folders.tick(topic, at)
         if ticks or (self._query is None and any(records.get(topic) for topic in sources)):
             self._process(seconds)
-        self._take()
+        self._collect_rows()
         self.steps_done += 1
 
-    def sorted(self, rows: list[tuple[bytes | None, Row]]) -> list[Row]:
+    def sort_rows(self, rows: list[tuple[bytes | None, Row]]) -> list[Row]:
         query = self.compiled.query
         mixed = query.stateful or query.joins_tables
-        return _sorted(self.compiled, rows) if mixed else [row for _, row in rows]
+        return _sort_rows(self.compiled, rows) if mixed else [row for _, row in rows]
 
     def _process(self, seconds: float) -> None:
         """Let the query take in all that is there. A stream that failed stays so."""
@@ -435,21 +449,21 @@ class _Run:
                 timer.join()
         except Exception as error:
             # Whatever Spark raises is explained as in a running pipeline.
-            files = Files("in the session's folder", str(self._checkpoint), "the session's folder")
-            self._error = explain(self.compiled.stream, error, files)
+            files = StreamFiles("in the session's folder", str(self._checkpoint), "the session's folder")
+            self._error = explain_failure(self.compiled.stream, error, files)
             if not late.is_set():
                 raise self._error from error
         if late.is_set():
             self._error = StreamFailedError(f"{name} was not done after {seconds:g} s", stream=name)
             raise self._error
-        self._book()
+        self._count_records()
 
     def _start(self) -> "StreamingQuery":
-        done = self._test._done  # noqa: SLF001
-        counters = Counters(moving=True)
-        frame = done.rows(self.compiled.stream.name, self._folders, counters=counters)
+        compilation = self._test._compilation  # noqa: SLF001
+        counters = Counters(streaming=True)
+        frame = compilation.rows(self.compiled.stream.name, self._folders, counters=counters)
         return (
-            encoded(frame, self.compiled, counters)
+            encode_records(frame, self.compiled, counters)
             .writeStream.format("memory")
             .queryName(self._table)
             .option("checkpointLocation", str(self._checkpoint))
@@ -457,40 +471,40 @@ class _Run:
             .start()
         )
 
-    def _take(self) -> None:
+    def _collect_rows(self) -> None:
         """The rows that came since the last time."""
-        target = self.compiled.stream.target
-        new: list[tuple[Sent, Row]] = []
+        target = self.compiled.stream.output_topic
+        new: list[tuple[SentRecord, Row]] = []
         if self._query is not None:
             frame = self._test._spark.table(self._table)  # noqa: SLF001
-            all_rows = _decoded(self.compiled, frame)
-            new = all_rows[self._taken :]
-            self._taken = len(all_rows)
+            all_rows = _decode_rows(self.compiled, frame)
+            new = all_rows[self._rows_taken :]
+            self._rows_taken = len(all_rows)
         if self.compiled.query.stateful or self.compiled.query.joins_tables:
-            new.sort(key=lambda each: _order(self.compiled, (each[0].key, each[1])))
+            new.sort(key=lambda each: _sort_key(self.compiled, (each[0].key, each[1])))
         test = self._test
         self.outputs.append(
-            [Sent(target, test._next_offset(target), sent.key, sent.value, sent.at) for sent, _ in new]  # noqa: SLF001
+            [SentRecord(target, test._next_offset(target), sent.key, sent.value, sent.at) for sent, _ in new]  # noqa: SLF001
         )
         self.changes += [(sent.key, row) for sent, row in new]
 
-    def _book(self) -> None:
+    def _count_records(self) -> None:
         """Add up the reports of the batches that ended."""
         query: Any = self._query
-        account = self.account
-        for each in query._jsq.recentProgress():  # noqa: SLF001
-            report = json.loads(each.json())
-            if report["batchId"] <= self._booked:
+        account = self.record_counts
+        for update in query._jsq.recentProgress():  # noqa: SLF001
+            report = json.loads(update.json())
+            if report["batchId"] <= self._last_batch:
                 continue
-            self._booked = report["batchId"]
+            self._last_batch = report["batchId"]
             counts = report.get("observedMetrics") or {}
-            inputs = [counts.get(observation(topic), {}) for topic in self._sources]
+            inputs = [counts.get(input_observation(topic), {}) for topic in self._sources]
             account.read += sum(int(one.get(COUNT) or 0) for one in inputs)
-            account.dead += sum(int(one.get(DEAD) or 0) for one in inputs)
+            account.dead_letters += sum(int(one.get(DEAD) or 0) for one in inputs)
             account.late += sum(one.get("numRowsDroppedByWatermark", 0) for one in report.get("stateOperators") or [])
-            account.out += int(counts.get(OUT, {}).get(COUNT) or 0)
+            account.out += int(counts.get(OUT_OBSERVATION, {}).get(COUNT) or 0)
         if account.exact:
-            account.filtered = account.read - account.dead - account.late - account.out
+            account.filtered = account.read - account.dead_letters - account.late - account.out
 
     def stop(self) -> None:
         if self._query is not None:
@@ -498,30 +512,30 @@ class _Run:
             self._test._spark.catalog.dropTempView(self._table)  # noqa: SLF001
 
 
-def _decoded(compiled: Compiled, frame: "DataFrame") -> list[tuple[Sent, Row]]:
+def _decode_rows(compiled: CompiledStream, frame: "DataFrame") -> list[tuple[SentRecord, Row]]:
     """Encoded rows as records and as Python values: what a consumer of the topic would get."""
     now = datetime.now(UTC)
-    found = []
-    for offset, each in enumerate(frame.collect()):
-        key = bytes(each["key"]) if each["key"] is not None else None
-        value = bytes(each["value"])
-        record = Sent(compiled.stream.target, offset, key, value, now)
-        found.append((record, python_value(value, compiled.columns)))
-    return found
+    rows = []
+    for offset, row in enumerate(frame.collect()):
+        key = bytes(row["key"]) if row["key"] is not None else None
+        value = bytes(row["value"])
+        record = SentRecord(compiled.stream.output_topic, offset, key, value, now)
+        rows.append((record, decode_value(value, compiled.columns)))
+    return rows
 
 
-def _order(compiled: Compiled, row: tuple[bytes | None, Row]) -> tuple[Any, ...]:
+def _sort_key(compiled: CompiledStream, row: tuple[bytes | None, Row]) -> tuple[Any, ...]:
     at = row[1].get(compiled.time)
     if isinstance(at, dict):
         at = at["start"]
     return (at is not None, at or 0, row[0] or b"")
 
 
-def _sorted(compiled: Compiled, rows: list[tuple[bytes | None, Row]]) -> list[Row]:
-    return [row for _, row in sorted(rows, key=lambda each: _order(compiled, each))]
+def _sort_rows(compiled: CompiledStream, rows: list[tuple[bytes | None, Row]]) -> list[Row]:
+    return [row for _, row in sorted(rows, key=lambda each: _sort_key(compiled, each))]
 
 
-def _moment(value: Moment) -> datetime:
+def _to_utc(value: TimeLike) -> datetime:
     moment = parse_time(value) if isinstance(value, str) else value
     if moment.tzinfo is None:
         raise UsageError("A time has no time zone", found=moment.isoformat(), hint="Use datetime(…, tzinfo=UTC)")

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from riverrun.streams.sources import RAW, watermarked
+from riverrun.streams.compile.sources import RAW_SCHEMA, add_watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +24,7 @@ _TICK = "_riverrun_tick"
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentRecord:
     """A record of a topic; topics of the kit have one partition."""
 
     topic: str
@@ -33,7 +33,7 @@ class Sent:
     value: bytes | None
     at: datetime
 
-    def line(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
             "key": _base64(self.key),
             "value": _base64(self.value),
@@ -44,34 +44,34 @@ class Sent:
         }
 
 
-class Folders:
+class FolderRecordSource:
     """The records that one query sees."""
 
     def __init__(self, spark: "SparkSession", root: Path) -> None:
         self._spark = spark
         self._root = root
         self._numbers = count()
-        self._still: dict[str, list[DataFrame]] = {}
+        self._batch_frames: dict[str, list[DataFrame]] = {}
 
-    def put(self, topic: str, records: Iterable[Sent]) -> None:
+    def put(self, topic: str, records: Iterable[SentRecord]) -> None:
         """Let the query see these, all in one batch and in this order."""
-        self._write(self._folder("records", topic), [each.line() for each in records])
-        for frame in self._still.get(topic, []):
-            _look_again(frame)
+        self._write(self._folder("records", topic), [record.as_dict() for record in records])
+        for frame in self._batch_frames.get(topic, []):
+            _refresh(frame)
 
     def tick(self, topic: str, at: datetime) -> None:
         """Move the event time of a topic, as a record of that time would."""
         self._write(self._folder("ticks", topic), [{"at": at.isoformat()}])
 
-    def moving(self, topic: str) -> "DataFrame":
-        return self._spark.readStream.schema(RAW).json(str(self._folder("records", topic)))
+    def read_stream(self, topic: str) -> "DataFrame":
+        return self._spark.readStream.schema(RAW_SCHEMA).json(str(self._folder("records", topic)))
 
-    def still(self, topic: str) -> "DataFrame":
-        frame = self._spark.read.schema(RAW).json(str(self._folder("records", topic)))
-        self._still.setdefault(topic, []).append(frame)
+    def read_batch(self, topic: str) -> "DataFrame":
+        frame = self._spark.read.schema(RAW_SCHEMA).json(str(self._folder("records", topic)))
+        self._batch_frames.setdefault(topic, []).append(frame)
         return frame
 
-    def timed(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
+    def with_watermark(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
         """Rows and ticks pass the operator that follows event time; then the ticks are taken out again."""
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import StructType
@@ -82,8 +82,8 @@ class Folders:
             at = F.struct(at.alias("start"), at.alias("end"))
         ticks = ticks.select(at.alias(time), F.lit(True).alias(_TICK))
         both = frame.withColumn(_TICK, F.lit(False)).unionByName(ticks, allowMissingColumns=True)
-        seen = watermarked(both, topic, time, late_ms)
-        return seen.where(~F.col(_TICK)).drop(_TICK)
+        watermarked_rows = add_watermark(both, topic, time, late_ms)
+        return watermarked_rows.where(~F.col(_TICK)).drop(_TICK)
 
     def _folder(self, kind: str, topic: str) -> Path:
         folder = self._root / kind / topic
@@ -94,11 +94,11 @@ class Folders:
         """Spark sees a file whole or not at all: it looks at no name that begins with a dot."""
         name = f"{next(self._numbers):06d}.json"
         hidden = folder / f".{name}"
-        hidden.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+        hidden.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         hidden.rename(folder / name)
 
 
-def _look_again(frame: "DataFrame") -> None:
+def _refresh(frame: "DataFrame") -> None:
     """Spark lists a folder once, when a frame is made of it."""
     plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     plan.relation().location().refresh()
@@ -108,7 +108,7 @@ def _base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def python_value(value: bytes, columns: "DataType") -> Any:
+def decode_value(value: bytes, columns: "DataType") -> Any:
     """A record's value as Python has it: times with their zone, dates, Decimals and bytes as such."""
     return _typed(json.loads(value, parse_float=Decimal), columns)
 
@@ -120,7 +120,7 @@ def _typed(value: Any, kind: "DataType") -> Any:
         return None
     match kind:
         case T.StructType():
-            return {each.name: _typed(value.get(each.name), each.dataType) for each in kind.fields}
+            return {field.name: _typed(value.get(field.name), field.dataType) for field in kind.fields}
         case T.ArrayType():
             return [_typed(each, kind.elementType) for each in value]
         case T.MapType():

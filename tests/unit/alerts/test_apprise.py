@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from riverrun.alerts.channels.apprise import AppriseChannel
-from riverrun.alerts.channels.contract import Accepted, Message, Unsure
+from riverrun.alerts.channels.contract import AlertMessage, OutcomeUnknown, SendAccepted
 from riverrun.config.secret import Secret
 from riverrun.errors import ConfigError
 
@@ -47,8 +47,8 @@ def room() -> Iterator[Room]:
     server.server_close()
 
 
-def message(**changes: Any) -> Message:
-    return Message(**{"id": "m", "channel": "ops", "receiver": "ada", "text": TEXT, "title": "overload"} | changes)
+def message(**changes: Any) -> AlertMessage:
+    return AlertMessage(**{"id": "m", "channel": "ops", "receiver": "ada", "text": TEXT, "title": "overload"} | changes)
 
 
 def channel_of(room: Room, rest: str = "alerts/{to}/") -> AppriseChannel:
@@ -57,7 +57,7 @@ def channel_of(room: Room, rest: str = "alerts/{to}/") -> AppriseChannel:
 
 def test_a_message_arrives_as_text(room: Room) -> None:
     channel = channel_of(room)
-    assert channel.send(message(severity="critical"), "id") == Accepted("id")
+    assert channel.send(message(severity="critical"), "id") == SendAccepted("id")
     [(path, body)] = room.heard
     assert path == "/alerts/ada/"
     assert (body["message"], body["title"], body["type"]) == (TEXT, "overload", "failure")
@@ -66,8 +66,8 @@ def test_a_message_arrives_as_text(room: Room) -> None:
 def test_a_receiver_fills_its_place_and_no_other(room: Room) -> None:
     channel = channel_of(room)
     hostile = "../../admin?x=1&to=all#@evil.example/\r\n"
-    assert channel.weigh(message(receiver=hostile)).problem == ""
-    assert channel.send(message(receiver=hostile), "id") == Accepted("id")
+    assert channel.check(message(receiver=hostile)).problem == ""
+    assert channel.send(message(receiver=hostile), "id") == SendAccepted("id")
     [(path, _)] = room.heard
     assert path.startswith("/alerts/")
     assert "?" not in path
@@ -78,11 +78,11 @@ def test_what_fails_may_be_out_and_the_reason_holds_no_secret(room: Room) -> Non
     channel = channel_of(room)
     room.status = 500
     answer = channel.send(message(), "id")
-    assert isinstance(answer, Unsure)
+    assert isinstance(answer, OutcomeUnknown)
     assert answer.reason
     assert "s3cretword" not in answer.reason
-    assert isinstance(channel.look_up("id"), Unsure)
-    assert not channel.once
+    assert isinstance(channel.look_up("id"), OutcomeUnknown)
+    assert not channel.idempotent
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_what_fails_may_be_out_and_the_reason_holds_no_secret(room: Room) -> Non
     ],
 )
 def test_what_cannot_be_sent_is_known_before(room: Room, changes: dict[str, str], problem: str) -> None:
-    assert problem in channel_of(room).weigh(message(**changes)).problem
+    assert problem in channel_of(room).check(message(**changes)).problem
 
 
 def test_a_place_without_receivers_needs_none(room: Room) -> None:
-    assert channel_of(room, "room").weigh(message(receiver="")).problem == ""
+    assert channel_of(room, "room").check(message(receiver="")).problem == ""
 
 
 @pytest.mark.parametrize("url", ["", "{to}", "{to}://x", "nonsense://x", "not an address"])

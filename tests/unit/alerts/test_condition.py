@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.alerts.condition import condition_of
+from riverrun.alerts.condition import parse_condition
 from riverrun.errors import DeclarationError
 from support.watching import table
 
@@ -58,7 +58,7 @@ ROW: dict[str, Any] = {
     ],
 )
 def test_sql_has_three_answers(text: str, answer: bool | None) -> None:
-    assert condition_of(text, table(), "when").holds(ROW) is answer
+    assert parse_condition(text, table(), "when").evaluate(ROW) is answer
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_sql_has_three_answers(text: str, answer: bool | None) -> None:
 )
 def test_what_is_no_condition_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(DeclarationError) as caught:
-        condition_of(text, table(), "The alert overload: when")
+        parse_condition(text, table(), "The alert overload: when")
     assert str(caught.value).startswith("The alert overload: when")
     assert said in str(caught.value)
 
 
 def test_a_pattern_takes_no_longer_than_the_text_is_long() -> None:
-    hard = condition_of("house_id like '" + "%a" * 40 + "'", table(), "when")
-    assert hard.holds({"house_id": "a" * 39 + "b" * 4000}) is False
-    assert hard.holds({"house_id": "a" * 4000}) is True
+    hard = parse_condition("house_id like '" + "%a" * 40 + "'", table(), "when")
+    assert hard.evaluate({"house_id": "a" * 39 + "b" * 4000}) is False
+    assert hard.evaluate({"house_id": "a" * 4000}) is True

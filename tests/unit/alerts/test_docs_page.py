@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from riverrun.alerts.condition import _FUNCTIONS
-from riverrun.alerts.rules import rules_of
+from riverrun.alerts.rules import build_rules
 from riverrun.model.alert import OPTIONS
 from riverrun.model.table import Column
 from support.watching import table
@@ -18,9 +18,9 @@ def test_the_file_it_shows_is_right() -> None:
     namespace: dict[str, Any] = {}
     exec(code[0], namespace)  # noqa: S102  -- our own documentation
     watched = table(columns=(*table().columns, Column("owner", "text", ("owner",))))
-    rules, wrong = rules_of(namespace["app"].alerts.values(), {"house_now": watched}, {})
+    rules, wrong = build_rules(namespace["app"].alerts.values(), {"house_now": watched}, {})
     assert wrong == []
-    assert [each.name for each in rules] == ["overload", "silent"]
+    assert [rule.name for rule in rules] == ["overload", "silent"]
 
 
 def test_every_option_and_function_is_told() -> None:

@@ -5,12 +5,12 @@ from collections import Counter
 
 import riverrun as rr
 from riverrun.alerts.dry_run import dry_run
-from riverrun.alerts.engine import Arrived, Engine, Incoming
-from riverrun.alerts.history import in_order
+from riverrun.alerts.engine import AlertEngine, InputRecord, PollResult
+from riverrun.alerts.history import merge_by_time
 from support.watching import MINUTE, NOON, Gateway, MemoryLog, record, rule
 
 
-def history(days: int) -> list[Incoming]:
+def history(days: int) -> list[InputRecord]:
     chance = random.Random(days)
     minutes = range(0, days * 24 * 60, 30)
     rows = [(minute + house, chance.choice([1.0, 2.5]), f"h{house}") for minute in minutes for house in range(5)]
@@ -27,17 +27,17 @@ def test_it_counts_what_was_sent_live() -> None:
     now = NOON
 
     log, gateway = MemoryLog(records=rows, most=1), Gateway()
-    engine = Engine(rules, log, clock=lambda: now)
+    engine = AlertEngine(rules, log, clock=lambda: now)
     for each in rows:
         # Live, a record is read when it was written; and time passes between records too.
-        now = each.recorded
+        now = each.record_time
         engine.step()
         gateway.send_due(engine, now)
     sent = Counter(
-        (letter.rule, letter.kind) for letter in engine.desk.ledger.letters.values() if letter.stage == "out"
+        (letter.rule, letter.kind) for letter in engine.notifier.state.notifications.values() if letter.stage == "out"
     )
 
-    found = dry_run(rules, [Arrived(rows)])
+    found = dry_run(rules, [PollResult(rows)])
     told: Counter[tuple[str, str]] = Counter()
     for (name, _, kind), count in found.sent.items():
         told[name, kind] += count
@@ -46,7 +46,7 @@ def test_it_counts_what_was_sent_live() -> None:
     assert {kind for _, kind in told} == {"fired", "resolved", "digest"}
     assert {row["day"] for row in found.rows()} >= {"2026-01-16", "2026-01-17", "2026-01-18"}
     assert found.unsent["overload", "cancelled"] > 0
-    assert (found.records, found.first, found.last) == (len(rows), NOON, rows[-1].recorded)
+    assert (found.records, found.first, found.last) == (len(rows), NOON, rows[-1].record_time)
 
 
 def test_time_passes_between_records_and_after_the_last_one() -> None:
@@ -56,26 +56,26 @@ def test_time_passes_between_records_and_after_the_last_one() -> None:
     ]
     rows = [record(0, 0, 3.0), record(1, 1, 3.0, "h2"), record(2, 23 * 60, 1.0, "h2")]
     # At 11:00 of the next day h2 is over: told at 7:00, escalated at 8:00, as live.
-    found = dry_run(rules, [Arrived(rows)])
+    found = dry_run(rules, [PollResult(rows)])
     assert {kind: count for (_, _, kind), count in found.sent.items()} == {"fired": 2, "escalated": 2}
     assert found.unsent["unowned", "unaddressed"] == 2
 
     [first, *_] = rows
-    assert dry_run(rules, [Arrived([first])]).waiting == 1
-    later = dry_run(rules, [Arrived([first])], until=NOON + 20 * 60 * MINUTE)
+    assert dry_run(rules, [PollResult([first])]).waiting == 1
+    later = dry_run(rules, [PollResult([first])], until=NOON + 20 * 60 * MINUTE)
     assert (later.messages, later.waiting, later.last) == (2, 0, NOON)
 
 
 def test_nothing_in_it_is_too_old() -> None:
-    found = dry_run([rule(expires="1 minute")], [Arrived([record(0, 0, 3.0), record(1, MINUTE, 3.0, "h2")])])
+    found = dry_run([rule(expires="1 minute")], [PollResult([record(0, 0, 3.0), record(1, MINUTE, 3.0, "h2")])])
     assert found.messages == 2
 
 
 def test_partitions_are_read_as_they_were_written() -> None:
     one = [record(offset, 0, 1.0, recorded=at) for offset, at in enumerate([1, 5, 3, 9])]
     other = [record(offset, 0, 1.0, partition=1, recorded=at) for offset, at in enumerate([2, 4, 8])]
-    [arrived] = in_order([one, other])
+    [arrived] = merge_by_time([one, other])
     assert [(each.partition, each.offset) for each in arrived.records] == [
         (0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2), (0, 3),
     ]  # fmt: skip
-    assert [len(each.records) for each in in_order([one * 300])] == [500, 500, 200]
+    assert [len(each.records) for each in merge_by_time([one * 300])] == [500, 500, 200]

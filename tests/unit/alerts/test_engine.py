@@ -6,11 +6,19 @@ from typing import Any
 import pytest
 
 import riverrun as rr
-from riverrun.alerts import episodes
-from riverrun.alerts.channels.contract import Delivery
-from riverrun.alerts.engine import Engine, Incoming
-from riverrun.alerts.ledger import Ack, Position, Reported, Silence, folded, forgotten, kept
+from riverrun.alerts import incidents
+from riverrun.alerts.channels.contract import DeliveryStatus
+from riverrun.alerts.engine import AlertEngine, InputRecord
 from riverrun.alerts.rules import Rule
+from riverrun.alerts.state_topic import (
+    Ack,
+    DeliveryReportRecord,
+    PartitionPosition,
+    Silence,
+    build_alert_state,
+    encode_tombstone,
+    encode_upsert,
+)
 from riverrun.errors import RecordUnreadableError, TransactionError
 from support.watching import MINUTE, NOON, TOPIC, CrashError, Gateway, MemoryLog, record, rule
 
@@ -32,7 +40,7 @@ def live(log: MemoryLog, gateway: Gateway, rules: list[Rule], clock: Clock) -> i
     killed = 0
     while True:
         try:
-            engine = Engine(rules, log, clock=clock)
+            engine = AlertEngine(rules, log, clock=clock)
             while engine.step():
                 clock.now += 300
                 gateway.send_due(engine, clock.now)
@@ -45,7 +53,7 @@ def live(log: MemoryLog, gateway: Gateway, rules: list[Rule], clock: Clock) -> i
             return killed
 
 
-def history(seed: int, rows: int = 600) -> list[Incoming]:
+def history(seed: int, rows: int = 600) -> list[InputRecord]:
     """Loads of ten houses in two partitions."""
     chance = random.Random(seed)
     found, offsets = [], [0, 0]
@@ -78,73 +86,73 @@ def test_rows_that_are_read_again_send_nothing() -> None:
     log, gateway, clock = MemoryLog(records=history(1)), Gateway(), Clock()
     live(log, gateway, [overload()], clock)
     sent = dict(gateway.taken)
-    engine = Engine([overload()], log, clock=clock)
-    log.next = dict.fromkeys(log.next, 0)  # somebody moved the group's offsets back
+    engine = AlertEngine([overload()], log, clock=clock)
+    log.next_offsets = dict.fromkeys(log.next_offsets, 0)  # somebody moved the group's offsets back
     while engine.step():
         gateway.send_due(engine, clock.now)
     assert gateway.taken == sent
-    assert engine.watch.counts.again == 600
+    assert engine.evaluator.counts.duplicates == 600
 
 
 def test_a_new_engine_goes_on_where_the_ledger_is() -> None:
     log = MemoryLog(records=[record(0, 0, 3.0)])
     live(log, Gateway(), [overload()], Clock())
-    positions = folded(log.ledger).positions
-    assert positions == {(TOPIC, 0): Position(topic=TOPIC, partition=0, offset=1)}
-    names = {Engine([overload()], log, clock=Clock()).namespace for _ in range(3)}
+    positions = build_alert_state(log.changes).positions
+    assert positions == {(TOPIC, 0): PartitionPosition(topic=TOPIC, partition=0, offset=1)}
+    names = {AlertEngine([overload()], log, clock=Clock()).namespace for _ in range(3)}
     assert len(names) == 1
-    assert names != {Engine([overload()], MemoryLog(), clock=Clock()).namespace}
+    assert names != {AlertEngine([overload()], MemoryLog(), clock=Clock()).namespace}
 
 
 def test_nothing_is_due_while_it_is_not_kept() -> None:
     log = MemoryLog(records=[record(0, 0, 3.0)], crashes={2: "before"})
-    engine = Engine([overload()], log, clock=Clock())
+    engine = AlertEngine([overload()], log, clock=Clock())
     with pytest.raises(CrashError):
         engine.step()
     assert engine.due(NOON) == []
     with pytest.raises(TransactionError):
-        engine.moved({"x": Delivery()})
+        engine.save_deliveries({"x": DeliveryStatus()})
 
 
 def test_who_cannot_write_that_it_tries_must_not_send() -> None:
     log = MemoryLog(records=[record(0, 0, 3.0)], crashes={3: "before"})
-    engine = Engine([overload()], log, clock=Clock())
+    engine = AlertEngine([overload()], log, clock=Clock())
     engine.step()
     [(message, _)] = engine.due(NOON)
     with pytest.raises(CrashError):
-        engine.moved({message.id: Delivery(state="trying")})
+        engine.save_deliveries({message.id: DeliveryStatus(state="trying")})
     assert engine.due(NOON) == []
 
 
 def test_a_message_is_found_by_the_providers_id_also_after_a_crash() -> None:
     log = MemoryLog(records=[record(0, 0, 3.0)])
-    engine = Engine([overload()], log, clock=Clock())
+    engine = AlertEngine([overload()], log, clock=Clock())
     engine.step()
     [(message, _)] = engine.due(NOON)
-    sent = Delivery(state="sent", provider_id="p1")
-    engine.moved({message.id: sent})
-    for each in (engine, Engine([overload()], log, clock=Clock())):
-        assert each.find("p1") == (message.id, sent)
-        assert each.find("p2") is None
+    sent = DeliveryStatus(state="sent", provider_id="p1")
+    engine.save_deliveries({message.id: sent})
+    for each in (engine, AlertEngine([overload()], log, clock=Clock())):
+        assert each.find_by_provider_id("p1") == (message.id, sent)
+        assert each.find_by_provider_id("p2") is None
         assert each.due(NOON) == []
 
 
 def test_records_that_are_no_rows_are_counted_and_change_nothing() -> None:
     bad = [b"{", b"[]", b'{"house_id":"h1","load_kw":9}', b'{"load_kw":"much","at":"2026-01-15T12:00:00Z"}', None]
-    log = MemoryLog(records=[Incoming(TOPIC, 0, offset, NOON, value) for offset, value in enumerate(bad)])
-    engine = Engine([overload()], log, clock=Clock())
+    log = MemoryLog(records=[InputRecord(TOPIC, 0, offset, NOON, value) for offset, value in enumerate(bad)])
+    engine = AlertEngine([overload()], log, clock=Clock())
     assert engine.step() == 5
-    assert engine.watch.counts.reasons == {
+    assert engine.evaluator.counts.reject_reasons == {
         "it is not JSON": 1, "it is not a JSON object": 1, "its time, at, is missing": 1, "load_kw is not double": 1,
     }  # fmt: skip
     assert engine.due(NOON) == []
 
 
 def test_keys_that_are_forgotten_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episodes, "MOST_IDLE_KEYS", 20)
+    monkeypatch.setattr(incidents, "MAX_IDLE_KEYS", 20)
     log = MemoryLog(records=[record(offset, 0, 1.0, f"h{offset}") for offset in range(500)])
     live(log, Gateway(), [overload()], Clock())
-    assert 10 <= len(folded(log.ledger).episodes) <= 40
+    assert 10 <= len(build_alert_state(log.changes).episodes) <= 40
 
 
 def test_a_day_of_events_written_again_sends_nothing() -> None:
@@ -153,7 +161,7 @@ def test_a_day_of_events_written_again_sends_nothing() -> None:
     live(log, gateway, [overload()], clock)
     sent = dict(gateway.taken)
     # The same rows with new offsets and fresh times of Kafka, but for the newest of them.
-    again = [Incoming(TOPIC, each.partition, each.offset + 300, clock.now, each.value) for each in rows[:-100]]
+    again = [InputRecord(TOPIC, row.partition, row.offset + 300, clock.now, row.value) for row in rows[:-100]]
     log.records = rows + again
     live(log, gateway, [overload()], clock)
     assert gateway.taken == sent
@@ -164,12 +172,12 @@ def test_what_people_say_reaches_it() -> None:
         MemoryLog(records=[record(0, 0, 3.0), record(1, 1, 3.0, "h2"), record(2, 2, 3.0, "h3")], most=1),
         Clock(),
     )
-    engine = Engine([overload(escalate=rr.escalate(after="5 minutes", to=["+9"]))], log, clock=clock)
+    engine = AlertEngine([overload(escalate=rr.escalate(after="5 minutes", to=["+9"]))], log, clock=clock)
     silence = Silence(id="1", until=NOON + 99 * MINUTE, key="h2")
     engine.step()
-    log.told = [kept(silence), kept(Ack(rule="overload", key="h1", number=1, at=NOON))]
+    log.state_changes = [encode_upsert(silence), encode_upsert(Ack(rule="overload", key="h1", number=1, at=NOON))]
     engine.step()
-    log.told = [forgotten(silence)]
+    log.state_changes = [encode_tombstone(silence)]
     engine.step()
     gateway = Gateway()
     gateway.send_due(engine, clock.now)
@@ -200,10 +208,10 @@ def test_a_row_of_tomorrow_sends_nothing() -> None:
 
 
 def test_a_number_that_nothing_can_hold_is_a_misfit_and_the_next_row_is_read() -> None:
-    odd = Incoming(TOPIC, 0, 0, NOON, b'{"house_id":"h1","note":1e99999999999999999999,"at":"2026-01-15T12:00:00Z"}')
-    engine = Engine([overload()], MemoryLog(records=[odd, record(1, 0, 3.0)]), clock=Clock())
+    odd = InputRecord(TOPIC, 0, 0, NOON, b'{"house_id":"h1","note":1e99999999999999999999,"at":"2026-01-15T12:00:00Z"}')
+    engine = AlertEngine([overload()], MemoryLog(records=[odd, record(1, 0, 3.0)]), clock=Clock())
     assert engine.step() == 2
-    assert (engine.watch.counts.misfits, len(engine.due(NOON))) == (1, 1)
+    assert (engine.evaluator.counts.rejected_rows, len(engine.due(NOON))) == (1, 1)
 
 
 DAY = 24 * 60 * MINUTE
@@ -217,15 +225,15 @@ def test_keys_that_come_once_do_not_fill_the_ledger(when: str, days: int) -> Non
     for day in range(80):
         log.records += [record(2 * day + each, day * 24 * 60, 3.0, f"once-{day}-{each}") for each in range(2)]
         # A crash every day: how old a key is survives it.
-        engine = Engine([rule(when=when)], log, clock=clock)
+        engine = AlertEngine([rule(when=when)], log, clock=clock)
         for _ in range(2):
             engine.step()
             gateway.send_due(engine, clock.now)
             clock.now += DAY // 2
         engine.close()
     assert len(gateway.taken) == 160
-    found = folded(log.ledger)
-    sizes = {len(shelf) for shelf in (found.episodes, found.cases, found.letters, found.sent)}
+    found = build_alert_state(log.changes)
+    sizes = {len(shelf) for shelf in (found.episodes, found.incidents, found.notifications, found.deliveries)}
     assert 2 * (days - 4) < min(sizes) <= max(sizes) <= 2 * days
 
 
@@ -235,7 +243,7 @@ def test_the_episodes_of_a_rule_that_is_gone_go_with_its_cases() -> None:
     other = rule("other", when="load_kw > 9")
     clock.now += MINUTE
     live(log, gateway, [other], clock)
-    [(place, episode)] = [each for each in folded(log.ledger).episodes.items() if each[0][0] == "overload"]
+    [(place, episode)] = [each for each in build_alert_state(log.changes).episodes.items() if each[0][0] == "overload"]
     assert (place[1], episode.state, episode.number) == ("h1", "quiet", 1)
     # It counts on when it comes back.
     log.records.append(record(2, 1, 3.0))
@@ -244,28 +252,30 @@ def test_the_episodes_of_a_rule_that_is_gone_go_with_its_cases() -> None:
     for _ in range(3):
         clock.now += 31 * DAY
         live(log, gateway, [other], clock)
-    assert [name for name, _ in folded(log.ledger).episodes if name == "overload"] == []
-    assert folded(log.ledger).cases == {}
+    assert [name for name, _ in build_alert_state(log.changes).episodes if name == "overload"] == []
+    assert build_alert_state(log.changes).incidents == {}
 
 
 def test_a_ledger_of_a_newer_version_is_not_guessed_at() -> None:
     silence = Silence(id="1", until=0, version=99)
     with pytest.raises(RecordUnreadableError, match="a newer riverrun"):
-        folded([kept(silence)])
+        build_alert_state([encode_upsert(silence)])
     for key, value in ((b"[]", b"{}"), (b"x", b"y"), (b'["odd","x"]', None), (b"\xff", None)):
         with pytest.raises(RecordUnreadableError, match="cannot be read"):
-            folded([(key, value)])
+            build_alert_state([(key, value)])
 
 
 def test_a_report_that_came_while_nobody_was_there_is_heard_and_then_forgotten() -> None:
-    log = MemoryLog(ledger=[kept(Reported(id="one", state="delivered"))])
+    log = MemoryLog(changes=[encode_upsert(DeliveryReportRecord(id="one", state="delivered"))])
     heard: list[str] = []
-    engine = Engine([rule()], log, clock=lambda: NOON, on_reports=lambda each: heard.extend(one.id for one in each))
+    engine = AlertEngine(
+        [rule()], log, clock=lambda: NOON, on_reports=lambda each: heard.extend(one.id for one in each)
+    )
     engine.step()
     engine.close()
     assert heard == ["one"]
-    assert folded(log.ledger).reports == {}
-    log.told.append(kept(Reported(id="two", state="undelivered", reason="no such phone")))
+    assert build_alert_state(log.changes).reports == {}
+    log.state_changes.append(encode_upsert(DeliveryReportRecord(id="two", state="undelivered", reason="no such phone")))
     engine.step()
     engine.step()
     assert heard == ["one", "two"]

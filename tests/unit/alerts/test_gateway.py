@@ -11,12 +11,20 @@ from typing import Any
 import httpx
 import pytest
 
-from riverrun.alerts.channels.contract import Accepted, Answer, Message, NotNow, Refused, Report, Unsure
-from riverrun.alerts.channels.limits import Rate
-from riverrun.alerts.channels.sms import SEND, Marks, SmsChannel, SmsConfig
-from riverrun.alerts.gateway.book import Book
-from riverrun.alerts.gateway.faults import Fault, Faults
-from riverrun.alerts.gateway.server import Gateway, kept_key
+from riverrun.alerts.channels.contract import (
+    AlertMessage,
+    DeliveryReport,
+    OutcomeUnknown,
+    SendAccepted,
+    SendDeferred,
+    SendRefused,
+    SendResult,
+)
+from riverrun.alerts.channels.limits import MessageRate
+from riverrun.alerts.channels.sms import SEND_PATH, ReportSigner, SmsChannel, SmsConfig
+from riverrun.alerts.gateway.faults import Fault, FaultInjector
+from riverrun.alerts.gateway.message_store import MessageStore
+from riverrun.alerts.gateway.server import Gateway, load_or_create_key
 from riverrun.config.secret import Secret
 from riverrun.errors import ConfigError, UsageError
 from support.alerting import wait_for
@@ -39,8 +47,8 @@ def channel(gateway: Gateway) -> Iterator[SmsChannel]:
     made.close()
 
 
-def message(text: str = "House 7 draws 2.4 kW.", **changes: Any) -> Message:
-    return Message(**{"id": "m", "channel": "sms", "receiver": NUMBER, "text": text} | changes)
+def message(text: str = "House 7 draws 2.4 kW.", **changes: Any) -> AlertMessage:
+    return AlertMessage(**{"id": "m", "channel": "sms", "receiver": NUMBER, "text": text} | changes)
 
 
 def post(gateway: Gateway, content: Any, **headers: str) -> httpx.Response:
@@ -58,31 +66,31 @@ def one(**changes: Any) -> dict[str, Any]:
 
 def test_a_message_is_taken_and_on_its_phone(gateway: Gateway, channel: SmsChannel) -> None:
     answer = channel.send(message(HOSTILE), "plain-1")
-    assert answer == Accepted("plain-1", parts=2)
-    [kept] = gateway.book.log(["plain-1"], 10)
+    assert answer == SendAccepted("plain-1", parts=2)
+    [kept] = gateway.store.find(["plain-1"], 10)
     assert (kept.text, kept.receiver, kept.sender) == (HOSTILE, "353850123456", "riverrun")
     assert channel.look_up("plain-1") == "taken"
     assert channel.look_up("plain-0") == "not taken"
-    wait_for(lambda: gateway.book.log(["plain-1"], 1)[0].status == "DELIVERED_TO_HANDSET")
+    wait_for(lambda: gateway.store.find(["plain-1"], 1)[0].status == "DELIVERED_TO_HANDSET")
 
 
 def test_the_same_id_is_taken_once(gateway: Gateway, channel: SmsChannel) -> None:
-    assert isinstance(channel.send(message("first"), "twice"), Accepted)
-    assert channel.send(message("second"), "twice") == Accepted("twice", parts=1)
-    assert [each.text for each in gateway.book.log(["twice"], 10)] == ["first"]
-    assert [outcome for name, outcome in gateway.book.requests() if name == "twice"] == ["taken", "duplicate"]
+    assert isinstance(channel.send(message("first"), "twice"), SendAccepted)
+    assert channel.send(message("second"), "twice") == SendAccepted("twice", parts=1)
+    assert [each.text for each in gateway.store.find(["twice"], 10)] == ["first"]
+    assert [outcome for name, outcome in gateway.store.requests() if name == "twice"] == ["taken", "duplicate"]
 
 
 def test_regulated_countries_get_their_identifiers_and_a_late_message_is_not_delivered(gateway: Gateway) -> None:
     channel = channel_to(gateway, entity="1101456789", template="1107160000000012345", region="IN")
-    assert isinstance(channel.send(message(receiver="098765 43210"), "india"), Accepted)
-    [kept] = gateway.book.log(["india"], 1)
+    assert isinstance(channel.send(message(receiver="098765 43210"), "india"), SendAccepted)
+    [kept] = gateway.store.find(["india"], 1)
     assert (kept.receiver, kept.entity, kept.template) == ("919876543210", "1101456789", "1107160000000012345")
     now = time.time_ns() // 1_000_000
-    assert isinstance(channel.send(message(template="7", expires=now + 90_000), "india-2"), Accepted)
-    [kept] = gateway.book.log(["india-2"], 1)
+    assert isinstance(channel.send(message(template="7", expires=now + 90_000), "india-2"), SendAccepted)
+    [kept] = gateway.store.find(["india-2"], 1)
     assert kept.template == "7"
-    assert 88_000 <= kept.expires - kept.taken_at <= 90_000
+    assert 88_000 <= kept.expires - kept.accepted_at <= 90_000
     channel.close()
 
 
@@ -92,12 +100,12 @@ def test_regulated_countries_get_their_identifiers_and_a_late_message_is_not_del
         ({"receiver": "none"}, "no country code"),
         ({"text": " \n"}, "the text is empty"),
         ({"text": "\ud800"}, "half a character"),
-        ({"text": "a" * 1000}, "7 parts, more than alerts.sms_most_parts = 4"),
+        ({"text": "a" * 1000}, "7 parts, more than alerts.sms_max_parts = 4"),
         ({"receiver": "+919876543210"}, "India needs alerts.sms_entity_id"),
     ],
 )
 def test_what_cannot_be_sent_is_known_before(channel: SmsChannel, changes: dict[str, str], problem: str) -> None:
-    assert problem in channel.weigh(message(**changes)).problem
+    assert problem in channel.check(message(**changes)).problem
 
 
 # --- trouble ---
@@ -106,46 +114,46 @@ def test_what_cannot_be_sent_is_known_before(channel: SmsChannel, changes: dict[
 @pytest.mark.parametrize(
     ("fault", "expected", "taken"),
     [
-        ("busy", NotNow, False),
-        ("error before", Unsure, False),
-        ("error after", Unsure, True),
-        ("silent before", Unsure, False),
-        ("silent after", Unsure, True),
-        ("wrong number", Refused, False),
-        ("no credit", Refused, False),
+        ("busy", SendDeferred, False),
+        ("error before", OutcomeUnknown, False),
+        ("error after", OutcomeUnknown, True),
+        ("silent before", OutcomeUnknown, False),
+        ("silent after", OutcomeUnknown, True),
+        ("wrong number", SendRefused, False),
+        ("no credit", SendRefused, False),
     ],
 )
 def test_each_fault_is_told_apart_and_the_log_tells_the_rest(
     gateway: Gateway, channel: SmsChannel, fault: Fault, expected: type, taken: bool
 ) -> None:
     name = f"fault {fault}"
-    gateway.faults.then(fault)
+    gateway.faults.enqueue(fault)
     hasty = channel_to(gateway, timeout_seconds=1 if fault.startswith("silent") else 20)
     answer = hasty.send(message(), name)
     hasty.close()
     assert type(answer) is expected
     assert channel.look_up(name) == ("taken" if taken else "not taken")
-    if isinstance(answer, Refused):
-        assert answer.spent
+    if isinstance(answer, SendRefused):
+        assert answer.id_used
         assert answer.permanent is (fault == "wrong number")
         # The id is used up: asking again under it does not look as if it had been taken.
-        assert channel.send(message(), name) == Refused(
-            answer.reason.partition(":")[0] + ": an earlier try", permanent=answer.permanent, spent=True
+        assert channel.send(message(), name) == SendRefused(
+            answer.reason.partition(":")[0] + ": an earlier try", permanent=answer.permanent, id_used=True
         )
     else:
-        assert isinstance(channel.send(message(), name), Accepted)
-        assert len(gateway.book.log([name], 10)) == 1
+        assert isinstance(channel.send(message(), name), SendAccepted)
+        assert len(gateway.store.find([name], 10)) == 1
 
 
 def test_a_wrong_key_and_a_gateway_that_is_gone_are_not_the_message_s_fault(gateway: Gateway) -> None:
     wrong = channel_to(gateway, key=Secret("guess"))
     answer = wrong.send(message(), "x")
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, SendDeferred)
     assert "alerts.sms_key" in answer.reason
     assert "may not read /sms/3/logs" in str(wrong.look_up("x"))
     gone = channel_to(gateway, url="http://127.0.0.1:9")
     answer = gone.send(message(), "x")
-    assert isinstance(answer, NotNow)
+    assert isinstance(answer, SendDeferred)
     assert answer.down
     assert "127.0.0.1:9 cannot be reached" in answer.reason
     assert "the log of 127.0.0.1:9 does not answer" in str(gone.look_up("x"))
@@ -162,16 +170,16 @@ def test_a_proxy_is_not_asked_for_this_machine(gateway: Gateway, monkeypatch: py
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     channel = channel_to(gateway)
-    assert isinstance(channel.send(message(), "no proxy"), Accepted)
+    assert isinstance(channel.send(message(), "no proxy"), SendAccepted)
     channel.close()
 
 
 def test_too_many_requests_are_told_so() -> None:
-    with Gateway(rate=Rate(2, 3_600_000)) as slow:
+    with Gateway(rate=MessageRate(2, 3_600_000)) as slow:
         channel = channel_to(slow)
         answers = [channel.send(message(), str(each)) for each in range(3)]
-        assert [type(each) for each in answers] == [Accepted, Accepted, NotNow]
-        assert answers[2] == NotNow(f"{slow.address[7:]} is asked too often", retry_after=None, down=False)
+        assert [type(answer) for answer in answers] == [SendAccepted, SendAccepted, SendDeferred]
+        assert answers[2] == SendDeferred(f"{slow.address[7:]} is asked too often", retry_after=None, down=False)
         channel.close()
 
 
@@ -212,20 +220,21 @@ def strange() -> Iterator[SmsChannel]:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        ((200, {}, b"<html>welcome</html>"), Unsure("{host} answered with what is not its API")),
-        ((200, {}, b'{"messages": []}'), Unsure("{host} answered with what is not its API")),
-        ((200, {}, b'{"messages": [{"status": []}]}'), Unsure("{host} answered with what is not its API")),
-        ((200, {}, b"[" * 100_000), Unsure("{host} answered with what is not its API")),
-        ((302, {"location": "https://x.example/"}, b""), NotNow(f"{{host}} has no {SEND} (302): look at alerts.sms_url")),
-        ((400, {}, VIOLATIONS), Refused("messages[0].sender: blank [31m")),
-        ((400, {}, b"no"), Refused("{host} refused it (400)")),
-        ((429, {"retry-after": "7"}, b""), NotNow("{host} is asked too often", 7.0, down=False)),
-        ((429, {"retry-after": "soon"}, b""), NotNow("{host} is asked too often", None, down=False)),
-        ((503, {}, b""), Unsure("{host} failed (503)")),
+        ((200, {}, b"<html>welcome</html>"), OutcomeUnknown("{host} answered with what is not its API")),
+        ((200, {}, b'{"messages": []}'), OutcomeUnknown("{host} answered with what is not its API")),
+        ((200, {}, b'{"messages": [{"status": []}]}'), OutcomeUnknown("{host} answered with what is not its API")),
+        ((200, {}, b"[" * 100_000), OutcomeUnknown("{host} answered with what is not its API")),
+        ((302, {"location": "https://x.example/"}, b""),
+         SendDeferred(f"{{host}} has no {SEND_PATH} (302): look at alerts.sms_url")),
+        ((400, {}, VIOLATIONS), SendRefused("messages[0].sender: blank [31m")),
+        ((400, {}, b"no"), SendRefused("{host} refused it (400)")),
+        ((429, {"retry-after": "7"}, b""), SendDeferred("{host} is asked too often", 7.0, down=False)),
+        ((429, {"retry-after": "soon"}, b""), SendDeferred("{host} is asked too often", None, down=False)),
+        ((503, {}, b""), OutcomeUnknown("{host} failed (503)")),
     ],
 )  # fmt: skip
 def test_answers_of_others_are_judged_safely(
-    strange: SmsChannel, answer: tuple[int, dict[str, str], bytes], expected: Answer
+    strange: SmsChannel, answer: tuple[int, dict[str, str], bytes], expected: SendResult
 ) -> None:
     Strange.answer = answer
     found = strange.send(message(), "x")
@@ -259,11 +268,11 @@ def test_answers_of_others_are_judged_safely(
     ],
 )
 def test_a_wrong_request_is_refused_with_its_place(gateway: Gateway, content: Any, place: str) -> None:
-    before = len(gateway.book.requests())
+    before = len(gateway.store.requests())
     answer = post(gateway, content)
     assert answer.status_code == 400
     assert [each["property"] for each in answer.json()["violations"]] == [place]
-    assert len(gateway.book.requests()) == before
+    assert len(gateway.store.requests()) == before
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"messages": "\\ud800"}'])
@@ -291,7 +300,7 @@ def test_pages_of_others_and_other_names_are_refused(gateway: Gateway) -> None:
 
 def test_logs_and_reports(gateway: Gateway, channel: SmsChannel) -> None:
     channel.send(message(), "reported")
-    wait_for(lambda: gateway.book.log(["reported"], 1)[0].done_at)
+    wait_for(lambda: gateway.store.find(["reported"], 1)[0].done_at)
     key = {"authorization": f"App {gateway.key.reveal()}"}
     [logged] = httpx.get(f"{gateway.address}/sms/3/logs?messageId=reported", headers=key).json()["results"]
     assert (logged["status"]["name"], logged["messageCount"]) == ("DELIVERED_TO_HANDSET", 1)
@@ -327,12 +336,12 @@ def test_what_was_delivered_is_told_until_somebody_listens(gateway: Gateway) -> 
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     channel = channel_to(gateway, callback_url=f"http://127.0.0.1:{server.server_port}/delivered")
-    marks = Marks(gateway.key)
+    marks = ReportSigner(gateway.key)
     try:
-        assert isinstance(channel.send(message(), "called"), Accepted)
+        assert isinstance(channel.send(message(), "called"), SendAccepted)
         wait_for(lambda: len(calls) == 3)
-        assert marks.reports(calls[2]) == [Report("called", "delivered")]
-        wait_for(lambda: not gateway.book.callbacks(2**62))
+        assert marks.verify_reports(calls[2]) == [DeliveryReport("called", "delivered")]
+        wait_for(lambda: not gateway.store.due_callbacks(2**62))
         assert len(calls) == 3
     finally:
         server.shutdown()
@@ -341,8 +350,8 @@ def test_what_was_delivered_is_told_until_somebody_listens(gateway: Gateway) -> 
     # Whoever does not have the key cannot say that something was delivered.
     forged = json.loads(calls[2])
     forged["results"][0]["callbackData"] = "0" * 64
-    assert marks.reports(json.dumps(forged).encode()) == []
-    assert Marks(Secret("other")).reports(calls[2]) == []
+    assert marks.verify_reports(json.dumps(forged).encode()) == []
+    assert ReportSigner(Secret("other")).verify_reports(calls[2]) == []
     for body in (
         b"",
         b"[]",
@@ -353,7 +362,7 @@ def test_what_was_delivered_is_told_until_somebody_listens(gateway: Gateway) -> 
         b"\xff",
         b"[" * 99_999,
     ):
-        assert marks.reports(body) == []
+        assert marks.verify_reports(body) == []
     channel.close()
 
 
@@ -365,7 +374,7 @@ def test_settings_that_cannot_work_are_all_told() -> None:
         SmsChannel(
             SmsConfig("http://sms.example", Secret("a b"), "a name too long", region="XX", entity="e", template="1")
         )
-    assert [each.partition(" ")[0] for each in caught.value.problems] == [
+    assert [problem.partition(" ")[0] for problem in caught.value.problems] == [
         "alerts.sms_url", "alerts.sms_key", "alerts.sms_sender", "alerts.sms_region", "alerts.sms_entity_id",
     ]  # fmt: skip
     assert "a b" not in str(caught.value)
@@ -379,15 +388,15 @@ def test_senders_are_names_or_numbers(gateway: Gateway, sender: str) -> None:
 @pytest.mark.parametrize("shares", [{"storm": 0.1}, {"busy": 1.1}, {"busy": -0.1}])
 def test_faults_that_cannot_be_are_refused(shares: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="These faults cannot be"):
-        Faults(shares)
+        FaultInjector(shares)
 
 
 def test_faults_are_the_same_for_the_same_seed() -> None:
     shares = {"busy": 0.2, "silent after": 0.1}
-    runs = [[Faults(shares, seed=7).next() for _ in range(1)] for _ in range(2)]
+    runs = [[FaultInjector(shares, seed=7).next_fault() for _ in range(1)] for _ in range(2)]
     assert runs[0] == runs[1]
-    one_run = Faults(shares, seed=7)
-    drawn = [one_run.next() for _ in range(2000)]
+    one_run = FaultInjector(shares, seed=7)
+    drawn = [one_run.next_fault() for _ in range(2000)]
     assert 340 < drawn.count("busy") < 460
     assert 150 < drawn.count("silent after") < 250
 
@@ -404,17 +413,17 @@ def test_the_book_survives_and_a_file_of_another_kind_is_refused(tmp_path: Path)
     with Gateway(tmp_path / "book.sqlite", key=key, delivery_ms=0) as second:
         channel = channel_to(second)
         assert channel.look_up("kept") == "taken"
-        assert channel.send(message("again"), "kept") == Accepted("kept", 1)
-        wait_for(lambda: second.book.log(["kept"], 1)[0].status == "DELIVERED_TO_HANDSET")
+        assert channel.send(message("again"), "kept") == SendAccepted("kept", 1)
+        wait_for(lambda: second.store.find(["kept"], 1)[0].status == "DELIVERED_TO_HANDSET")
         channel.close()
     (tmp_path / "other").write_text("not a database, but long enough to be looked at as one" * 10)
     with pytest.raises(UsageError, match="cannot be used as the gateway's file"):
-        Book(tmp_path / "other")
+        MessageStore(tmp_path / "other")
 
 
 def test_a_kept_key_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
-    key = kept_key(tmp_path / "gateway")
-    assert kept_key(tmp_path / "gateway") == key
+    key = load_or_create_key(tmp_path / "gateway")
+    assert load_or_create_key(tmp_path / "gateway") == key
     assert (tmp_path / "gateway" / "key.txt").stat().st_mode & 0o777 == 0o600
 
 
@@ -453,13 +462,13 @@ def test_a_message_is_on_the_page_as_it_arrives_and_as_text(gateway: Gateway, ch
         channel.send(message("<b>live!</b>"), "live")
         states = []
         for name, news in heard:
-            states += [each["state"] for each in news if each["text"] == "<b>live!</b>" and name == "news"]
+            states += [new["state"] for new in news if new["text"] == "<b>live!</b>" and name == "news"]
             if "delivered" in states:
                 break
-    wait_for(lambda: not len(gateway._bell))
+    wait_for(lambda: not len(gateway._event_stream))
 
 
 def test_what_was_refused_is_on_no_phone(gateway: Gateway, channel: SmsChannel) -> None:
-    gateway.faults.then("wrong number")
+    gateway.faults.enqueue("wrong number")
     channel.send(message("never shown"), "no phone")
-    assert all(each.text != "never shown" for each in gateway.book.since(0, 10_000))
+    assert all(each.text != "never shown" for each in gateway.store.changed_since(0, 10_000))

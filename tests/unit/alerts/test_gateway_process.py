@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.alerts.channels.contract import Message
+from riverrun.alerts.channels.contract import AlertMessage
 from riverrun.alerts.channels.sms import SmsChannel, SmsConfig
-from riverrun.alerts.gateway.book import Book
-from riverrun.alerts.sender import Policy, Sender, Sending
+from riverrun.alerts.gateway.message_store import MessageStore
+from riverrun.alerts.sender import NotificationSender, RetryPolicy, SendScheduler
 from riverrun.config.secret import Secret
 from support.alerting import MemoryOutbox, wait_for
 
@@ -36,15 +36,17 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 def test_a_gateway_that_is_killed_under_load_has_each_message_once(tmp_path: Path) -> None:
     outbox = MemoryOutbox(
-        Message(id=f"overload/{each}", channel="sms", receiver="+353850123456", text=f"alert {each}")
+        AlertMessage(id=f"overload/{each}", channel="sms", receiver="+353850123456", text=f"alert {each}")
         for each in range(COUNT)
     )
     book = tmp_path / ".riverrun" / "gateway" / "messages.sqlite"
     with running(tmp_path, "--fault", "error after=0.1", "--seed", "3") as (process, address):
         key = Secret(book.with_name("key.txt").read_text().strip())
         channel = SmsChannel(SmsConfig(address, key, "riverrun", timeout_seconds=2))
-        policy = Policy(first_wait=20, most_wait=100, at_once=4)
-        sender = Sender(Sending(outbox, {"sms": channel}, policy=policy), {"sms": channel}, idle_seconds=0.01)
+        policy = RetryPolicy(initial_backoff_ms=20, max_backoff_ms=100, max_in_flight=4)
+        sender = NotificationSender(
+            SendScheduler(outbox, {"sms": channel}, policy=policy), {"sms": channel}, idle_seconds=0.01
+        )
         thread = threading.Thread(target=sender.run, daemon=True)
         thread.start()
         wait_for(lambda: outbox.states().get("sent", 0) >= 30)
@@ -59,7 +61,7 @@ def test_a_gateway_that_is_killed_under_load_has_each_message_once(tmp_path: Pat
         channel.close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-    judge = Book(book)
+    judge = MessageStore(book)
     assert sorted(each.text for each in judge.newest(10_000)) == sorted(f"alert {each}" for each in range(COUNT))
     judge.close()
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from riverrun.alerts.kafka_log import KafkaLog
-from riverrun.errors import BrokerUnreachableError, OffsetGoneError
+from riverrun.alerts.kafka_log import KafkaAlertLog
+from riverrun.errors import BrokerUnreachableError, OffsetOutOfRangeError
 
 
 def log_of(topics: Callable[..., Any]) -> Any:
-    log: Any = KafkaLog.__new__(KafkaLog)
+    log: Any = KafkaAlertLog.__new__(KafkaAlertLog)
     log._admin, log._topics = SimpleNamespace(topics=topics), ["load"]
-    log._ids, log._ids_now, log._ids_asked, log._asking = {"load": "first"}, {}, 0.0, None
+    log._topic_ids, log._current_topic_ids = {"load": "first"}, {}
+    log._topic_ids_checked_at, log._topic_ids_thread = 0.0, None
     return log
 
 
@@ -39,10 +40,10 @@ def test_a_topic_that_is_another_one_is_noticed() -> None:
     log, now = log_of(lambda *_, **__: {"load": SimpleNamespace(topic_id=now[0])}), ["first"]
     log._check_topics()
     now[0] = "second"
-    log._ids_asked = 0.0
-    with contextlib.suppress(OffsetGoneError):
+    log._topic_ids_checked_at = 0.0
+    with contextlib.suppress(OffsetOutOfRangeError):
         log._check_topics()
     # On a busy machine the answer is there at the next look only.
-    log._asking.join(30)
-    with pytest.raises(OffsetGoneError, match="load was deleted and made again"):
+    log._topic_ids_thread.join(30)
+    with pytest.raises(OffsetOutOfRangeError, match="load was deleted and made again"):
         log._check_topics()

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 import riverrun as rr
-from riverrun.alerts.lookup import Lookup, lookup_of
-from riverrun.alerts.rows import MisfitError, RowReader, packed, unpacked
-from riverrun.alerts.rules import rules_of
+from riverrun.alerts.lookup import LookupTable, load_lookup_table
+from riverrun.alerts.rows import RejectedRowError, RowReader, row_from_json, row_to_json
+from riverrun.alerts.rules import build_rules
 from riverrun.errors import DeclarationError
-from riverrun.model.pipeline import FileSource, Line, Table
+from riverrun.model.pipeline import FileSource, SourceLine, Table
 from riverrun.model.table import Column
 from support.watching import NOON, rule, table
 
-HOUSES = Lookup("houses", ("house_id",), (Column("house_id", "text", ()), Column("mobile", "text", ())), {})
+HOUSES = LookupTable("houses", ("house_id",), (Column("house_id", "text", ()), Column("mobile", "text", ())), {})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_all_that_is_wrong_is_told_with_its_line() -> None:
     app.alert("good", "house_now", to="phone", text="x")
     app.alert("bad", "house_now", to="phone", text="{tariff}")
     app.alert("lost", "house_nov", to="phone", text="x")
-    rules, wrong = rules_of(app.alerts.values(), {"house_now": table()}, {})
+    rules, wrong = build_rules(app.alerts.values(), {"house_now": table()}, {})
     assert [each.name for each in rules] == ["good"]
     assert [(str(line).partition(":")[0], error.hint) for line, error in wrong] == [
         ("test_rules.py", ""),
@@ -59,7 +59,7 @@ def test_all_that_is_wrong_is_told_with_its_line() -> None:
 
 def read(**value: Any) -> dict[str, Any]:
     record = {"house_id": "h1", "at": "2026-01-15T12:00:00Z", **value}
-    return dict(RowReader(table()).read(0, 0, NOON, msgspec.json.encode(record)).row)
+    return dict(RowReader(table()).read(0, 0, NOON, msgspec.json.encode(record)).values)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def paid(number: str, column: str = "decimal(10,2)") -> Any:
     """A row's decimal, of a number as it stands in JSON."""
     columns = [Column("paid", column, ("paid",)) if each.name == "paid" else each for each in table().columns]
     raw = f'{{"at":"2026-01-15T12:00:00Z","paid":{number}}}'.encode()
-    return RowReader(table(columns=tuple(columns))).read(0, 0, NOON, raw).row["paid"]
+    return RowReader(table(columns=tuple(columns))).read(0, 0, NOON, raw).values["paid"]
 
 
 def test_a_decimal_keeps_its_digits() -> None:
@@ -96,7 +96,7 @@ def test_a_decimal_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("number", ["123456789", "1.501", "1e8", "1e999999999", "1e-999999999", '"1e999999999"'])
 def test_a_decimal_of_more_digits_than_its_column_has_is_no_row(number: str) -> None:
-    with pytest.raises(MisfitError, match=r"paid is not decimal\(10,2\)"):
+    with pytest.raises(RejectedRowError, match=r"paid is not decimal\(10,2\)"):
         paid(number)
 
 
@@ -111,13 +111,13 @@ def test_a_decimal_that_fits_is_as_long_as_its_column(number: str, value: str) -
 @pytest.mark.parametrize("name", ["readings", "load_kw", "note", "paid"])
 def test_a_number_that_no_decimal_can_be_is_no_row(name: str) -> None:
     raw = f'{{"at":"2026-01-15T12:00:00Z","{name}":1e99999999999999999999}}'.encode()
-    with pytest.raises(MisfitError, match="it has a number that is out of range"):
+    with pytest.raises(RejectedRowError, match="it has a number that is out of range"):
         RowReader(table()).read(0, 0, NOON, raw)
 
 
 @pytest.mark.timeout(20)
 def test_a_whole_number_is_not_written_out_to_see_whether_it_fits() -> None:
-    with pytest.raises(MisfitError, match="readings is not bigint"):
+    with pytest.raises(RejectedRowError, match="readings is not bigint"):
         RowReader(table()).read(0, 0, NOON, b'{"at":"2026-01-15T12:00:00Z","readings":1e999999999}')
 
 
@@ -137,7 +137,7 @@ def test_a_whole_number_is_not_written_out_to_see_whether_it_fits() -> None:
     ],
 )
 def test_a_value_that_does_not_fit_is_no_row(name: str, given: Any) -> None:
-    with pytest.raises(MisfitError):
+    with pytest.raises(RejectedRowError):
         read(**{name: given})
 
 
@@ -149,18 +149,18 @@ def test_a_window_is_read_by_its_path_and_a_row_survives_json() -> None:
     )
     over = table(columns=columns, time="minute")
     raw = b'{"minute":{"start":"2026-01-15T12:00:00Z"},"day":"2026-01-15","paid":1.5,"house_id":"h1"}'
-    row = RowReader(over).read(0, 0, 0, raw).row
+    row = RowReader(over).read(0, 0, 0, raw).values
     assert (row["minute"], row["day"]) == (datetime(2026, 1, 15, 12, tzinfo=UTC), date(2026, 1, 15))
-    assert unpacked(columns, msgspec.json.decode(msgspec.json.encode(packed(row)))) == row
+    assert row_from_json(columns, msgspec.json.decode(msgspec.json.encode(row_to_json(row)))) == row
 
 
 # --- reference data ---
 
 
-def looked_up(tmp_path: Path, text: str, *, format: str = "csv", key: str = "house_id", **more: Any) -> Lookup:  # noqa: A002
+def looked_up(tmp_path: Path, text: str, *, format: str = "csv", key: str = "house_id", **more: Any) -> LookupTable:  # noqa: A002
     (tmp_path / "houses").write_text(text, encoding="utf-8")
     source = FileSource(format, "houses", **more)  # type: ignore[arg-type]
-    return lookup_of(Table("houses", source, (key,), Line("meters.py", 1)), tmp_path)
+    return load_lookup_table(Table("houses", source, (key,), SourceLine("meters.py", 1)), tmp_path)
 
 
 def test_a_table_of_a_file_is_looked_up_by_its_key(tmp_path: Path) -> None:

@@ -1,38 +1,43 @@
 """What to try and what an answer means, by a clock and a chance that are given."""
 
 from riverrun.alerts.channels.contract import (
-    Accepted,
-    Delivery,
-    Message,
-    NotNow,
-    Refused,
-    Report,
-    Unsure,
-    Weight,
-    provider_id,
+    AlertMessage,
+    DeliveryReport,
+    DeliveryStatus,
+    MessageCheck,
+    OutcomeUnknown,
+    SendAccepted,
+    SendDeferred,
+    SendRefused,
+    make_provider_id,
 )
-from riverrun.alerts.channels.limits import Budget, Limits, Rate
-from riverrun.alerts.sender import Policy, Sending, attempt
+from riverrun.alerts.channels.limits import ChannelLimits, DailyBudget, MessageRate
+from riverrun.alerts.sender import RetryPolicy, SendScheduler, execute_attempt
 from support.alerting import MemoryOutbox, ScriptedChannel, step
 
 NOW = 1_000_000
-DOWN = NotNow("nobody there")
+DOWN = SendDeferred("nobody there")
 
 
-def message(name: str = "a", *, channel: str = "sms", expires: int = 0) -> Message:
-    return Message(id=name, channel=channel, receiver="+353850123456", text="House 7 draws 2.4 kW.", expires=expires)
+def message(name: str = "a", *, channel: str = "sms", expires: int = 0) -> AlertMessage:
+    return AlertMessage(
+        id=name, channel=channel, receiver="+353850123456", text="House 7 draws 2.4 kW.", expires=expires
+    )
 
 
 def sending_of(
-    outbox: MemoryOutbox, *channels: ScriptedChannel, limits: Limits | None = None, policy: Policy | None = None
-) -> tuple[Sending, list[str]]:
+    outbox: MemoryOutbox,
+    *channels: ScriptedChannel,
+    limits: ChannelLimits | None = None,
+    policy: RetryPolicy | None = None,
+) -> tuple[SendScheduler, list[str]]:
     said: list[str] = []
     return (
-        Sending(
+        SendScheduler(
             outbox,
-            {each.name: each for each in channels},
+            {channel.name: channel for channel in channels},
             limits={"sms": limits} if limits else None,
-            policy=policy or Policy(),
+            policy=policy or RetryPolicy(),
             chance=lambda: 1.0,
             notice=said.append,
         ),
@@ -41,24 +46,24 @@ def sending_of(
 
 
 def test_trying_is_written_before_the_request_and_sent_after() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Accepted("", parts=2))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(SendAccepted("", parts=2))
     sending, _ = sending_of(outbox, channel)
-    [one] = sending.begin(NOW)
+    [one] = sending.begin_attempts(NOW)
     assert outbox.state("a") == "trying"
-    assert outbox.deliveries["a"].provider_id == provider_id("tests", message(), Delivery())
+    assert outbox.deliveries["a"].provider_id == make_provider_id("tests", message(), DeliveryStatus())
     assert channel.sent == []
-    assert sending.begin(NOW) == []
-    sending.finish([(one, attempt(channel, one))], NOW + 5)
+    assert sending.begin_attempts(NOW) == []
+    sending.finish_attempts([(one, execute_attempt(channel, one))], NOW + 5)
     assert outbox.history["a"] == ["due", "trying", "sent"]
-    assert (outbox.deliveries["a"].parts, outbox.deliveries["a"].at) == (2, NOW + 5)
-    assert sending.begin(NOW + 10) == []
+    assert (outbox.deliveries["a"].parts, outbox.deliveries["a"].updated_at) == (2, NOW + 5)
+    assert sending.begin_attempts(NOW + 10) == []
 
 
 def test_after_a_kill_the_provider_is_asked_and_what_it_has_is_not_sent_again() -> None:
     outbox, channel = MemoryOutbox([message("a"), message("b")]), ScriptedChannel()
     sending, _ = sending_of(outbox, channel)
-    first, _second = sending.begin(NOW)
-    attempt(channel, first)
+    first, _second = sending.begin_attempts(NOW)
+    execute_attempt(channel, first)
     # Killed here: one is out and nobody wrote it down, the other was never sent.
     again, _ = sending_of(outbox, channel)
     step(again, channel, NOW + 10)
@@ -69,7 +74,7 @@ def test_after_a_kill_the_provider_is_asked_and_what_it_has_is_not_sent_again() 
 
 
 def test_no_answer_is_asked_after_and_tried_again_under_the_same_id() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Unsure("silence"))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(OutcomeUnknown("silence"))
     sending, _ = sending_of(outbox, channel)
     step(sending, channel, NOW)
     assert outbox.state("a") == "trying"
@@ -83,7 +88,7 @@ def test_no_answer_is_asked_after_and_tried_again_under_the_same_id() -> None:
 
 
 def test_a_provider_that_cannot_be_asked_is_not_sent_to() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Unsure("silence"))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(OutcomeUnknown("silence"))
     channel.can_tell = False
     sending, _ = sending_of(outbox, channel)
     step(sending, channel, NOW)
@@ -96,7 +101,7 @@ def test_a_provider_that_cannot_be_asked_is_not_sent_to() -> None:
 
 
 def test_what_the_provider_has_forgotten_is_not_sent_again() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Unsure("silence"))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(OutcomeUnknown("silence"))
     channel.can_tell = False
     sending, _ = sending_of(outbox, channel)
     for each in range(0, 3_700_000, 60_000):
@@ -108,7 +113,7 @@ def test_what_the_provider_has_forgotten_is_not_sent_again() -> None:
 
 def test_a_channel_that_can_never_tell_sends_at_least_once_and_a_few_times_at_most() -> None:
     outbox = MemoryOutbox([message()])
-    channel = ScriptedChannel(*[Unsure("it said false")] * 9, once=False)
+    channel = ScriptedChannel(*[OutcomeUnknown("it said false")] * 9, idempotent=False)
     channel.can_tell = False
     sending, _ = sending_of(outbox, channel)
     for each in range(20):
@@ -119,7 +124,7 @@ def test_a_channel_that_can_never_tell_sends_at_least_once_and_a_few_times_at_mo
 
 
 def test_a_permanent_refusal_is_a_dead_letter_with_its_reason() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Refused("no such number"))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(SendRefused("no such number"))
     sending, said = sending_of(outbox, channel)
     step(sending, channel, NOW)
     assert (outbox.state("a"), outbox.deliveries["a"].reason) == ("refused", "no such number")
@@ -129,7 +134,7 @@ def test_a_permanent_refusal_is_a_dead_letter_with_its_reason() -> None:
 
 def test_a_refusal_that_may_pass_is_tried_under_a_new_id() -> None:
     outbox = MemoryOutbox([message()])
-    channel = ScriptedChannel(Refused("no credit", permanent=False, spent=True))
+    channel = ScriptedChannel(SendRefused("no credit", permanent=False, id_used=True))
     sending, _ = sending_of(outbox, channel)
     step(sending, channel, NOW)
     step(sending, channel, NOW + 1000)
@@ -140,9 +145,9 @@ def test_a_refusal_that_may_pass_is_tried_under_a_new_id() -> None:
 
 def test_what_cannot_be_sent_is_refused_without_a_request() -> None:
     outbox, channel = MemoryOutbox([message("a"), message("b", channel="smss")]), ScriptedChannel()
-    channel.weight = Weight(problem="it is no telephone number")
+    channel.check_result = MessageCheck(problem="it is no telephone number")
     sending, _ = sending_of(outbox, channel)
-    assert sending.begin(NOW) == []
+    assert sending.begin_attempts(NOW) == []
     assert outbox.deliveries["a"].reason == "it is no telephone number"
     assert outbox.deliveries["b"].reason == "there is no channel smss; did you mean sms?"
     assert outbox.states() == {"refused": 2}
@@ -150,13 +155,13 @@ def test_what_cannot_be_sent_is_refused_without_a_request() -> None:
 
 def test_waits_double_and_have_a_most() -> None:
     outbox = MemoryOutbox([message()])
-    channel = ScriptedChannel(*[NotNow("slow down", down=False)] * 12)
+    channel = ScriptedChannel(*[SendDeferred("slow down", down=False)] * 12)
     sending, _ = sending_of(outbox, channel)
     waits, now = [], NOW
     for _ in range(12):
         step(sending, channel, now)
-        waits.append(outbox.deliveries["a"].again - now)
-        now = outbox.deliveries["a"].again
+        waits.append(outbox.deliveries["a"].retry_at - now)
+        now = outbox.deliveries["a"].retry_at
     assert waits[:5] == [1000, 2000, 4000, 8000, 16_000]
     assert waits[5:] == [30_000] * 7
 
@@ -164,15 +169,15 @@ def test_waits_double_and_have_a_most() -> None:
 def test_waits_are_spread() -> None:
     drawn = iter([0.0, 0.5, 1.0])
     outbox = MemoryOutbox([message("a"), message("b"), message("c")])
-    channel = ScriptedChannel(*[NotNow("slow down", down=False)] * 3)
-    sending = Sending(outbox, {"sms": channel}, chance=lambda: next(drawn))
+    channel = ScriptedChannel(*[SendDeferred("slow down", down=False)] * 3)
+    sending = SendScheduler(outbox, {"sms": channel}, chance=lambda: next(drawn))
     step(sending, channel, NOW)
-    assert [each.again - NOW for each in outbox.deliveries.values()] == [500, 750, 1000]
+    assert [delivery.retry_at - NOW for delivery in outbox.deliveries.values()] == [500, 750, 1000]
 
 
 def test_a_provider_that_says_when_is_obeyed_by_all() -> None:
     outbox = MemoryOutbox([message("a")])
-    channel = ScriptedChannel(NotNow("too many", retry_after=30, down=False))
+    channel = ScriptedChannel(SendDeferred("too many", retry_after=30, down=False))
     sending, said = sending_of(outbox, channel)
     step(sending, channel, NOW)
     outbox.add(message("b"))
@@ -189,7 +194,7 @@ def test_a_channel_that_is_down_parks_says_so_once_and_goes_on_by_itself() -> No
     for each in range(500):
         sizes.append(len(step(sending, channel, NOW + each * 1000)))
         if each == 40:
-            assert sending.standings["sms"].problem == "nobody there"
+            assert sending.channel_health["sms"].problem == "nobody there"
     assert said == ["alerts are parked: channel sms is down: nobody there", "alerts go on: channel sms is back"]
     # All that were under way when it went down, then one at a time.
     down = [size for size in sizes[1:] if size]
@@ -203,21 +208,21 @@ def test_many_that_fail_together_are_one_trouble() -> None:
     channel = ScriptedChannel(*[DOWN] * 16)
     sending, _ = sending_of(outbox, channel)
     assert len(step(sending, channel, NOW)) == 16
-    assert sending.standings["sms"].until == NOW + 1000
+    assert sending.channel_health["sms"].blocked_until == NOW + 1000
 
 
 def test_one_channel_that_hangs_does_not_stop_another() -> None:
     outbox = MemoryOutbox([message(f"a{each}") for each in range(40)] + [message("b", channel="mail")])
     sms, mail = ScriptedChannel(), ScriptedChannel(name="mail")
     sending, _ = sending_of(outbox, sms, mail)
-    tries = sending.begin(NOW)
-    assert sorted({each.message.channel for each in tries}) == ["mail", "sms"]
+    tries = sending.begin_attempts(NOW)
+    assert sorted({try_.message.channel for try_ in tries}) == ["mail", "sms"]
     assert len(tries) == 17
 
 
 def test_what_is_too_late_is_not_sent_and_what_may_be_out_is_asked_after() -> None:
     outbox = MemoryOutbox([message("a", expires=NOW), message("b", expires=NOW + 10)])
-    channel = ScriptedChannel(Unsure("silence"))
+    channel = ScriptedChannel(OutcomeUnknown("silence"))
     sending, _ = sending_of(outbox, channel)
     step(sending, channel, NOW)
     assert outbox.state("a") == "expired"
@@ -226,7 +231,7 @@ def test_what_is_too_late_is_not_sent_and_what_may_be_out_is_asked_after() -> No
     assert outbox.state("b") == "sent"
 
     outbox = MemoryOutbox([message("c", expires=NOW + 10)])
-    channel = ScriptedChannel(Unsure("silence"))
+    channel = ScriptedChannel(OutcomeUnknown("silence"))
     sending, _ = sending_of(outbox, channel)
     for each in range(5):
         step(sending, channel, NOW + each * 60_000)
@@ -241,11 +246,11 @@ def test_what_waits_for_a_channel_or_a_limit_expires_in_its_time() -> None:
     for each in range(0, 5001, 250):
         step(sending, channel, NOW + each)
     assert outbox.states() == {"expired": 20}
-    assert {each.reason for each in outbox.deliveries.values()} == {"nobody there", "it was too late for it"}
+    assert {delivery.reason for delivery in outbox.deliveries.values()} == {"nobody there", "it was too late for it"}
 
     outbox = MemoryOutbox([message(str(each), expires=NOW + 5000) for each in range(3)])
     channel = ScriptedChannel()
-    sending, _ = sending_of(outbox, channel, limits=Limits(budget=Budget(1)))
+    sending, _ = sending_of(outbox, channel, limits=ChannelLimits(budget=DailyBudget(1)))
     step(sending, channel, NOW)
     step(sending, channel, NOW + 5000)
     assert outbox.states() == {"expired": 2, "sent": 1}
@@ -254,7 +259,7 @@ def test_what_waits_for_a_channel_or_a_limit_expires_in_its_time() -> None:
 def test_limits_hold_messages_back_and_a_used_up_day_is_said_once() -> None:
     outbox = MemoryOutbox([message(str(each)) for each in range(6)])
     channel = ScriptedChannel()
-    limits = Limits(rate=Rate(2, 1000), budget=Budget(4))
+    limits = ChannelLimits(rate=MessageRate(2, 1000), budget=DailyBudget(4))
     sending, said = sending_of(outbox, channel, limits=limits)
     assert [len(step(sending, channel, NOW + each * 100)) for each in range(16)].count(1) == 2
     for each in range(16, 100):
@@ -266,20 +271,20 @@ def test_limits_hold_messages_back_and_a_used_up_day_is_said_once() -> None:
 
 
 def test_a_budget_is_not_new_after_a_restart_and_a_refusal_costs_nothing() -> None:
-    outbox, channel = MemoryOutbox([message("a"), message("b")]), ScriptedChannel(Accepted(""), Refused("no"))
-    limits = Limits(budget=Budget(2))
+    outbox, channel = MemoryOutbox([message("a"), message("b")]), ScriptedChannel(SendAccepted(""), SendRefused("no"))
+    limits = ChannelLimits(budget=DailyBudget(2))
     sending, _ = sending_of(outbox, channel, limits=limits)
     step(sending, channel, NOW)
     assert limits.budget.spent(NOW) == 1
-    fresh = Limits(budget=Budget(2))
+    fresh = ChannelLimits(budget=DailyBudget(2))
     again, _ = sending_of(outbox, channel, limits=fresh)
     again.restore((outbox.messages[name], each) for name, each in outbox.deliveries.items())
     assert fresh.budget.spent(NOW) == 1
 
 
 def test_a_try_that_was_never_taken_costs_its_part_once() -> None:
-    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(Unsure("silence"))
-    limits = Limits(budget=Budget(10))
+    outbox, channel = MemoryOutbox([message()]), ScriptedChannel(OutcomeUnknown("silence"))
+    limits = ChannelLimits(budget=DailyBudget(10))
     sending, _ = sending_of(outbox, channel, limits=limits)
     for each in range(4):
         step(sending, channel, NOW + each * 10_000)
@@ -290,13 +295,13 @@ def test_a_try_that_was_never_taken_costs_its_part_once() -> None:
 def test_reports_come_late_twice_too_early_and_for_others() -> None:
     outbox, channel = MemoryOutbox([message()]), ScriptedChannel()
     sending, _ = sending_of(outbox, channel)
-    [one] = sending.begin(NOW)
+    [one] = sending.begin_attempts(NOW)
     name = one.delivery.provider_id
-    sending.reported([Report(name, "delivered"), Report("unknown", "delivered")], NOW + 1)
+    sending.apply_reports([DeliveryReport(name, "delivered"), DeliveryReport("unknown", "delivered")], NOW + 1)
     assert outbox.state("a") == "trying"
-    sending.finish([(one, attempt(channel, one))], NOW + 2)
+    sending.finish_attempts([(one, execute_attempt(channel, one))], NOW + 2)
     assert outbox.state("a") == "delivered"
-    sending.reported([Report(name, "undelivered", "late")], NOW + 3)
+    sending.apply_reports([DeliveryReport(name, "undelivered", "late")], NOW + 3)
     assert outbox.state("a") == "delivered"
 
 
@@ -305,19 +310,21 @@ def test_a_report_says_what_became_of_a_sent_message() -> None:
     sending, _ = sending_of(outbox, channel)
     step(sending, channel, NOW)
     writes = outbox.writes
-    sending.reported([Report(channel.sent[0], "sent")], NOW)
+    sending.apply_reports([DeliveryReport(channel.sent[0], "sent")], NOW)
     assert outbox.writes == writes
-    sending.reported([Report(channel.sent[0], "undelivered", "the phone is off")], NOW)
+    sending.apply_reports([DeliveryReport(channel.sent[0], "undelivered", "the phone is off")], NOW)
     assert (outbox.state("a"), outbox.deliveries["a"].reason) == ("undelivered", "the phone is off")
 
 
 def test_ids_differ_by_ledger_message_and_refusal_and_by_nothing_else() -> None:
     ids = {
-        provider_id(namespace, message(name), Delivery(spent=spent))
+        make_provider_id(namespace, message(name), DeliveryStatus(used_ids=spent))
         for namespace in ("one", "two")
         for name in ("a", "a.1", "house\0a", "\ud800", "é" * 5000)
         for spent in (0, 1)
     }
     assert len(ids) == 20
-    assert {len(each) for each in ids} == {32}
-    assert provider_id("one", message(), Delivery(tries=7, at=9)) == provider_id("one", message(), Delivery())
+    assert {len(id_) for id_ in ids} == {32}
+    assert make_provider_id("one", message(), DeliveryStatus(tries=7, updated_at=9)) == make_provider_id(
+        "one", message(), DeliveryStatus()
+    )

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from riverrun.alerts.template import MOST_CHARACTERS, template_of
+from riverrun.alerts.template import MAX_CHARACTERS, parse_template
 from riverrun.errors import DeclarationError
 from support.watching import table
 
@@ -14,7 +14,7 @@ SUMMER = datetime(2026, 7, 1, 10, 5, tzinfo=UTC)
 
 
 def filled(text: str, **row: object) -> str:
-    return template_of(text, table().columns, "text", "house_now").fill(row, ZoneInfo("Europe/Dublin"))
+    return parse_template(text, table().columns, "text", "house_now").render(row, ZoneInfo("Europe/Dublin"))
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_text_is_filled_from_a_row(text: str, row: dict[str, object], shown: s
 )
 def test_a_wrong_template_is_refused(text: str, said: str) -> None:
     with pytest.raises(DeclarationError) as caught:
-        template_of(text, table().columns, "The alert overload: text", "house_now")
+        parse_template(text, table().columns, "The alert overload: text", "house_now")
     assert said in str(caught.value)
 
 
 def test_what_events_say_stays_short() -> None:
     assert len(filled("{house_id}", house_id="x" * 100_000)) == 200
-    assert len(filled("{house_id}" * 10, house_id="x" * 100_000)) == MOST_CHARACTERS
+    assert len(filled("{house_id}" * 10, house_id="x" * 100_000)) == MAX_CHARACTERS

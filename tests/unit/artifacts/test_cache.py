@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import cache as cache_module
-from riverrun.artifacts.cache import Cache, State, cache_folder
+from riverrun.artifacts.cache import ArtifactCache, CacheStatus, cache_folder
 from riverrun.config import ArtifactSettings
 from riverrun.errors import ArtifactCorruptError, ArtifactMissingError, DownloadError
 from support.maven import Bench
@@ -81,8 +81,8 @@ def test_states(bench: Bench) -> None:
     bench.fetch()
     bench.cached("small").write_bytes(b"S" * 10)
     bench.cached("large").unlink()
-    checked = Cache(bench.cache_dir).check(bench.lock.artifacts)
-    assert [each.state for each in checked] == [State.CORRUPT, State.GOOD, State.MISSING]
+    checked = ArtifactCache(bench.cache_dir).check(bench.lock.artifacts)
+    assert [each.status for each in checked] == [CacheStatus.CORRUPT, CacheStatus.GOOD, CacheStatus.MISSING]
 
 
 # Offline
@@ -172,7 +172,7 @@ def test_a_file_repository_that_lacks_something(bench: Bench, tmp_path: Path) ->
 
 def test_another_process_that_does_not_go_on_is_not_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "STALLED_SECONDS", 0.1)
-    part = Cache(bench.cache_dir).part(bench.artifacts["small"])
+    part = ArtifactCache(bench.cache_dir).part_path(bench.artifacts["small"])
     part.parent.mkdir(parents=True)
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT)
     fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -108,13 +108,13 @@ def test_a_connection_that_brings_nothing_ends(bench: Bench) -> None:
     bench.fails("large", times=50, cut_after=10)
     with pytest.raises(DownloadError) as caught:
         bench.fetch(only="large")
-    assert len(bench.server.asked(bench.artifacts["large"])) == bench.timing.tries
+    assert len(bench.server.asked(bench.artifacts["large"])) == bench.timing.max_attempts
     assert caught.value.fields["reason"] == "the connection was cut"
     assert "run it again to go on" in str(caught.value)
 
 
 def test_the_next_fetch_goes_on_after_a_failed_one(bench: Bench) -> None:
-    bench.timing = replace(bench.timing, tries=1)
+    bench.timing = replace(bench.timing, max_attempts=1)
     bench.fails("large", cut_after=400_000)
     with pytest.raises(DownloadError):
         bench.fetch(only="large")
@@ -147,7 +147,7 @@ def test_a_range_that_is_not_served_is_given_up(bench: Bench, fault: dict[str, A
 
 
 def test_a_part_of_another_file_is_thrown_away(bench: Bench) -> None:
-    bench.timing = replace(bench.timing, tries=1)
+    bench.timing = replace(bench.timing, max_attempts=1)
     bench.fails("large", cut_after=300_000)
     with pytest.raises(DownloadError):
         bench.fetch(only="large")
@@ -158,7 +158,7 @@ def test_a_part_of_another_file_is_thrown_away(bench: Bench) -> None:
 
 @pytest.mark.parametrize("surplus", [0, 1])
 def test_a_part_as_long_as_the_file_is_not_trusted(bench: Bench, surplus: int) -> None:
-    bench.timing = replace(bench.timing, tries=1)
+    bench.timing = replace(bench.timing, max_attempts=1)
     bench.fails("large", cut_after=10)
     with pytest.raises(DownloadError):
         bench.fetch(only="large")
@@ -169,7 +169,7 @@ def test_a_part_as_long_as_the_file_is_not_trusted(bench: Bench, surplus: int) -
 
 def test_a_complete_part_needs_no_request(bench: Bench) -> None:
     """What a crash between the last byte and the rename leaves."""
-    bench.timing = replace(bench.timing, tries=1)
+    bench.timing = replace(bench.timing, max_attempts=1)
     bench.fails("large", cut_after=10)
     with pytest.raises(DownloadError):
         bench.fetch(only="large")
@@ -251,14 +251,14 @@ def test_a_server_that_stays_busy_is_an_error(bench: Bench) -> None:
     bench.fails("small", times=20, status=503)
     with pytest.raises(DownloadError) as caught:
         bench.fetch(only="small")
-    assert len(bench.server.requests) == bench.timing.tries
+    assert len(bench.server.requests) == bench.timing.max_attempts
     assert caught.value.retryable
     assert caught.value.fields["reason"] == "the server answered 503 Service Unavailable"
 
 
 @pytest.mark.parametrize("value", ["1", "Wed, 21 Oct 2999 07:28:00 GMT"])
 def test_retry_after_is_honoured_up_to_a_limit(bench: Bench, value: str) -> None:
-    bench.timing = replace(bench.timing, backoff_most=0.2)
+    bench.timing = replace(bench.timing, max_backoff=0.2)
     bench.fails("small", status=429, headers={"Retry-After": value})
     began = time.monotonic()
     bench.fetch(only="small")
@@ -316,7 +316,7 @@ def test_a_redirect_in_a_circle_ends(bench: Bench) -> None:
 
 
 def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
-    bench.timing = replace(bench.timing, read=0.2, tries=2)
+    bench.timing = replace(bench.timing, read=0.2, max_attempts=2)
     bench.fails("large", times=2, hold_after=0)
     with pytest.raises(DownloadError, match="no answer in"):
         bench.fetch(only="large")
@@ -325,10 +325,10 @@ def test_a_server_that_says_nothing_is_given_up(bench: Bench) -> None:
 def test_a_trickle_is_given_up_and_continued(bench: Bench) -> None:
     patient = bench.timing
     bench.timing = replace(patient, stall=0.0)
-    bench.fails("large", times=patient.tries, hold_after=1000)
+    bench.fails("large", times=patient.max_attempts, hold_after=1000)
     with pytest.raises(DownloadError, match="bytes came in"):
         bench.fetch(only="large")
-    assert len(bench.server.requests) == patient.tries
+    assert len(bench.server.requests) == patient.max_attempts
     kept = bench.parts()[0].stat().st_size
     assert kept > 0
     bench.timing = patient

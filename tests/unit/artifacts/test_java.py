@@ -66,14 +66,14 @@ def test_a_setting_that_is_wrong_is_an_error_even_if_another_java_is_there(make_
 def test_java_home_goes_before_path(make_java: MakeJava) -> None:
     home, other = make_java("home", "17.0.1"), make_java("other", "25")
     java = find_java(JavaSettings(), {"JAVA_HOME": str(home), "PATH": str(other / "bin")})
-    assert (java.home, java.source, java.passed_over) == (home, "JAVA_HOME", ())
+    assert (java.home, java.source, java.skipped) == (home, "JAVA_HOME", ())
 
 
 def test_an_old_java_home_is_passed_over_and_told(make_java: MakeJava) -> None:
     old, new = make_java("old", "1.8.0_392"), make_java("new", "17")
     java = find_java(JavaSettings(), {"JAVA_HOME": str(old), "PATH": str(new / "bin")})
     assert (java.home, java.source) == (new, "PATH")
-    assert java.passed_over == (f"JAVA_HOME ({old}): Java 1.8.0_392 in {old}, which is too old",)
+    assert java.skipped == (f"JAVA_HOME ({old}): Java 1.8.0_392 in {old}, which is too old",)
 
 
 def test_a_broken_java_home_is_passed_over_and_told(make_java: MakeJava, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_broken_java_home_is_passed_over_and_told(make_java: MakeJava, tmp_pat
         ("empty", f"{tmp_path}/empty has no bin/java"),
     ]:
         java = find_java(JavaSettings(), {"JAVA_HOME": f"{tmp_path}/{home}", "PATH": str(new / "bin")})
-        assert java.passed_over == (f"JAVA_HOME ({tmp_path}/{home}): {found}",)
+        assert java.skipped == (f"JAVA_HOME ({tmp_path}/{home}): {found}",)
 
 
 def test_a_program_that_may_not_be_executed(make_java: MakeJava) -> None:

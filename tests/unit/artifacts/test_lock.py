@@ -12,7 +12,7 @@ import pytest
 from riverrun.artifacts.lock import (
     FORMAT_LINE,
     Artifact,
-    Lock,
+    LockFile,
     format_lock,
     lock_folder,
     lock_names,
@@ -45,7 +45,7 @@ def test_coordinates_and_path(artifact: Artifact, coordinates: str, path: str) -
 
 
 def test_what_is_written_is_read() -> None:
-    lock = Lock("made", (PLAIN, CLASSIFIED))
+    lock = LockFile("made", (PLAIN, CLASSIFIED))
     text = format_lock(lock, remarks=["what it is", "  a root"])
     assert parse_lock("made", text, where="here") == lock
     assert text.splitlines()[:4] == [FORMAT_LINE, "# what it is", "#   a root", "# 2 files, 19 bytes"]
@@ -54,7 +54,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_a_long_name_changes_no_other_line() -> None:
     long = Artifact("org.example", "n" * 90, "1", 10**12, DIGEST)
-    assert format_lock(Lock("a", (PLAIN,))).splitlines()[-1] in format_lock(Lock("b", (PLAIN, long)))
+    assert format_lock(LockFile("a", (PLAIN,))).splitlines()[-1] in format_lock(LockFile("b", (PLAIN, long)))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_every_lock_is_as_script_lock_writes_it(monkeypatch: pytest.MonkeyPatch)
         path = recipe.folder / f"{name}.lock"
         lock = read_lock_file(path)
         assert format_lock(lock, remarks=script.remarks(name, recipe)) == path.read_text(encoding="utf-8")
-        roots = {":".join((each.group, each.name, each.version)) for each in lock.artifacts}
-        roots |= {each.coordinates for each in lock.artifacts}
+        roots = {":".join((artifact.group, artifact.name, artifact.version)) for artifact in lock.artifacts}
+        roots |= {artifact.coordinates for artifact in lock.artifacts}
         assert set(recipe.roots) <= roots
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.artifacts.maven_settings import matches, read_maven_settings, settings_files
+from riverrun.artifacts.maven_settings import mirror_covers, read_maven_settings, settings_files
 from riverrun.artifacts.repository import CENTRAL_URL, choose_proxy, choose_repository
 from riverrun.config import ArtifactSettings, Secret
 from riverrun.errors import ConfigError, RepositoryError, RiverrunError
@@ -42,7 +42,7 @@ def server_entry(identity: str, username: str, password: str, more: str = "") ->
     ],
 )
 def test_what_mirror_of_covers(mirror_of: str, url: str, covered: bool) -> None:
-    assert matches(mirror_of, "central", url) is covered
+    assert mirror_covers(mirror_of, "central", url) is covered
 
 
 # Which repository

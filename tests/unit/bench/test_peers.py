@@ -208,9 +208,9 @@ def test_a_contender_that_fails_says_its_last_line(turns: ModuleType, tmp_path: 
     fails = "import os; print(os.environ['BENCH_OUTPUT']); print('no licence'); raise SystemExit(3)"
     turn = contenders.Turn(tmp_path, "127.0.0.1:1", "out", "one")
     words = [[sys.executable, "-c", "print('all is well')"], [sys.executable, "-c", fails]]
-    running = turns.Running([contenders.Command(each) for each in words], turn)
-    for each in running.processes:
-        each.wait()
+    running = turns.Running([contenders.Command(word) for word in words], turn)
+    for process in running.processes:
+        process.wait()
     assert running.failed()
     assert running.last_line() == "no licence"
     assert (tmp_path / "out-2.log").read_text() == "out\nno licence\n"
@@ -221,6 +221,6 @@ def test_what_is_missing_is_said(bench: None, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(contenders.MissingError, match="pip could not: no such package"):
         contenders.call([sys.executable, "-c", "raise SystemExit('no such package')"], "pip could not")
     monkeypatch.setattr(contenders.shutil, "which", lambda _: None)
-    java = next(each for each in contenders.all_contenders() if each.name == "kafka-streams")
+    java = next(all_contender for all_contender in contenders.all_contenders() if all_contender.name == "kafka-streams")
     with pytest.raises(contenders.MissingError, match="no Java compiler"):
         java.prepare()

@@ -8,8 +8,8 @@ import pytest
 
 from riverrun.cli.main import run
 from riverrun.config import Project, Settings, load
-from riverrun.config.sample import reference_page, sample_file
-from riverrun.config.spec import specs
+from riverrun.config.sample import reference_page, sample_toml
+from riverrun.config.spec import setting_specs
 
 
 @pytest.fixture
@@ -47,26 +47,26 @@ def test_all_problems_are_told_at_once(project: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_sample_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "riverrun.toml").write_text(sample_file(), encoding="utf-8")
+    (tmp_path / "riverrun.toml").write_text(sample_toml(), encoding="utf-8")
     assert load(Project(tmp_path), environ={}).settings == Settings()
 
 
 def test_every_line_of_the_sample_is_valid_without_its_comment_sign() -> None:
-    settings = [line[2:] for line in sample_file().splitlines() if line.startswith("# ") and " = " in line]
+    settings = [line[2:] for line in sample_toml().splitlines() if line.startswith("# ") and " = " in line]
     assert len(settings) > 15
     for line in settings:
         tomllib.loads(line)
 
 
 def test_the_sample_has_every_common_setting_and_the_page_has_all() -> None:
-    sample, page = sample_file(), reference_page()
-    for spec in specs():
+    sample, page = sample_toml(), reference_page()
+    for spec in setting_specs():
         assert f"| `{spec.name}` |" in page
         assert spec.advanced or f"\n# {spec.name} = " in sample
 
 
 def test_the_sample_and_the_page_are_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["config", "sample"]) == 0
-    assert capsys.readouterr().out == sample_file()
+    assert capsys.readouterr().out == sample_toml()
     assert run(["config", "reference"]) == 0
     assert capsys.readouterr().out == reference_page()

@@ -8,7 +8,7 @@ import pytest
 from riverrun.app import load_app
 from riverrun.cli.main import run
 from riverrun.config import Project, load
-from riverrun.config.sample import sample_file
+from riverrun.config.sample import sample_toml
 
 
 def test_a_project_is_made_and_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +46,7 @@ def test_its_source_keeps_the_contract(tmp_path: Path) -> None:
 
 def test_all_settings_are_explained_on_request(tmp_path: Path) -> None:
     assert run(["init", str(tmp_path), "--all-settings"]) == 0
-    assert (tmp_path / "riverrun.toml").read_text(encoding="utf-8") == sample_file("app.py")
+    assert (tmp_path / "riverrun.toml").read_text(encoding="utf-8") == sample_toml("app.py")
 
 
 @pytest.mark.parametrize("name", ["riverrun.toml", "app.py", "test_app.py"])

@@ -10,7 +10,7 @@ import pytest
 
 from riverrun.cli import main
 from riverrun.cli.main import COMMANDS, cli, run
-from riverrun.cluster.signals import EndRequest
+from riverrun.cluster.signals import SignalInterrupt
 from riverrun.errors import DeliveryError, SparkUnavailableError, UsageError
 
 
@@ -96,7 +96,7 @@ def test_what_had_failed_is_told_though_somebody_stopped_its_end(
         try:
             raise SparkUnavailableError("Spark's process has ended")
         finally:
-            raise EndRequest(signal.SIGTERM)
+            raise SignalInterrupt(signal.SIGTERM)
 
     monkeypatch.setattr(main, "cli", SimpleNamespace(main=failing))
     assert main.run(["run"]) == 128 + signal.SIGTERM

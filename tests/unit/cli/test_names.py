@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import riverrun as rr
-from riverrun.cli.alerting import AlertsBeside
-from riverrun.cli.connecting import ConnectorsBeside
-from riverrun.cli.context import names_of
-from riverrun.cli.output import notice_text, phrase_of
+from riverrun.app import declared_names
+from riverrun.cli.alert_supervisor import AlertSupervisor
 from riverrun.cli.progress import StepProgress
+from riverrun.model.notices import notice_text, phrase_of
+from riverrun.runtime.connector_supervisor import ConnectorSupervisor
 
 if TYPE_CHECKING:
     from riverrun.model.topic import Topic
@@ -53,20 +53,21 @@ def named_app() -> rr.App:
 def test_the_first_letter_of_a_name_is_not_changed_by_whoever_passes_a_sentence_on(
     line: str, notice: str, said: str
 ) -> None:
-    names = names_of(named_app())
+    names = declared_names(named_app())
     assert phrase_of(line, names) == notice
     assert notice_text(notice, names) == said
 
 
-@pytest.mark.parametrize("beside", [ConnectorsBeside, AlertsBeside])
+@pytest.mark.parametrize("beside", [ConnectorSupervisor, AlertSupervisor])
 def test_what_a_process_beside_says_keeps_its_names(beside: Any) -> None:
     said: list[str] = []
-    child: Any = SimpleNamespace(look=lambda: None, new_lines=lambda: ["Zentrale is slow.", "Records wait."])
+    child: Any = SimpleNamespace(poll=lambda: None, new_lines=lambda: ["Zentrale is slow.", "Records wait."])
     process = beside.__new__(beside)
     process.__dict__ |= {
-        "_app": named_app(), "_notice": said.append, "_companion": child, "_alerts": child, "_phones": None, "_told": True,
+        "_app": named_app(), "_notice": said.append, "_process": child, "_alert_process": child,
+        "_phone_process": None, "_phones_announced": True,
     }  # fmt: skip
-    process.look()
+    process.poll()
     assert said == ["Zentrale is slow", "records wait"]
 
 

@@ -18,9 +18,10 @@ from riverrun.cli.progress import StepProgress
 from riverrun.config.run_state import RunState
 from riverrun.errors import SparkUnavailableError
 from riverrun.store.client import StoreClient
-from riverrun.streams import compiler, session
 from riverrun.streams import pipeline as streams_pipeline
-from riverrun.streams import tables as streams_tables
+from riverrun.streams.compile import compiler
+from riverrun.streams.compile import tables as streams_tables
+from riverrun.streams.run import session
 
 SLOW = 0.5
 APP = """import riverrun as rr
@@ -81,7 +82,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "riverrun.toml").write_text('[project]\napp = "app.py"\n')
     monkeypatch.chdir(tmp_path)
     # As if every step took minutes.
-    monkeypatch.setattr(progress, "DRAW_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "REDRAW_SECONDS", 0.02)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.1)
     monkeypatch.setattr(streams_pipeline, "open_session", slow(SimpleNamespace()))
     monkeypatch.setattr(session, "stop_session", slow(None))
@@ -108,7 +109,7 @@ def test_looking_at_a_file(command: str, project: Path, screen: Screen, monkeypa
     monkeypatch.setattr(
         compiler, "compile_app", slow(done if command == "validate" else SparkUnavailableError("ended"))
     )
-    monkeypatch.setattr(streams_tables, "tables_of", lambda _: [])
+    monkeypatch.setattr(streams_tables, "build_tables", lambda _: [])
     with screen, contextlib.suppress(SparkUnavailableError):
         call(command)
     for step in ("Starting Spark", "Compiling the streams", "Stopping Spark"):
@@ -128,7 +129,7 @@ def slow_kafka(*_: Any) -> Iterator[Any]:
 
 
 def test_a_run(project: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_servers_of", slow_kafka)
+    monkeypatch.setattr(pipeline, "_open_servers", slow_kafka)
     monkeypatch.setattr(streams_pipeline, "Pipeline", slow(SparkUnavailableError("Spark has ended")))
     with screen, pytest.raises(SparkUnavailableError):
         call("run")
@@ -168,7 +169,7 @@ def test_servers_in_the_background(project: Path, screen: Screen, monkeypatch: p
 
 
 def test_a_line_that_changes_makes_room_for_a_bar(screen: Screen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "DRAW_SECONDS", 0.02)
+    monkeypatch.setattr(progress, "REDRAW_SECONDS", 0.02)
     with screen, StepProgress() as line:
         line.step("starting Kafka")
         bar = BarProgress()

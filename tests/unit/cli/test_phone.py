@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from riverrun.alerts.channels.opening import open_channels
+from riverrun.alerts.channels.factory import open_channels
 from riverrun.config import Project, load
 
 

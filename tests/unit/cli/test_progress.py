@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from riverrun.cli.progress import StepProgress, duration
+from riverrun.cli.progress import StepProgress, duration_words
 
 
 class Terminal(io.StringIO):
@@ -24,17 +24,17 @@ def test_a_log_gets_a_line_when_a_step_lasts_and_then_less_often() -> None:
     progress = StepProgress(5.0, stream=out, clock=clock)
     progress.step("starting Spark")
     clock.now += 4
-    progress.look()
+    progress.print_due()
     assert out.getvalue() == "Starting Spark.\n"
     clock.now += 1
-    progress.look()
-    progress.look()
+    progress.print_due()
+    progress.print_due()
     assert out.getvalue().splitlines()[1:] == ["Starting Spark (5 s)"]
     progress.step("verifying kept")
     for _ in range(600):
         clock.now += 1
         progress.update("3 of 8 tasks")
-        progress.look()
+        progress.print_due()
     lines = out.getvalue().splitlines()[2:]
     assert lines[:2] == ["Verifying kept.", "Verifying kept: 3 of 8 tasks (5 s)"]
     assert 20 <= len(lines) <= 40
@@ -46,7 +46,7 @@ def test_a_terminal_has_one_line_that_is_taken_away_at_the_end() -> None:
     with StepProgress(stream=out, clock=clock) as progress:
         progress.step("starting Spark")
         clock.now += 2
-        progress.look()
+        progress.print_due()
         progress.notice("it is there")
         assert "\r\x1b[KIt is there.\n" in out.getvalue()
     assert "\rStarting Spark (2 s)\x1b[K" in out.getvalue()
@@ -59,7 +59,7 @@ def test_nothing_is_said_without_a_step() -> None:
     progress.step("one")
     progress.step("")
     clock.now += 1000
-    progress.look()
+    progress.print_due()
     assert out.getvalue() == "One.\n"
 
 
@@ -70,11 +70,11 @@ def test_a_terminal_that_is_gone_stops_nothing() -> None:
 
     with StepProgress(stream=Gone()) as progress:
         progress.step("starting Spark")
-        progress.look()
+        progress.print_due()
         progress.notice("there")
     assert not progress._thread.is_alive()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (59.4, "59 s"), (185, "3 min 5 s"), (7620, "2 h 7 min")])
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert duration_words(seconds) == text

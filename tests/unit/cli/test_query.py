@@ -17,9 +17,9 @@ from riverrun.config.project import Project
 from riverrun.config.serve_state import ServeState
 from riverrun.config.spec import StoreSettings
 from riverrun.kafka.connection import Connection
-from riverrun.store.contract import Standing, Store
+from riverrun.store.contract import Store, TableStatus
 from riverrun.store.embedded.store import EmbeddedStore
-from riverrun.store.opening import store_folder
+from riverrun.store.factory import store_folder
 from riverrun.store.server import StoreServer
 from support.duck_store import HOUSES as HOUSES_TABLE
 from support.duck_store import DuckStore
@@ -59,7 +59,7 @@ def test_a_table(store: DuckStore, capsys: pytest.CaptureFixture[str]) -> None:
 def test_rows_of_a_table_that_takes_no_more_are_said_to_be_old(
     store: DuckStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(store, "standing", lambda: [Standing("houses", 3, "failing", "its disk is full")])
+    monkeypatch.setattr(store, "table_statuses", lambda: [TableStatus("houses", 3, "failing", "its disk is full")])
     out, err = told(capsys, "query", HOUSES)
     assert "Oak" in out
     assert err == "The table houses takes no more rows, and this is old: its disk is full\n"
@@ -227,7 +227,7 @@ def test_interrupting_ends_the_question(
 ) -> None:
     from riverrun.store.client import StoreClient
 
-    asked = StoreClient.ask
+    asked = StoreClient.query
     cancelled: list[str] = []
 
     def interrupted(self: StoreClient, sql: str, limits: object, *, name: str) -> None:
@@ -239,7 +239,7 @@ def test_interrupting_ends_the_question(
         cancelled.append(name)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(StoreClient, "ask", interrupted)
+    monkeypatch.setattr(StoreClient, "query", interrupted)
     told(capsys, "query", "select sum(a.x*b.x) from range(100000) a(x), range(100000) b(x)", code=130)
     deadline = time.monotonic() + 30
     while cancelled[0] in store._running:

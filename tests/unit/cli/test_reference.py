@@ -24,7 +24,7 @@ def test_the_page_is_up_to_date(name: str, text: str) -> None:
 def test_every_command_and_option_has_help(path: str) -> None:
     command = ALL[path]
     assert (command.help or "").strip()
-    without = [each.name for each in command.params if isinstance(each, click.Option) and not each.help]
+    without = [param.name for param in command.params if isinstance(param, click.Option) and not param.help]
     assert without == []
 
 

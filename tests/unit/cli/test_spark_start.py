@@ -9,9 +9,9 @@ import pytest
 from pyspark import SparkContext
 
 from riverrun.cli import pipeline
-from riverrun.cli.pipeline import _Starting
+from riverrun.cli.pipeline import _SparkStart
 from riverrun.config import Settings
-from riverrun.streams import session
+from riverrun.streams.run import session
 
 
 class LeftError(Exception):
@@ -22,8 +22,8 @@ def test_a_start_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyP
     """A download over a slow line, or a master that cannot be reached: Ctrl-C is not held up by it."""
     killed, never = threading.Event(), threading.Event()
     monkeypatch.setattr(session, "kill_spark", killed.set)
-    monkeypatch.setattr(pipeline, "START_LEFT_SECONDS", 0.05, raising=False)
-    starting, found = _Starting(lambda *_: never.wait(120)), list[Any]()
+    monkeypatch.setattr(pipeline, "LEFTOVER_SECONDS", 0.05, raising=False)
+    starting, found = _SparkStart(lambda *_: never.wait(120)), list[Any]()
     leaving = threading.Thread(target=lambda: found.append(starting.leftover()), daemon=True)
     leaving.start()
     leaving.join(20)
@@ -34,7 +34,7 @@ def test_a_start_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 def test_a_session_that_is_there_in_time_is_given_to_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "kill_spark", lambda: pytest.fail("it has started"))
-    assert _Starting(lambda *_: "session").leftover() == "session"
+    assert _SparkStart(lambda *_: "session").leftover() == "session"
 
 
 def test_after_the_download_nothing_is_started_for_who_has_left(
@@ -51,8 +51,10 @@ def test_after_the_download_nothing_is_started_for_who_has_left(
     monkeypatch.setattr(session, "fetch", fetch)
     monkeypatch.setattr(session, "_start", lambda *_: launched.append("Spark"))
     monkeypatch.setattr(session, "kill_spark", lambda: None)
-    monkeypatch.setattr(pipeline, "START_LEFT_SECONDS", 0.05, raising=False)
-    starting = _Starting(lambda wanted: session.start_session(Settings(), tmp_path, name="meters", wanted=wanted))
+    monkeypatch.setattr(pipeline, "LEFTOVER_SECONDS", 0.05, raising=False)
+    starting = _SparkStart(
+        lambda wanted: session.start_session(Settings(), tmp_path, name="meters", check_wanted=wanted)
+    )
     assert fetching.wait(60)
     assert starting.leftover() is None
     fetched.set()
@@ -76,7 +78,7 @@ def test_a_start_that_was_killed_is_not_tried_again(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(session, "_start", start)
     monkeypatch.setattr(session, "drop_archive", lambda: True)
     with pytest.raises(LeftError):
-        session.start_session(Settings(), tmp_path, name="meters", wanted=wanted)
+        session.start_session(Settings(), tmp_path, name="meters", check_wanted=wanted)
     assert tries == ["killed"]
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from riverrun.cli.main import cli
 from riverrun.config.project import Project
 from riverrun.config.stream_state import StreamState, state_path
-from riverrun.model.progress import Account, PipelineProgress, StreamProgress
+from riverrun.model.progress import PipelineProgress, RecordCounts, StreamProgress
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def progress(**stream: Any) -> PipelineProgress:
     now = datetime.now(UTC)
     shown = StreamProgress(
         "house_load", phase="running", speed="real-time", batch=1, batch_ms=40, lag=3, rows_in_per_second=1500.0,
-        last_record_at=now.isoformat(), account=Account(read=9, dead=2, late=1),
+        last_record_at=now.isoformat(), record_counts=RecordCounts(read=9, dead_letters=2, late=1),
     )  # fmt: skip
     for name, value in stream.items():
         setattr(shown, name, value)
@@ -67,7 +67,7 @@ def test_a_running_pipeline(project: Project) -> None:
         assert "Metrics: http://127.0.0.1:9404/metrics" in err
         told = report()
         assert told["pipeline"]["state"] == "running"
-        assert told["streams"][0]["account"]["dead"] == 2
+        assert told["streams"][0]["record_counts"]["dead_letters"] == 2
 
 
 def test_a_pipeline_that_starts(project: Project) -> None:
@@ -89,7 +89,7 @@ def test_a_pipeline_that_was_killed(project: Project) -> None:
 
 def test_a_pipeline_that_failed_says_why(project: Project) -> None:
     with StreamState(project, "meters.py") as state:
-        state.write(progress(phase="failed", error="it divides by zero", account=Account(gone=4)))
+        state.write(progress(phase="failed", error="it divides by zero", record_counts=RecordCounts(expired=4)))
     out, err = status()
     assert out[1].split()[1] == "failed"
     assert ": failed: house_load\n" in err

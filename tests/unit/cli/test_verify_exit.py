@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from riverrun.cli import main, verify
-from riverrun.streams.verify import Verdict
+from riverrun.streams.verify.verifier import Verdict
 
 LATE = Verdict("per_minute", "per_minute", batch=7, records=900, rows=60, equal=49, late=11, dropped=11)
 

@@ -32,9 +32,9 @@ def test_those_that_are_needed_or_here_anyway(
         return [tmp_path / f"{name}-4.3.1.jar"]
 
     monkeypatch.setattr(jars, "fetch", fetch)
-    monkeypatch.setattr(jars, "unpacked", lambda archive, *_, **__: archive)
+    monkeypatch.setattr(jars, "unpack_archive", lambda archive, *_, **__: archive)
     monkeypatch.setattr(jars, "find_java", lambda _: None)
-    monkeypatch.setattr(jars, "is_here", lambda name, _: name in cached)
+    monkeypatch.setattr(jars, "is_cached", lambda name, _: name in cached)
     settings = Settings(artifacts=ArtifactSettings(cache_dir=str(tmp_path)))
     assert list(ConnectRuntime.prepare(settings, plugins=plugins).plugins) == fetched[2:]
     assert seen == fetched

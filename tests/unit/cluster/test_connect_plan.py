@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import Java
-from riverrun.cluster.beside import BesideRecord
 from riverrun.cluster.connect import ConnectPlan, ConnectRuntime, LocalConnect, connect_settings, secrets_folder
-from riverrun.cluster.connect.jars import ALL_SETS, LEFT_OUT, link_plugins, own_plugins
-from riverrun.cluster.connect.plan import OWNED
+from riverrun.cluster.connect.jars import ALL_SETS, EXCLUDED_JARS, link_plugins, own_plugins
+from riverrun.cluster.connect.plan import MANAGED_PROPERTIES
 from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.connect.worker import ConnectWorker
-from riverrun.cluster.home import Home
-from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.home import ClusterHome
+from riverrun.cluster.jvm import JavaRuntime
 from riverrun.cluster.properties import parse_properties
+from riverrun.cluster.single_server import SingleServerManifest
 from riverrun.config import ConnectSettings, Project, Secret
 from riverrun.errors import ConfigError, NotRunningError
 
@@ -56,7 +56,7 @@ def test_users_properties_count_more_and_their_providers_come_beside_ours() -> N
     assert found["config.providers"] == "secrets,env"
 
 
-@pytest.mark.parametrize("name", sorted(OWNED | {"config.providers.secrets.param.allowed.paths"}))
+@pytest.mark.parametrize("name", sorted(MANAGED_PROPERTIES | {"config.providers.secrets.param.allowed.paths"}))
 def test_what_the_runner_decides_cannot_be_set(name: str) -> None:
     with pytest.raises(ConfigError, match=r"connect\.config sets"):
         properties(config={name: "x"})
@@ -89,7 +89,7 @@ def test_the_folder_of_plugins_begins_at_the_project() -> None:
 
 
 def test_drivers_of_other_licences_are_named() -> None:
-    assert LEFT_OUT == {"debezium-jdbc": ("ojdbc", "mysql-connector")}
+    assert EXCLUDED_JARS == {"debezium-jdbc": ("ojdbc", "mysql-connector")}
     assert ALL_SETS == ("kafka", "connect", "debezium-postgres", "debezium-jdbc")
 
 
@@ -97,15 +97,15 @@ def test_drivers_of_other_licences_are_named() -> None:
 
 
 def worker(root: Path, **settings: object) -> ConnectWorker:
-    home = Home(root)
+    home = ClusterHome(root)
     home.make()
-    runtime = Runtime(
+    runtime = JavaRuntime(
         Java(Path("/java"), Path("/java/bin/java"), 17, "17.0.1", "test"), (Path("kafka-clients-4.3.1.jar"),), root
     )
     plan = ConnectPlan.of(ConnectSettings(**settings), "127.0.0.1:9092")  # type: ignore[arg-type]
     connect = ConnectRuntime(runtime, {"debezium-postgres": root})
     return ConnectWorker(
-        plan, BesideRecord({"connect": 8083}), Secret("the-password"), plugins="", home=home, connect=connect
+        plan, SingleServerManifest({"connect": 8083}), Secret("the-password"), plugins="", home=home, connect=connect
     )
 
 

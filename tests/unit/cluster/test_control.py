@@ -203,19 +203,19 @@ def test_a_runner_with_connect_is_given_the_time_of_both(project: Project, runne
 def test_what_is_deleted_names_the_connectors(project: Project) -> None:
     (project.data / "connect").mkdir()
     (project.data / "connect" / "password").write_text("x")
-    assert any("all connectors in Kafka Connect" in each for each in control.data_losses(project))
+    assert any("all connectors in Kafka Connect" in data_loss for data_loss in control.describe_data_losses(project))
 
 
 # --- stop ---
 
 
 def test_stopping_nothing(project: Project) -> None:
-    assert control.stop_runner(project, 1) == control.Stopped()
+    assert control.stop_runner(project, 1) == control.StopResult()
 
 
 def test_a_runner_is_asked_and_waited_for(project: Project, runner: "subprocess.Popen[bytes]") -> None:
     stopped = control.stop_runner(project, 10)
-    assert stopped == control.Stopped(runner.pid)
+    assert stopped == control.StopResult(runner.pid)
     assert runner.wait(5) == -signal.SIGTERM
 
 
@@ -291,7 +291,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from riverrun.cluster import control
 from riverrun.cluster.control import start_detached
-from riverrun.cluster.signals import EndRequest, end_on_signals
+from riverrun.cluster.signals import SignalInterrupt, interrupt_on_signals
 from riverrun.config import Project
 sys.executable = {program!r}
 class Popen(subprocess.Popen):
@@ -302,9 +302,9 @@ class Popen(subprocess.Popen):
             os.kill(os.getpid(), signal.SIGTERM)
 control.subprocess.Popen = Popen
 try:
-    with end_on_signals():
+    with interrupt_on_signals():
         start_detached(Project(Path({root!r})), ["up"], 60)
-except EndRequest as request:
+except SignalInterrupt as request:
     sys.exit(request.exit_code)
 """
 
@@ -358,13 +358,13 @@ def test_one_whose_starter_is_ended_at_once_does_not_stay_behind(
 
 
 def test_deleting_names_topics_and_leaves_nothing(project: Project) -> None:
-    assert control.data_losses(project) == []
+    assert control.describe_data_losses(project) == []
     broker = project.data / "kafka/broker-1"
     for topic in ("orders-0", "orders-1", "__consumer_offsets-0"):
         (broker / topic).mkdir(parents=True)
         (broker / topic / "00.log").write_bytes(b"x" * 1_000_000)
     (broker / "meta.properties").write_text("")
-    losses = control.data_losses(project)
+    losses = control.describe_data_losses(project)
     assert losses[0] == "topic orders (2.0 MB)"
     assert len(losses) == 2
     (project.home / "data.deleted-old").mkdir()

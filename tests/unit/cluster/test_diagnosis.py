@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cluster.diagnosis import TAIL_LINES, explain, how_it_ended, read_from, tail
+from riverrun.cluster.diagnosis import TAIL_LINES, describe_exit, explain, read_from, tail
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError, PortTakenError, ServerDiedError
 
 STAMP = "2026-11-15 22:15:56.458"
@@ -126,7 +126,7 @@ def test_an_earlier_start_is_not_blamed(tmp_path: Path) -> None:
     [(137, "was ended by signal 9", "killed"), (139, "signal 11", "crashed"), (3, "exited with code 3", "log")],
 )
 def test_exit_codes(code: int, words: str, hint: str, tmp_path: Path) -> None:
-    assert words in how_it_ended(code)
+    assert words in describe_exit(code)
     assert hint in died(tmp_path, code=code).hint
 
 

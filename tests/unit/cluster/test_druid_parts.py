@@ -13,7 +13,7 @@ from riverrun.cluster.diagnosis import DRUID, explain
 from riverrun.cluster.druid.jars import extension_folder
 from riverrun.cluster.druid.local import LocalDruid
 from riverrun.cluster.druid.plan import DruidPlan
-from riverrun.cluster.druid.probe import answers_sql, ask, is_healthy, zookeeper_answers
+from riverrun.cluster.druid.probe import answers_sql, is_healthy, is_zookeeper_ready, request_json
 from riverrun.config import DruidSettings
 from riverrun.errors import ClusterError, DataDirectoryError, NotRunningError, PortTakenError, ServerDiedError
 
@@ -97,25 +97,25 @@ def test_nobody_is_there() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        assert ask(port, "/", 1) == (0, None)
+        assert request_json(port, "/", 1) == (0, None)
         assert not is_healthy(port, 1)
         assert not answers_sql(port, 1)
-        assert not zookeeper_answers(port, 1)
+        assert not is_zookeeper_ready(port, 1)
 
 
 def test_somebody_who_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        assert ask(port, "/", 0.05) == (0, None)
-        assert not zookeeper_answers(port, 0.05)
+        assert request_json(port, "/", 0.05) == (0, None)
+        assert not is_zookeeper_ready(port, 0.05)
 
 
 def test_an_answer_must_be_the_right_one(web: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_healthy(web, 5)
     assert not answers_sql(web, 5)
-    assert not zookeeper_answers(web, 0.2)
+    assert not is_zookeeper_ready(web, 0.2)
     monkeypatch.setattr(Answers, "body", b"<html>")
-    assert ask(web, "/", 5) == (200, None)
+    assert request_json(web, "/", 5) == (200, None)
     assert not is_healthy(web, 5)
     monkeypatch.setattr(Answers, "body", b"[[1]]")
     assert answers_sql(web, 5)
@@ -125,9 +125,9 @@ def test_an_answer_must_be_the_right_one(web: int, monkeypatch: pytest.MonkeyPat
 
 
 def ports(druid: LocalDruid, before: dict[str, int] | None = None) -> dict[str, int]:
-    from riverrun.cluster.druid.plan import DruidRecord
+    from riverrun.cluster.druid.plan import DruidManifest
 
-    record = DruidRecord("33.0.0", "", dict(before or {}))
+    record = DruidManifest("33.0.0", "", dict(before or {}))
     druid._choose_ports(record)
     druid._claims.close()
     return record.ports

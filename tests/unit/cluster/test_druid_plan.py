@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cluster.druid.plan import LEAST_MB, SMALLEST, DruidPlan, DruidRecord, RolePlan, sized
+from riverrun.cluster.druid.plan import MIN_MEMORY_MB, SMALLEST_ROLES, DruidManifest, DruidPlan, RolePlan, scale_roles
 from riverrun.cluster.druid.properties import DERBY, EXTENSIONS, common, role_properties, zookeeper_properties
 from riverrun.config import DruidSettings
-from riverrun.config.private import write_private
+from riverrun.config.private_files import write_private
 from riverrun.errors import ConfigError, DataDirectoryError
 
 PORTS = {name: 20000 + number for number, name in enumerate([*DruidPlan().names, DERBY])}
@@ -38,15 +38,15 @@ def test_names_are_those_users_see() -> None:
     ]
 
 
-@pytest.mark.parametrize("memory_mb", [0, 1, LEAST_MB])
+@pytest.mark.parametrize("memory_mb", [0, 1, MIN_MEMORY_MB])
 def test_the_least_is_what_was_measured(memory_mb: int) -> None:
-    assert sized(memory_mb) == SMALLEST
-    assert (RolePlan("indexer", 256, 112) in SMALLEST, LEAST_MB) == (True, 944)
+    assert scale_roles(memory_mb) == SMALLEST_ROLES
+    assert (RolePlan("indexer", 256, 112) in SMALLEST_ROLES, MIN_MEMORY_MB) == (True, 944)
 
 
 @pytest.mark.parametrize("memory_mb", [1000, 4096, 65536])
 def test_more_memory_goes_to_those_who_use_it(memory_mb: int) -> None:
-    roles = {role.role: role for role in sized(memory_mb)}
+    roles = {role.role: role for role in scale_roles(memory_mb)}
     assert memory_mb - 2 * len(roles) < sum(role.memory_mb for role in roles.values()) <= memory_mb
     assert roles["router"] == RolePlan("router", 64, 16)
     assert roles["indexer"].heap_mb > 256
@@ -55,7 +55,7 @@ def test_more_memory_goes_to_those_who_use_it(memory_mb: int) -> None:
 # --- properties ---
 
 
-@pytest.mark.parametrize("role", [role.role for role in SMALLEST])
+@pytest.mark.parametrize("role", [role.role for role in SMALLEST_ROLES])
 def test_every_role_stays_on_the_loopback_and_in_its_folder(role: str) -> None:
     found = properties(role)
     assert (found["druid.host"], found["druid.bindOnHost"]) == ("127.0.0.1", "true")
@@ -116,31 +116,31 @@ def test_a_file_of_properties_is_for_its_user_only(tmp_path: Path) -> None:
 
 def test_a_record_survives_writing_and_reading(tmp_path: Path) -> None:
     path = tmp_path / "druid.json"
-    assert DruidRecord.read(path) is None
-    record = DruidRecord("33.0.0", str(tmp_path), {"druid-router": 8888})
+    assert DruidManifest.read(path) is None
+    record = DruidManifest("33.0.0", str(tmp_path), {"druid-router": 8888})
     record.write(path)
-    assert DruidRecord.read(path) == record
+    assert DruidManifest.read(path) == record
 
 
 def test_a_record_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
     path = tmp_path / "druid.json"
     path.write_text("{")
     with pytest.raises(DataDirectoryError, match="cannot be read"):
-        DruidRecord.read(path)
+        DruidManifest.read(path)
 
 
 def test_data_of_a_newer_druid_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataDirectoryError, match="newer Druid"):
-        DruidRecord("34.0.0", str(tmp_path)).check("33.0.0", tmp_path)
+        DruidManifest("34.0.0", str(tmp_path)).check("33.0.0", tmp_path)
 
 
 def test_data_that_was_moved_is_refused_once_it_has_segments(tmp_path: Path) -> None:
-    record = DruidRecord("33.0.0", "/elsewhere")
+    record = DruidManifest("33.0.0", "/elsewhere")
     record.check("33.0.0", tmp_path)
     assert record.folder == str(tmp_path)
     segment = tmp_path / "segments/t/2026/index.zip"
     segment.parent.mkdir(parents=True)
     segment.touch()
     with pytest.raises(DataDirectoryError, match="another folder") as caught:
-        DruidRecord("33.0.0", "/elsewhere").check("33.0.0", tmp_path)
+        DruidManifest("33.0.0", "/elsewhere").check("33.0.0", tmp_path)
     assert caught.value.expected == "/elsewhere"

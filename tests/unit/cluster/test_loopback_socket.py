@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from riverrun.cluster.loopback import listening
+from riverrun.cluster.loopback import listening_socket
 
 
 def test_answers_do_not_wait_for_delayed_acknowledgements() -> None:
@@ -17,7 +17,7 @@ def test_answers_do_not_wait_for_delayed_acknowledgements() -> None:
             found.set_result(made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with listening(0) as made:
+        with listening_socket(0) as made:
             async with await asyncio.start_server(connected, sock=made) as server:
                 _, writer = await asyncio.open_connection(*made.getsockname())
                 value = await found

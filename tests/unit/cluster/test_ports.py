@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.cluster.ports import FIRST_EPHEMERAL, Claims, holder_of, is_free
+from riverrun.cluster.ports import FIRST_EPHEMERAL, PortClaims, holder_of, is_free
 from riverrun.errors import PortTakenError
 
 
 @pytest.fixture
-def claims(tmp_path: Path) -> Iterator[Claims]:
-    found = Claims(tmp_path)
+def claims(tmp_path: Path) -> Iterator[PortClaims]:
+    found = PortClaims(tmp_path)
     yield found
     found.close()
 
@@ -47,22 +47,22 @@ def test_the_holder_is_named(port: int) -> None:
     assert f"pid {os.getpid()}" in str(holder)
 
 
-def test_a_claim_keeps_others_off(claims: Claims, tmp_path: Path, port: int) -> None:
+def test_a_claim_keeps_others_off(claims: PortClaims, tmp_path: Path, port: int) -> None:
     assert claims.claim(port)
     assert not claims.claim(port)
-    other = Claims(tmp_path)
+    other = PortClaims(tmp_path)
     assert not other.claim(port)
     assert other.claim_first(port) != port
     other.close()
     claims.close()
     assert claims.ports == ()
-    assert Claims(tmp_path).claim(port)
+    assert PortClaims(tmp_path).claim(port)
 
 
-def test_a_claim_ends_with_its_process(claims: Claims, tmp_path: Path, port: int) -> None:
+def test_a_claim_ends_with_its_process(claims: PortClaims, tmp_path: Path, port: int) -> None:
     code = (
-        "import sys; from pathlib import Path; from riverrun.cluster.ports import Claims\n"
-        f"c = Claims(Path({str(tmp_path)!r})); print(c.claim({port}), flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from riverrun.cluster.ports import PortClaims\n"
+        f"c = PortClaims(Path({str(tmp_path)!r})); print(c.claim({port}), flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -75,12 +75,12 @@ def test_a_claim_ends_with_its_process(claims: Claims, tmp_path: Path, port: int
     assert claims.claim(port)
 
 
-def test_a_taken_port_is_passed_over(claims: Claims, port: int) -> None:
+def test_a_taken_port_is_passed_over(claims: PortClaims, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         assert port < claims.claim_first(port) < FIRST_EPHEMERAL
 
 
-def test_a_port_that_was_asked_for_and_is_taken_names_its_holder(claims: Claims, port: int) -> None:
+def test_a_port_that_was_asked_for_and_is_taken_names_its_holder(claims: PortClaims, port: int) -> None:
     assert claims.claim_exactly(port, "broker-1") == port
     claims.close()
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTakenError) as caught:
@@ -91,7 +91,7 @@ def test_a_port_that_was_asked_for_and_is_taken_names_its_holder(claims: Claims,
 
 def test_claims_are_a_courtesy(tmp_path: Path, port: int) -> None:
     (tmp_path / "file").write_text("")
-    claims = Claims(tmp_path / "file")
+    claims = PortClaims(tmp_path / "file")
     assert claims.claim(port)
     assert not claims.claim(port)
     claims.close()

@@ -7,40 +7,40 @@ from pathlib import Path
 import pytest
 
 from riverrun.app import App, load_app
-from riverrun.cluster.postgres import binaries, folder_for, make_own_folder, why_not
+from riverrun.cluster.postgres import binaries, data_folder_for, make_private_folder, unavailable_reason
 from riverrun.config import Project, Settings
 from riverrun.config.spec import PostgresSettings
-from riverrun.demo.cases import examples_folder
-from riverrun.demo.database import no_database
+from riverrun.demo.database import database_unavailable_reason
+from riverrun.demo.use_cases import examples_folder
 from riverrun.errors import ClusterError
-from riverrun.streams.loading import load_pipeline
+from riverrun.streams.pipeline_file import load_pipeline
 
 BANK = examples_folder() / "bank" / "app.py"
 
 
 def installed(root: Path, *versions: str) -> None:
-    for each in versions:
-        (root / "usr/lib/postgresql" / each / "bin").mkdir(parents=True)
-        (root / "usr/lib/postgresql" / each / "bin/initdb").touch()
+    for version in versions:
+        (root / "usr/lib/postgresql" / version / "bin").mkdir(parents=True)
+        (root / "usr/lib/postgresql" / version / "bin/initdb").touch()
 
 
 def test_the_newest_of_the_machine_is_taken(tmp_path: Path) -> None:
     assert binaries(tmp_path) is None
-    assert "No Postgres is installed" in why_not(tmp_path)
+    assert "No Postgres is installed" in unavailable_reason(tmp_path)
     installed(tmp_path, "9.6", "15", "8.4")
     # Only the client's programs.
     (tmp_path / "usr/lib/postgresql/17/bin").mkdir(parents=True)
     assert binaries(tmp_path) == tmp_path / "usr/lib/postgresql/15/bin"
-    assert why_not(tmp_path) == ""
+    assert unavailable_reason(tmp_path) == ""
 
 
 def test_root_has_its_files_where_the_server_can_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = Path("/root/demo/postgres")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert folder_for(wanted) == wanted
+    assert data_folder_for(wanted) == wanted
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert folder_for(wanted).parent == Path(tempfile.gettempdir())
-    assert folder_for(wanted) == folder_for(wanted) != folder_for(Path("/root/other"))
+    assert data_folder_for(wanted).parent == Path(tempfile.gettempdir())
+    assert data_folder_for(wanted) == data_folder_for(wanted) != data_folder_for(Path("/root/other"))
 
 
 def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path: Path) -> None:
@@ -50,17 +50,17 @@ def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path: Path) -> Non
     (other / "precious").touch()
     folder.symlink_to(other)
     with pytest.raises(ClusterError, match="it is a link"):
-        make_own_folder(folder)
+        make_private_folder(folder)
     folder.unlink()
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(ClusterError, match="others may write to it"):
-        make_own_folder(folder)
+        make_private_folder(folder)
     folder.chmod(0o755)
     (folder / "data").mkdir()
     (folder / "data" / "PG_VERSION").touch()
     (folder / "postgres.log").symlink_to(other / "precious")
-    make_own_folder(folder)
+    make_private_folder(folder)
     assert list(folder.iterdir()) == []
     assert (other / "precious").exists()
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -68,14 +68,14 @@ def test_a_folder_that_somebody_else_put_there_is_refused(tmp_path: Path) -> Non
 
 def test_a_demo_says_why_it_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RIVERRUN_POSTGRES_FOLLOW", raising=False)
-    monkeypatch.setattr("riverrun.demo.database.why_not", lambda: "No Postgres is installed")
-    assert no_database(App("mine")) == ""
+    monkeypatch.setattr("riverrun.demo.database.unavailable_reason", lambda: "No Postgres is installed")
+    assert database_unavailable_reason(App("mine")) == ""
     bank = load_app(BANK)
-    assert no_database(bank) == "No Postgres is installed"
-    monkeypatch.setattr("riverrun.demo.database.why_not", str)
-    assert no_database(bank) == ""
+    assert database_unavailable_reason(bank) == "No Postgres is installed"
+    monkeypatch.setattr("riverrun.demo.database.unavailable_reason", str)
+    assert database_unavailable_reason(bank) == ""
     monkeypatch.setenv("RIVERRUN_POSTGRES_FOLLOW", "false")
-    assert no_database(bank) == "RIVERRUN_POSTGRES_FOLLOW is false"
+    assert database_unavailable_reason(bank) == "RIVERRUN_POSTGRES_FOLLOW is false"
 
 
 def test_the_topics_are_the_same_where_nothing_is_followed(tmp_path: Path) -> None:

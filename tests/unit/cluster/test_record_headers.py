@@ -10,8 +10,8 @@ import pytest
 from riverrun.cluster.druid import record_headers
 from riverrun.cluster.druid.record_headers import identity_class, offset_class, record_headers_jar
 from riverrun.errors import CacheError
-from riverrun.store.druid import spec
-from riverrun.streams.identity import IDENTITY as WRITERS_HEADER
+from riverrun.store.druid import supervisor_spec
+from riverrun.streams.run.row_identity import IDENTITY_HEADER as WRITERS_HEADER
 
 
 @pytest.mark.parametrize("made", [offset_class, identity_class])
@@ -22,9 +22,9 @@ def test_it_is_a_class_that_java_5_and_later_load(made: Callable[[], bytes]) -> 
 
 def test_the_store_and_the_class_mean_the_same() -> None:
     named = [each.replace("/", ".") for each in (record_headers.OFFSET_CLASS, record_headers.IDENTITY_CLASS)]
-    assert named == [spec.INTERCEPTOR, spec.IDENTITY_INTERCEPTOR]
-    assert spec.HEADER_PREFIX + record_headers.OFFSET_HEADER == spec.VERSION
-    assert spec.HEADER_PREFIX + record_headers.IDENTITY_HEADER == spec.IDENTITY
+    assert named == [supervisor_spec.OFFSET_INTERCEPTOR, supervisor_spec.IDENTITY_INTERCEPTOR]
+    assert supervisor_spec.HEADER_PREFIX + record_headers.OFFSET_HEADER == supervisor_spec.VERSION
+    assert supervisor_spec.HEADER_PREFIX + record_headers.IDENTITY_HEADER == supervisor_spec.IDENTITY
     assert record_headers.WRITERS_HEADER == WRITERS_HEADER
 
 

@@ -24,18 +24,18 @@ with stop_on_signals() as stop:
 """
 WHOLE = """
 import sys, time
-from riverrun.cluster.signals import EndRequest, end_on_signals, shielded
+from riverrun.cluster.signals import SignalInterrupt, interrupt_on_signals, shield_from_signals
 try:
-    with end_on_signals():
+    with interrupt_on_signals():
         try:
             print("waiting", flush=True)
             time.sleep(60)
         finally:
-            with shielded():
+            with shield_from_signals():
                 print("stopping", flush=True)
                 sys.stdin.readline()
                 print("all parts stopped", flush=True)
-except EndRequest as request:
+except SignalInterrupt as request:
     sys.exit(request.exit_code)
 """
 
@@ -102,7 +102,7 @@ def test_signals_are_handled_in_one_place() -> None:
         "cluster/_guard.py",
         "cluster/supervisor.py",
         # In the user's own program, which has its own handlers.
-        "kafka/consumer/worker.py",
+        "kafka/consumer/worker_threads.py",
         # Ctrl-C is for the child, which has the same terminal.
         "cli/test.py",
     }

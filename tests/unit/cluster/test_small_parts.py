@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 
 from riverrun.artifacts import Java
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.home import Home, check_space, folder_error, make_folder
-from riverrun.cluster.jvm import Runtime, java_options
+from riverrun.cluster.class_archive import ClassArchive
+from riverrun.cluster.home import ClusterHome, check_space, folder_error, make_folder
+from riverrun.cluster.jvm import JavaRuntime, java_options
 from riverrun.cluster.logs import follow, last_lines, log_names, log_path
-from riverrun.cluster.server import Deadline, Server
-from riverrun.cluster.usage import duration, resident_mb, server_row, shown_row
+from riverrun.cluster.server import Deadline, ManagedServer
+from riverrun.cluster.usage import display_row, resident_mb, server_row, uptime_text
 from riverrun.config import Project
 from riverrun.config.run_state import ServerState
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError, UsageError
 from support.cluster import wait_for
 
 
-class Recorded(Server):
+class Recorded(ManagedServer):
     """Writes its life down."""
 
     name = "recorded"
@@ -77,7 +77,7 @@ def test_a_deadline_passes() -> None:
     [(None, ""), (4.21, "4.2 s"), (185, "3 min 05 s"), (7620, "2 h 07 min"), (273600, "3 d 04 h")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert duration(seconds) == text
+    assert uptime_text(seconds) == text
 
 
 def test_rows_for_programs_and_for_people() -> None:
@@ -85,7 +85,7 @@ def test_rows_for_programs_and_for_people() -> None:
     row = server_row(running)
     assert 64 < row["uptime_seconds"] < 70
     assert row["memory_mb"] > 5
-    assert shown_row(row)["uptime"].startswith("1 min")
+    assert display_row(row)["uptime"].startswith("1 min")
     stopped = server_row(ServerState("broker-1", "broker", "restarting", detail="it died"))
     assert (stopped["pid"], stopped["uptime_seconds"], stopped["memory_mb"]) == (None, None, None)
     assert resident_mb(2**22 + 1) is None
@@ -95,7 +95,7 @@ def test_rows_for_programs_and_for_people() -> None:
 
 
 def test_home_makes_its_folders_and_leaves_no_trace_of_the_test(tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
+    home = ClusterHome(tmp_path / "home")
     home.make()
     assert sorted(path.name for path in home.root.rglob("*")) == ["data", "logs", "run"]
 
@@ -109,9 +109,9 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 def test_too_little_room_is_told_with_numbers(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError) as caught:
-        check_space(tmp_path, least_mb=1 << 40)
+        check_space(tmp_path, min_mb=1 << 40)
     assert caught.value.fields["free_mb"] > 0
-    check_space(tmp_path, least_mb=0)
+    check_space(tmp_path, min_mb=0)
 
 
 @pytest.mark.parametrize(
@@ -185,11 +185,11 @@ def test_following_goes_over_to_the_new_file(tmp_path: Path) -> None:
 # --- Java ---
 
 
-def runtime(tmp_path: Path) -> Runtime:
+def runtime(tmp_path: Path) -> JavaRuntime:
     jar = tmp_path / "kafka-clients-4.3.1.jar"
     jar.write_text("jar")
     java = Java(tmp_path / "java", tmp_path / "java/bin/java", 21, "21.0.8", "test")
-    return Runtime(java, (jar,), tmp_path / "cache")
+    return JavaRuntime(java, (jar,), tmp_path / "cache")
 
 
 def test_the_users_options_come_last_and_a_collector_replaces_ours() -> None:
@@ -202,7 +202,7 @@ def test_the_users_options_come_last_and_a_collector_replaces_ours() -> None:
 def test_the_version_is_in_the_jars(tmp_path: Path) -> None:
     assert runtime(tmp_path).kafka_version == "4.3.1"
     with pytest.raises(ClusterError, match="no kafka-clients"):
-        _ = Runtime(runtime(tmp_path).java, (), tmp_path).kafka_version
+        _ = JavaRuntime(runtime(tmp_path).java, (), tmp_path).kafka_version
 
 
 def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_an_archive_is_recorded_once_and_used_when_it_is_there(tmp_path: Path) -
     assert archive.options() == []
     archive.path.write_bytes(b"archive")
     assert archive.options()[0] == f"-XX:SharedArchiveFile={archive.path}"
-    archive.drop()
+    archive.discard()
     assert not archive.path.exists()
     archive.close()
     assert list(archive.path.parent.iterdir()) == []
@@ -231,13 +231,13 @@ def test_an_archive_is_finished_after_the_run_that_began_it(tmp_path: Path) -> N
 import sys
 from pathlib import Path
 from riverrun.artifacts.java import Java
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.class_archive import ClassArchive
+from riverrun.cluster.jvm import JavaRuntime
 cache, jar, java = map(Path, sys.argv[1:])
-archive = ClassArchive(Runtime(Java(java.parent, java, 17, "17.0.1", "test"), (jar,), cache), cache / "out", "spark")
+archive = ClassArchive(JavaRuntime(Java(java.parent, java, 17, "17.0.1", "test"), (jar,), cache), cache / "out", "spark")
 (option,) = archive.options()
 Path(option.partition("=")[2]).write_bytes(b"java/lang/Object id: 0\\n")
-archive.make()
+archive.start_build()
 archive.close()
 print(archive.path)
 """
@@ -271,7 +271,7 @@ def test_another_java_or_jar_has_another_archive(tmp_path: Path) -> None:
     one = runtime(tmp_path)
     path = ClassArchive(one, tmp_path / "out", "kafka-4.3.1").path
     newer = Java(one.java.home, one.java.executable, 21, "21.0.9", "test")
-    assert ClassArchive(Runtime(newer, one.class_path, one.cache), tmp_path / "out", "kafka-4.3.1").path != path
+    assert ClassArchive(JavaRuntime(newer, one.class_path, one.cache), tmp_path / "out", "kafka-4.3.1").path != path
     one.class_path[0].write_text("other")
     assert ClassArchive(one, tmp_path / "out", "kafka-4.3.1").path != path
 
@@ -281,7 +281,7 @@ def test_an_archive_without_a_cache_to_put_it_in_is_done_without(tmp_path: Path)
     found.cache.write_text("a file")
     archive = ClassArchive(found, tmp_path / "out", "kafka-4.3.1")
     assert archive.options() == []
-    archive.make()
+    archive.start_build()
     archive.close()
 
 

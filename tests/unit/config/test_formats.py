@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.config import Project, load
-from riverrun.config.spec import specs
+from riverrun.config.spec import setting_specs
 from riverrun.errors import ConfigError
 
 
@@ -161,15 +161,17 @@ def test_the_session_of_spark_is_named_in_one_place(project: Project) -> None:
 
 
 def test_every_number_has_bounds_and_every_address_a_format() -> None:
-    unbounded = [spec.key for spec in specs() if spec.kind is int and (spec.minimum is None or spec.maximum is None)]
+    unbounded = [
+        spec.key for spec in setting_specs() if spec.kind is int and (spec.minimum is None or spec.maximum is None)
+    ]
     assert unbounded == []
     words = ("url", "port", "host", "servers", "zone", "issuer", "every", "timeout", "max_size", "window", "master")
-    named = [spec for spec in specs() if spec.kind is str and any(word in spec.name for word in words)]
+    named = [spec for spec in setting_specs() if spec.kind is str and any(word in spec.name for word in words)]
     assert [spec.key for spec in named if spec.format is None] == []
 
 
 def test_every_example_and_default_has_its_own_format(project: Project) -> None:
-    for spec in specs():
+    for spec in setting_specs():
         if spec.format is not None:
             for value in filter(None, (spec.default, spec.example)):
                 spec.format.check(value)

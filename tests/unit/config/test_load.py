@@ -8,7 +8,7 @@ import pytest
 
 from riverrun.config import Project, find_project, load
 from riverrun.config.run_state import RunState, is_locked, last_state, lock_path, running_state, state_path
-from riverrun.config.spec import specs
+from riverrun.config.spec import setting_specs
 from riverrun.errors import ConfigError, UsageError
 
 
@@ -250,7 +250,7 @@ def test_a_project_is_found_from_below(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_described() -> None:
-    found = list(specs())
+    found = list(setting_specs())
     assert len({spec.environment for spec in found}) == len(found)
     assert [spec.key for spec in found if not spec.help.endswith(".")] == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from riverrun.config.processes import DemoState, live_processes, pipelines
+from riverrun.config.processes import DemoState, live_pipelines, live_processes
 from riverrun.config.project import Project
 from riverrun.config.serve_state import ServeState
 from riverrun.config.stream_state import StreamState
@@ -56,7 +56,7 @@ def test_a_second_demo_is_refused_and_names_the_first(tmp_path: Path, what: str,
         assert caught.value.what.endswith("Nothing was touched")
     # It is over, however it ended: there is room again.
     with DemoState(project, "meters"):
-        assert [each.pid for each in live_processes(project)] == [os.getpid()]
+        assert [live_process.pid for live_process in live_processes(project)] == [os.getpid()]
     assert not live_processes(project)
 
 
@@ -70,5 +70,5 @@ def test_a_demo_that_was_refused_leaves_no_lock(tmp_path: Path) -> None:
 def test_pipelines_are_what_does_not_end_with_kafka(tmp_path: Path) -> None:
     project = Project(tmp_path)
     with DemoState(project, "meters"), StreamState(project, "app.py"), ServeState(project, "meters", "embedded"):
-        assert [each.what for each in pipelines(project)] == ["the demo of meters", "the pipeline app.py"]
-        assert [each.what for each in live_processes(project)][2:] == ["the store of meters"]
+        assert [pipeline.what for pipeline in live_pipelines(project)] == ["the demo of meters", "the pipeline app.py"]
+        assert [live_process.what for live_process in live_processes(project)][2:] == ["the store of meters"]

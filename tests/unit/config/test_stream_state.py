@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from riverrun.config.project import Project
-from riverrun.config.stream_state import StreamState, is_running, last, lock_path, read, state_path
+from riverrun.config.stream_state import StreamState, is_running, last_progress, live_progress, lock_path, state_path
 from riverrun.errors import AlreadyRunningError, DataDirectoryError
 from riverrun.model.progress import PipelineProgress, StreamProgress
 
@@ -54,19 +54,19 @@ def child(project: Project) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_nothing_was_ever_run(project: Project) -> None:
-    assert read(project) is None
-    assert last(project) is None
+    assert live_progress(project) is None
+    assert last_progress(project) is None
     assert not is_running(project)
 
 
 def test_the_state_is_there_while_the_pipeline_runs(project: Project) -> None:
     with StreamState(project, "meters.py") as state:
-        assert read(project) is None
+        assert live_progress(project) is None
         state.write(progress())
-        assert read(project) == progress()
+        assert live_progress(project) == progress()
         assert is_running(project)
-    assert read(project) is None
-    left = last(project)
+    assert live_progress(project) is None
+    left = last_progress(project)
     assert left is not None
     assert left.ended_at
     assert not is_running(project)
@@ -81,7 +81,7 @@ def test_a_second_pipeline_is_told_who_runs(project: Project) -> None:
         assert caught.value.fields["file"] == "meters.py"
         assert "meters.py" in str(caught.value)
         assert str(first.pid) in str(caught.value)
-        assert read(project) == progress(first.pid)
+        assert live_progress(project) == progress(first.pid)
 
 
 def test_kill_9_frees_the_lock_and_leaves_the_trace(project: Project) -> None:
@@ -89,18 +89,18 @@ def test_kill_9_frees_the_lock_and_leaves_the_trace(project: Project) -> None:
         first.send_signal(signal.SIGKILL)
         assert first.wait(10) == -signal.SIGKILL
         assert not is_running(project)
-        assert read(project) is None
-        left = last(project)
+        assert live_progress(project) is None
+        left = last_progress(project)
         assert left is not None
         assert (left.pid, left.ended_at) == (first.pid, "")
     with StreamState(project, "meters.py"):
-        assert last(project) is None
+        assert last_progress(project) is None
 
 
 def test_an_orderly_end_of_another_process(project: Project) -> None:
     with child(project) as first:
         first.communicate("go\n", timeout=10)
-        left = last(project)
+        left = last_progress(project)
         assert left is not None
         assert left.ended_at
         assert not is_running(project)
@@ -109,7 +109,7 @@ def test_an_orderly_end_of_another_process(project: Project) -> None:
 def test_the_state_of_an_earlier_process_is_not_taken_for_this_ones(project: Project) -> None:
     with StreamState(project, "meters.py") as state:
         state.write(progress(1))
-        assert read(project) is None
+        assert live_progress(project) is None
 
 
 def test_a_reader_does_not_keep_a_pipeline_from_starting(project: Project) -> None:
@@ -125,8 +125,8 @@ def test_a_reader_does_not_keep_a_pipeline_from_starting(project: Project) -> No
 def test_a_broken_file_is_no_state(project: Project, content: str) -> None:
     with StreamState(project, "meters.py"):
         state_path(project).write_text(content, encoding="utf-8")
-        assert read(project) is None
-        assert last(project) is None
+        assert live_progress(project) is None
+        assert last_progress(project) is None
 
 
 def test_a_state_that_cannot_be_written_stops_nothing(project: Project) -> None:

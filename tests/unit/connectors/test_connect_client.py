@@ -8,10 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from riverrun.cli.connect_beside import ConnectBeside
+from riverrun.cli.connect_reconciler import ConnectReconciler
 from riverrun.config import ConnectSettings, Project, Secret
-from riverrun.connectors.kafka_connect import ConnectClient, Vault, dead_letters, keep_connectors, wait_until_running
-from riverrun.connectors.kafka_connect.keeping import OWNER
+from riverrun.connectors.kafka_connect import (
+    ConnectClient,
+    Vault,
+    dead_letter_config,
+    reconcile_connectors,
+    wait_until_running,
+)
+from riverrun.connectors.kafka_connect.reconcile import OWNER_PROPERTY
 from riverrun.errors import (
     ConnectError,
     ConnectFailedError,
@@ -93,7 +99,7 @@ def client(fake: Fake) -> ConnectClient:
 @pytest.fixture
 def keep(client: ConnectClient, tmp_path: Path) -> Callable[..., Any]:
     vault = Vault(tmp_path / "secrets")
-    return lambda wanted, **more: keep_connectors(client, vault, "shop", wanted, seconds=0.5, **more)
+    return lambda wanted, **more: reconcile_connectors(client, vault, "shop", wanted, seconds=0.5, **more)
 
 
 ONE = {"connector.class": "x.Source", "topic": "t"}
@@ -170,16 +176,16 @@ def test_no_connect_says_how_to_get_one(tmp_path: Path) -> None:
 
 def test_what_differs_is_changed_and_what_is_gone_is_removed(fake: Fake, keep: Callable[..., Any]) -> None:
     fake.configs["shop.by-hand"] = {"topic": "x"}
-    fake.configs["shop.eu.one"] = {OWNER: "shop.eu"}
+    fake.configs["shop.eu.one"] = {OWNER_PROPERTY: "shop.eu"}
     fake.states |= {"shop.by-hand": "RUNNING", "shop.eu.one": "RUNNING"}
     assert keep({"shop.one": ONE, "shop.two": ONE}).created == ("shop.one", "shop.two")
-    assert fake.configs["shop.one"] == {**ONE, "name": "shop.one", OWNER: "shop"}
+    assert fake.configs["shop.one"] == {**ONE, "name": "shop.one", OWNER_PROPERTY: "shop"}
     fake.seen.clear()
     assert keep({"shop.one": ONE, "shop.two": ONE}).unchanged == ("shop.one", "shop.two")
     assert {method for method, _ in fake.seen} == {"GET"}
     removed: list[Mapping[str, str]] = []
     fake.seen.clear()
-    done = keep({"shop.one": {**ONE, "topic": "u"}}, removed=removed.append)
+    done = keep({"shop.one": {**ONE, "topic": "u"}}, on_removed=removed.append)
     assert (done.updated, done.removed) == (("shop.one",), ("shop.two",))
     assert [each["name"] for each in removed] == ["shop.two"]
     # A source of the same name would else skip what happens until it is declared again.
@@ -212,7 +218,7 @@ def test_one_that_failed_is_started_again_and_one_that_rests_is_left(fake: Fake,
     keep({"shop.one": ONE, "shop.two": ONE})
     fake.states |= {"shop.one": "FAILED", "shop.two": "PAUSED"}
     done = keep({"shop.one": ONE, "shop.two": ONE})
-    assert (done.restarted, done.resting) == (("shop.one",), ("shop.two",))
+    assert (done.restarted, done.paused) == (("shop.one",), ("shop.two",))
 
 
 def test_one_that_fails_says_why(fake: Fake, keep: Callable[..., Any], client: ConnectClient) -> None:
@@ -238,10 +244,10 @@ def test_a_removal_that_is_cut_off_is_done_by_the_next_run(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        keep({}, removed=cut_off)
+        keep({}, on_removed=cut_off)
     assert list((tmp_path / "secrets").iterdir())
     removed: list[Mapping[str, str]] = []
-    assert keep({}, removed=removed.append).removed == ("shop.postgres",)
+    assert keep({}, on_removed=removed.append).removed == ("shop.postgres",)
     assert [each["slot.name"] for each in removed] == ["s"]
     assert list((tmp_path / "secrets").iterdir()) == []
 
@@ -267,7 +273,7 @@ def test_one_that_cannot_be_removed_does_not_keep_the_declared_ones_from_running
     keep({"shop.old": ONE})
     fake.stuck.add("shop.old")
     left: list[str] = []
-    done = keep({"shop.new": ONE}, not_removed=lambda name, error: left.append(f"{name}: {error}"))
+    done = keep({"shop.new": ONE}, on_remove_failed=lambda name, error: left.append(f"{name}: {error}"))
     assert (done.created, done.removed) == (("shop.new",), ())
     assert "shop.old" in fake.configs
     assert left[0].startswith("shop.old: The connector shop.old was not stopped after")
@@ -283,14 +289,14 @@ def test_a_run_goes_on_trying_to_remove_one_and_says_it_once(
     keep({"shop.old": ONE})
     fake.broken.add("shop.old")
     said: list[str] = []
-    beside = ConnectBeside(client, Vault(tmp_path / "secrets"), "shop", {"shop.new": dict(ONE)}, said.append)
-    assert beside._keep()
+    beside = ConnectReconciler(client, Vault(tmp_path / "secrets"), "shop", {"shop.new": dict(ONE)}, said.append)
+    assert beside._reconcile()
     assert "shop.new" in fake.configs
-    assert beside._keep()
+    assert beside._reconcile()
     fake.broken.clear()
-    assert beside._keep()
+    assert beside._reconcile()
     assert set(fake.configs) == {"shop.new"}
-    beside.look()
+    beside.poll()
     assert said[-1] == "Kafka Connect runs shop.new"
     told = [words for words in said if "could not be removed" in words]
     assert len(told) == 1
@@ -300,7 +306,7 @@ def test_a_run_goes_on_trying_to_remove_one_and_says_it_once(
     fake.configs.clear()
     for _ in range(5):
         beside._watch()
-    beside.look()
+    beside.poll()
     assert [words for words in said if "does not have the connector shop.new" in words] == [said[-1]]
 
 
@@ -310,7 +316,7 @@ def test_a_name_of_another_app_is_refused(keep: Callable[..., Any]) -> None:
 
 
 def test_dead_letters_of_a_sink() -> None:
-    found = dead_letters("orders.dead", 3)
+    found = dead_letter_config("orders.dead", 3)
     assert found["errors.tolerance"] == "all"
     assert found["errors.deadletterqueue.topic.name"] == "orders.dead"
     assert found["errors.deadletterqueue.topic.replication.factor"] == "3"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from riverrun.connectors.kafka_connect.state import root_cause, state_of
+from riverrun.connectors.kafka_connect.state import parse_state, root_cause
 
 DEBEZIUM = """\
 org.apache.kafka.connect.errors.ConnectException: An exception occurred in the change event producer.
@@ -71,11 +71,11 @@ def answer(state: str, *tasks: tuple[str, str]) -> dict[str, object]:
     ],
 )
 def test_one_word_for_all_of_it(content: dict[str, object], overall: str) -> None:
-    assert state_of(content).overall == overall
+    assert parse_state(content).overall == overall
 
 
 def test_the_reason_is_that_of_the_first_task_that_failed() -> None:
-    state = state_of(answer("RUNNING", ("RUNNING", ""), ("FAILED", "x.YException: why it is so")))
+    state = parse_state(answer("RUNNING", ("RUNNING", ""), ("FAILED", "x.YException: why it is so")))
     assert state.reason == "why it is so (1 of 2 tasks failed)"
     assert [task.id for task in state.tasks] == [0, 1]
     assert state.running == 1

@@ -7,7 +7,7 @@ import pytest
 
 from riverrun.config import Secret
 from riverrun.connectors.kafka_connect import Vault
-from riverrun.connectors.kafka_connect.vault import with_secrets
+from riverrun.connectors.kafka_connect.vault import resolve_secrets
 from riverrun.errors import ConfigError
 
 
@@ -66,7 +66,7 @@ def test_an_attached_connect_has_its_own(tmp_path: Path) -> None:
 
 def test_what_a_user_writes_is_looked_up(tmp_path: Path) -> None:
     (tmp_path / "password.txt").write_text("from a file\n")
-    found = with_secrets(
+    found = resolve_secrets(
         {
             "a": "env:NAME",
             "b": "file:password.txt",
@@ -91,7 +91,7 @@ def test_what_a_user_writes_is_looked_up(tmp_path: Path) -> None:
 
 def test_all_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        with_secrets({"a": "env:NOWHERE", "b": "file:nowhere.txt"}, tmp_path, {})
+        resolve_secrets({"a": "env:NOWHERE", "b": "file:nowhere.txt"}, tmp_path, {})
     assert len(caught.value.problems) == 2
 
 

@@ -8,16 +8,16 @@ import pytest
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.config.secret import secret_of
-from riverrun.connectors.contract import Around, sink_of, source_of
+from riverrun.config.secret import resolve_secret
+from riverrun.connectors.contract import ConnectorContext, create_sink, create_source
 from riverrun.connectors.webhook.sink import WebhookSink, retry_after
 from riverrun.errors import ConfigError, DeclarationError
 from riverrun.kafka.connection import Connection
 
 
-def around(folder: Path, **environ: str) -> Around:
+def around(folder: Path, **environ: str) -> ConnectorContext:
     connection = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    return Around(rr.App("hooks"), connection, folder, folder, environ=environ)
+    return ConnectorContext(rr.App("hooks"), connection, folder, folder, environ=environ)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +39,11 @@ def test_options_that_cannot_work_are_refused_where_they_are_written(make: Any, 
 
 def test_a_secret_is_a_reference(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("from a file\n")
-    assert secret_of("env:A", "x", tmp_path, {"A": "from the environment"}).reveal() == "from the environment"
-    assert secret_of("file:token", "x", tmp_path).reveal() == "from a file"
+    assert resolve_secret("env:A", "x", tmp_path, {"A": "from the environment"}).reveal() == "from the environment"
+    assert resolve_secret("file:token", "x", tmp_path).reveal() == "from a file"
     for reference, words in (("env:B", "not set"), ("file:nothing", "cannot be read"), ("s3cret", "does not belong")):
         with pytest.raises(ConfigError, match=words):
-            secret_of(reference, "x", tmp_path, {})
+            resolve_secret(reference, "x", tmp_path, {})
 
 
 def test_an_address_may_be_a_secret_and_is_not_shown(tmp_path: Path) -> None:
@@ -76,6 +76,6 @@ def test_what_lacks_its_method_is_refused_with_its_line(tmp_path: Path) -> None:
     topic: rr.Topic[rr.Event] = app.topic("t")
     fed, drained = app.source(topic, rr.Source()), app.sink(topic, rr.Sink())
     with pytest.raises(DeclarationError, match=r"test_declared.py:\d+: the source Source of t cannot be opened"):
-        source_of(fed, around(tmp_path))
+        create_source(fed, around(tmp_path))
     with pytest.raises(DeclarationError, match=r"the sink Sink of t cannot be written to"):
-        sink_of(drained, around(tmp_path))
+        create_sink(drained, around(tmp_path))

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.connectors.contract import Around
+from riverrun.connectors.contract import ConnectorContext
 from riverrun.connectors.files.folder import FolderSource
 from riverrun.connectors.files.tail import TailSource
 from riverrun.kafka.connection import Connection
 from riverrun.testing import SourceSuite
 
 
-def around(folder: Path) -> Around:
-    return Around(rr.App("files"), Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), folder, folder)
+def around(folder: Path) -> ConnectorContext:
+    return ConnectorContext(rr.App("files"), Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), folder, folder)
 
 
 class TestTail(SourceSuite):

@@ -33,7 +33,7 @@ class Follower:
     def read(self, *, most: int = 1000) -> list[Any]:
         found: list[Any] = []
         assert self.reader is not None
-        self.reader._list_at = 0.0
+        self.reader._next_scan_at = 0.0
         while most and (items := self.reader.read()) is not None:
             most -= 1
             self.position = items.position
@@ -41,8 +41,8 @@ class Follower:
                 self.marks.pop(name, None)
                 if value is not None:
                     self.marks[name] = value
-            found += [each.problem or each.value for each in items.items]
-            self.reader._list_at = 0.0
+            found += [item.problem or item.value for item in items.items]
+            self.reader._next_scan_at = 0.0
         return found
 
 

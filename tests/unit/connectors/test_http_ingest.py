@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from riverrun.connectors.http import body as reading_bodies
-from riverrun.connectors.http import ingest as ingesting
-from riverrun.connectors.http.answers import Refused
-from riverrun.connectors.http.body import Share, gunzip
-from riverrun.connectors.http.keys import Key, Keys, digest_of
-from riverrun.connectors.http.records import Taker
+from riverrun.connectors.http import application as ingesting
+from riverrun.connectors.http import request_body as reading_bodies
+from riverrun.connectors.http.api_keys import ApiKey, ApiKeys, key_digest
+from riverrun.connectors.http.record_parser import TopicRecordParser
+from riverrun.connectors.http.request_body import MemoryShare, gunzip
+from riverrun.connectors.http.responses import RequestRejectedError
 from riverrun.errors import DeliveryError, QueueFullError, RecordTooLargeError
 from support.posting import Posting, fuzzed, reading
 
@@ -166,7 +166,7 @@ def test_a_bomb(http: Posting) -> None:
     assert (told.status, told.code) == (413, "TOO_LARGE")
     assert http.budget.held == 0
     pieces: list[int] = []
-    with pytest.raises(Refused):
+    with pytest.raises(RequestRejectedError):
         pieces.extend(len(each) for each in gunzip(bomb, 2**20))
     assert sum(pieces) <= 2**20
 
@@ -263,8 +263,8 @@ def test_fuzzed_bodies(http: Posting, caplog: pytest.LogCaptureFixture) -> None:
 # --- who may ---
 
 
-def keys() -> Keys:
-    return Keys((Key("all", digest_of("k" * 20)), Key("some", digest_of("s" * 20), frozenset({"hooks"}))))
+def keys() -> ApiKeys:
+    return ApiKeys((ApiKey("all", key_digest("k" * 20)), ApiKey("some", key_digest("s" * 20), frozenset({"hooks"}))))
 
 
 @pytest.mark.parametrize(
@@ -319,17 +319,17 @@ def test_no_room_in_the_queue(http: Posting) -> None:
 
 def test_no_room_in_memory() -> None:
     http = Posting(memory=2**20)
-    assert http.budget.take(2**20)
+    assert http.budget.reserve(2**20)
     assert http.post(reading(1)).status == 429
     assert http.post(reading(1), content_length="-").status == 429
-    http.budget.give_back(2**20)
+    http.budget.release(2**20)
     assert http.post(reading(1)).status == 200
     assert http.budget.held == 0
 
 
 def test_what_a_packed_body_unpacks_to_needs_room_too() -> None:
     http = Posting(memory=2**20)
-    http.budget.take(2**20 - 5000)
+    http.budget.reserve(2**20 - 5000)
     told = http.post(gzip.compress(b" " * 500_000), content_encoding="gzip")
     assert told.status == 429
     assert http.budget.held == 2**20 - 5000
@@ -359,9 +359,9 @@ def test_every_answer_is_in_time_while_kafka_stands_still(monkeypatch: pytest.Mo
     body = json.dumps([reading(number) for number in range(10_000)]).encode()
     head = {"content-type": "application/json"}
     slices: list[int] = []
-    check, add = Taker.records, http.poster.add
+    check, add = TopicRecordParser.records, http.poster.add
 
-    def checked(self: Taker, values: Any, key: Any) -> Any:
+    def checked(self: TopicRecordParser, values: Any, key: Any) -> Any:
         slices.append(len(values))
         return check(self, values, key)
 
@@ -369,7 +369,7 @@ def test_every_answer_is_in_time_while_kafka_stands_still(monkeypatch: pytest.Mo
         slices.append(len(records))
         return add(posted, topic, records, headers)
 
-    monkeypatch.setattr(Taker, "records", checked)
+    monkeypatch.setattr(TopicRecordParser, "records", checked)
     monkeypatch.setattr(http.poster, "add", added)
 
     async def main() -> tuple[list[int], int]:
@@ -377,19 +377,19 @@ def test_every_answer_is_in_time_while_kafka_stands_still(monkeypatch: pytest.Mo
         looks = 0
         # Far beyond the deadline and its spare: a crowded machine is not what is tested.
         async with asyncio.timeout(60):
-            while not all(each.done() for each in posts):
+            while not all(post.done() for post in posts):
                 assert (await http.call("GET", "/metrics")).status == 200
                 looks += 1
                 await asyncio.sleep(0.05)
-        return [each.result().status for each in posts], looks
+        return [post.result().status for post in posts], looks
 
     statuses, looks = asyncio.run(main())
     assert set(statuses) == {429, 503}
     # On a crowded machine some of the five do not get their turn in time.
     assert 1 <= statuses.count(503) <= 5, "as many as have room are taken"
-    assert max(slices) <= ingesting.SLICE, "more at a time holds the event loop up"
+    assert max(slices) <= ingesting.SLICE_RECORDS, "more at a time holds the event loop up"
     assert looks > 1, "others are answered meanwhile"
-    assert (http.budget.held, http.ingest._room.reserved) == (0, 0)
+    assert (http.budget.held, http.ingest._capacity.reserved) == (0, 0)
 
 
 def test_first_posts_share_one_look_up_and_health_does_not_wait_with_them() -> None:
@@ -404,10 +404,10 @@ def test_first_posts_share_one_look_up_and_health_does_not_wait_with_them() -> N
             while not http.poster.looked_up:  # noqa: ASYNC110  -- another thread counts it
                 await asyncio.sleep(0.01)
         health = await http.call("GET", "/health")
-        assert not any(each.done() for each in posts)
+        assert not any(post.done() for post in posts)
         assert http.poster.release is not None
         http.poster.release.set()
-        return health.status, [(await each).status for each in posts]
+        return health.status, [(await post).status for post in posts]
 
     health, statuses = asyncio.run(main())
     assert health == 200, "nothing had failed by then"
@@ -445,7 +445,7 @@ def test_slow_uploads_keep_nobody_else_out() -> None:
     others, slow = asyncio.run(main())
     assert others == [200] * 5
     assert slow == [200] * 10
-    assert (http.budget.held, http.ingest._room.reserved) == (0, 0)
+    assert (http.budget.held, http.ingest._capacity.reserved) == (0, 0)
 
 
 def test_room_is_asked_for_again_when_it_is_known_how_many_there_are() -> None:
@@ -453,16 +453,16 @@ def test_room_is_asked_for_again_when_it_is_known_how_many_there_are() -> None:
     http.poster.queue = 1000
     told = http.post(b"[" + b"1," * 2000 + b"1]", "hooks")
     assert (told.status, http.poster.sent) == (429, [])
-    assert http.ingest._room.reserved == 0
+    assert http.ingest._capacity.reserved == 0
 
 
 def test_no_room_is_said_before_a_body_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     http = Posting(max_body=2**22, memory=2**23)
     http.poster.full = True
-    monkeypatch.setattr(Taker, "split", lambda *_: pytest.fail("it was parsed"))
-    monkeypatch.setattr(Share, "grow_to", lambda *_: pytest.fail("it was kept"))
+    monkeypatch.setattr(TopicRecordParser, "split", lambda *_: pytest.fail("it was parsed"))
+    monkeypatch.setattr(MemoryShare, "grow_to", lambda *_: pytest.fail("it was kept"))
     assert http.post(b"[" + b"1," * 500_000 + b"1]").status == 429
-    assert http.ingest._room.reserved == 0
+    assert http.ingest._capacity.reserved == 0
 
 
 def test_health_tells_of_a_writer_that_ended(http: Posting) -> None:
@@ -516,10 +516,10 @@ def test_an_idempotency_key(http: Posting) -> None:
     assert (again.status, again.body, again.headers["idempotency-replayed"]) == (207, first.body, "true")
     one, two = http.scribe.jobs
     assert one.key == two.key
-    assert one.content == two.content
+    assert one.digest == two.digest
     http.post([reading(2)], idempotency_key="a-1")
     assert http.scribe.jobs[2].key == one.key
-    assert http.scribe.jobs[2].content != one.content
+    assert http.scribe.jobs[2].digest != one.digest
     # The same key for another topic, or of another sender, is another.
     http.post({}, "hooks", idempotency_key="a-1")
     assert http.scribe.jobs[3].key != one.key
@@ -528,7 +528,7 @@ def test_an_idempotency_key(http: Posting) -> None:
 
 
 def test_a_request_that_was_not_written_counts_its_records_as_failed(http: Posting) -> None:
-    http.scribe.refused = Refused(503, "KAFKA_UNREACHABLE", "Kafka has not answered in time")
+    http.scribe.refused = RequestRejectedError(503, "KAFKA_UNREACHABLE", "Kafka has not answered in time")
     assert http.post([reading(1), reading(2)], idempotency_key="a-1").status == 503
     assert http.ingest.counts["readings"].failed == 2
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from riverrun.connectors.http import records
-from riverrun.connectors.http.answers import Refused
+from riverrun.connectors.http import record_parser
+from riverrun.connectors.http.responses import RequestRejectedError
 from support.posting import Posting, reading
 
 if TYPE_CHECKING:
-    from riverrun.connectors.http.records import Values
+    from riverrun.connectors.http.record_parser import Values
 
 LISTS: list[list[Any]] = [
     [reading(number) for number in range(50)],
@@ -34,23 +34,23 @@ def whole(body: bytes) -> list[bytes] | None:
 
 def in_slices(body: bytes) -> list[bytes] | None:
     try:
-        return [bytes(each) for values in records._elements(body, 10_000) for each in values]
-    except Refused as refused:
+        return [bytes(value) for values in record_parser._elements(body, 10_000) for value in values]
+    except RequestRejectedError as refused:
         return None if refused.code == "INVALID_JSON" else []
 
 
 @pytest.mark.parametrize("size", [8, 64, 1000])
 def test_a_list_is_the_same_in_slices(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "SLICE_BYTES", size)
+    monkeypatch.setattr(record_parser, "SLICE_BYTES", size)
     for values in LISTS:
         for separators in ((",", ":"), (", ", ": "), (" \n,\r\n", ":")):
             body = json.dumps(values, separators=separators, ensure_ascii=False).encode()
-            assert [json.loads(each) for each in in_slices(body) or []] == values
+            assert [json.loads(in_slice_) for in_slice_ in in_slices(body) or []] == values
 
 
 @pytest.mark.parametrize("size", [4, 32])
 def test_what_is_no_list_is_none_in_slices(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "SLICE_BYTES", size)
+    monkeypatch.setattr(record_parser, "SLICE_BYTES", size)
     for body in (b"[1,2,]", b"[,1]", b"[1,,2]", b"[{},{},]", b"[{}{}]", b"[{},{}", b"[1]]", b"[1],[2]", b"[]", b"[ ]"):
         assert in_slices(body) == whole(body), body
     chance = random.Random(7)
@@ -76,27 +76,27 @@ def test_no_slice_of_a_large_body_is_large(lines: bool, monkeypatch: pytest.Monk
     """A body of 16 MiB was parsed in one go, and nobody else was answered meanwhile."""
     rows = [reading(number, tags=[{"n": 1}, {"n": 2}], note="},{" * 20) for number in range(10_000)]
     parsed: list[int] = []
-    parse = records._list
+    parse = record_parser._decode_list
 
     def counted(body: bytes) -> list[msgspec.Raw]:
         parsed.append(len(body))
         return parse(body)
 
-    monkeypatch.setattr(records, "_list", counted)
+    monkeypatch.setattr(record_parser, "_decode_list", counted)
     body = b"\n".join(json.dumps(row).encode() for row in rows) if lines else json.dumps(rows).encode()
-    alone, slices = records._split(body, "lines" if lines else "json", 10_000)
+    alone, slices = record_parser._split(body, "lines" if lines else "json", 10_000)
     found: list[Values] = list(slices)
     assert not alone
     assert sum(map(len, found)) == 10_000
-    assert max(sum(len(bytes(each)) for each in values) for values in found) < 2 * records.SLICE_BYTES
-    assert max(parsed, default=0) < 2 * records.SLICE_BYTES
+    assert max(sum(len(bytes(value)) for value in values) for values in found) < 2 * record_parser.SLICE_BYTES
+    assert max(parsed, default=0) < 2 * record_parser.SLICE_BYTES
     assert sum(parsed) < 4 * len(body), "few cuts are tried in vain"
 
 
 def test_more_than_may_be_is_told_before_all_is_read() -> None:
     read = 0
-    with pytest.raises(Refused) as refused:  # noqa: PT012
-        for values in records._elements(b"[" + b"{}," * 500_000 + b"{}]", 10_000):
+    with pytest.raises(RequestRejectedError) as refused:  # noqa: PT012
+        for values in record_parser._elements(b"[" + b"{}," * 500_000 + b"{}]", 10_000):
             read += len(values)
     assert refused.value.code == "TOO_MANY"
     assert read <= 10_000
@@ -127,13 +127,13 @@ def test_the_time_of_a_body_counts() -> None:
 def test_what_follows_a_slow_body_has_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     http = Posting(timeout=30)
     deadlines: list[float] = []
-    look_up = http.ingest._look_up
+    look_up = http.ingest._ensure_topic
 
     async def looked_up(name: str, deadline: float) -> None:
         deadlines.append(deadline)
         await look_up(name, deadline)
 
-    monkeypatch.setattr(http.ingest, "_look_up", looked_up)
+    monkeypatch.setattr(http.ingest, "_ensure_topic", looked_up)
     body = json.dumps(reading(1)).encode()
 
     async def main() -> float:

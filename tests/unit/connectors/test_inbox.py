@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.connectors.inbox import BITE, Inbox
+from riverrun.connectors.inbox import MAX_READ_ITEMS, Inbox
 from riverrun.errors import UsageError
 from riverrun.model.connector import Item
 
@@ -17,7 +17,7 @@ def test_tokens_are_confirmed_when_their_items_are_committed_and_not_before() ->
         assert inbox.put(Item(n), token=f"t{n}")
     first = inbox.read()
     assert first is not None
-    assert [each.value for each in first.items] == [0, 1, 2]
+    assert [item.value for item in first.items] == [0, 1, 2]
     inbox.put(Item(3), token="t3")
     second = inbox.read()
     assert second is not None
@@ -29,7 +29,7 @@ def test_tokens_are_confirmed_when_their_items_are_committed_and_not_before() ->
 
 
 def test_a_full_inbox_makes_its_senders_wait() -> None:
-    inbox = Inbox(most_items=2)
+    inbox = Inbox(max_items=2)
     assert inbox.put(Item(1), timeout=0)
     assert inbox.put(Item(2), timeout=0)
     assert not inbox.put(Item(3), timeout=0)
@@ -48,7 +48,7 @@ def test_a_full_inbox_makes_its_senders_wait() -> None:
 
 
 def test_it_is_full_by_bytes_too_and_takes_one_that_is_larger_than_all_its_room() -> None:
-    inbox = Inbox(most_bytes=10)
+    inbox = Inbox(max_bytes=10)
     assert inbox.put(Item(b"x" * 100), timeout=0)
     assert not inbox.put(Item(b"y"), timeout=0)
     inbox.read()
@@ -56,7 +56,7 @@ def test_it_is_full_by_bytes_too_and_takes_one_that_is_larger_than_all_its_room(
 
 
 def test_closing_lets_those_go_who_wait() -> None:
-    inbox = Inbox(most_items=1)
+    inbox = Inbox(max_items=1)
     inbox.put(Item(1))
     answers: list[bool] = []
     sender = threading.Thread(target=lambda: answers.append(inbox.put(Item(2))))
@@ -78,14 +78,14 @@ def test_a_problem_is_raised_by_the_next_read() -> None:
 
 def test_one_read_is_bounded() -> None:
     inbox = Inbox()
-    for n in range(BITE + 5):
+    for n in range(MAX_READ_ITEMS + 5):
         inbox.put(Item(n))
     first = inbox.read()
     assert first is not None
-    assert len(first.items) == BITE
+    assert len(first.items) == MAX_READ_ITEMS
     assert inbox.lag() == 5
 
 
 def test_an_inbox_without_room_is_refused() -> None:
     with pytest.raises(UsageError):
-        Inbox(most_items=0)
+        Inbox(max_items=0)

@@ -7,15 +7,15 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 from riverrun.connectors.mqtt.address import Address
-from riverrun.connectors.mqtt.inbox import Inbox
-from riverrun.connectors.mqtt.seen import Seen
-from riverrun.connectors.mqtt.session import Session, Wanted, _LostError
+from riverrun.connectors.mqtt.duplicates import DuplicateDetector
+from riverrun.connectors.mqtt.message_queue import MessageQueue
+from riverrun.connectors.mqtt.session import MqttSession, SessionOptions, _ConnectionLostError
 
 
 @pytest.fixture
 def session() -> Any:
-    wanted = Wanted("bridge", ("doors/+", "meters/#"), 1, "first", 3600, 100, 30)
-    made = Session(Address("broker", 1883), wanted, Inbox(200), Seen())
+    wanted = SessionOptions("bridge", ("doors/+", "meters/#"), 1, "first", 3600, 100, 30)
+    made = MqttSession(Address("broker", 1883), wanted, MessageQueue(200), DuplicateDetector())
     yield made
     made.close()
 
@@ -25,12 +25,12 @@ def reasons(*codes: int) -> list[ReasonCode]:
 
 
 def test_a_subscription_that_is_refused_names_its_filter(session: Any) -> None:
-    with pytest.raises(_LostError, match="refuses the subscription to meters/#: Not authorized"):
+    with pytest.raises(_ConnectionLostError, match="refuses the subscription to meters/#: Not authorized"):
         session._on_subscribe(None, None, 1, reasons(1, 0x87), None)
-    assert not session.up
+    assert not session.is_connected
 
 
 def test_a_lower_qos_is_said(session: Any, caplog: pytest.LogCaptureFixture) -> None:
     session._on_subscribe(None, None, 1, reasons(1, 0), None)
-    assert session.up
+    assert session.is_connected
     assert "grants meters/# only QoS 0" in caplog.text

@@ -8,48 +8,48 @@ from typing import Any
 import pytest
 
 from riverrun.connectors.mqtt.address import Address
-from riverrun.connectors.mqtt.inbox import Inbox, Message
-from riverrun.connectors.mqtt.seen import Seen
-from riverrun.connectors.mqtt.session import Session, Wanted
-from riverrun.connectors.mqtt.source import PATIENCE_SECONDS, MqttReader
-from riverrun.connectors.part import Feed, PartRunner
-from riverrun.connectors.shaping import Shaper
-from riverrun.connectors.standing import Standing
+from riverrun.connectors.mqtt.duplicates import DuplicateDetector
+from riverrun.connectors.mqtt.message_queue import MessageQueue, MqttMessage
+from riverrun.connectors.mqtt.session import MqttSession, SessionOptions
+from riverrun.connectors.mqtt.source import MAX_DISCONNECTED_SECONDS, MqttReader
+from riverrun.connectors.record_builder import RecordBuilder
+from riverrun.connectors.source_runner import SourceJob, SourceRunner
+from riverrun.connectors.status import ConnectorStatus
 from riverrun.errors import ConnectorFailedError
 from riverrun.model.connector import Item, Items, Source
 from riverrun.model.topic import Topic
 
-WANTED = Wanted("us", ("a",), 1, "first", 60, 10, 30)
+WANTED = SessionOptions("us", ("a",), 1, "first", 60, 10, 30)
 
 
-def message(number: int) -> Message:
-    return Message("a", b"x", 1, False, "no", 1, number, 0, number)
+def message(number: int) -> MqttMessage:
+    return MqttMessage("a", b"x", 1, False, "no", 1, number, 0, number)
 
 
-class Down(Session):
+class Down(MqttSession):
     """A session whose broker does not come back."""
 
     def start(self) -> None:
         pass
 
 
-def away(inbox: Inbox) -> MqttReader:
+def away(inbox: MessageQueue) -> MqttReader:
     """A reader whose broker has been away for longer than anybody waits."""
-    session = Down(Address("127.0.0.1", 1), WANTED, inbox, Seen())
+    session = Down(Address("127.0.0.1", 1), WANTED, inbox, DuplicateDetector())
     session.problem = "Connection refused"
-    session.down_since = time.monotonic() - PATIENCE_SECONDS - 1
-    return MqttReader(session, inbox, lambda each: Item(each.payload, place=str(each.mid)), WANTED.filters)
+    session.down_since = time.monotonic() - MAX_DISCONNECTED_SECONDS - 1
+    return MqttReader(session, inbox, lambda each: Item(each.payload, location=str(each.mid)), WANTED.filters)
 
 
-def runner(reader: MqttReader) -> tuple[PartRunner, Shaper]:
+def runner(reader: MqttReader) -> tuple[SourceRunner, RecordBuilder]:
     topic: Topic[Any] = Topic("t")
-    standing = Standing("source", "in", "a", "t")
-    made = PartRunner(None, Feed("app", "in", topic, Source()), "a", standing, threading.Event())  # type: ignore[arg-type]
-    return made, Shaper(topic, "t.dead", group="app.in", limit=10_000, dead_limit=10_000)
+    standing = ConnectorStatus("source", "in", "a", "t")
+    made = SourceRunner(None, SourceJob("app", "in", topic, Source()), "a", standing, threading.Event())  # type: ignore[arg-type]
+    return made, RecordBuilder(topic, "t.dead", group="app.in", max_bytes=10_000, max_dead_letter_bytes=10_000)
 
 
 def test_held_messages_reach_kafka_before_the_part_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    inbox = Inbox(100)
+    inbox = MessageQueue(100)
     for number in range(5):
         inbox.put(message(number))
     inbox.hold()
@@ -60,12 +60,12 @@ def test_held_messages_reach_kafka_before_the_part_is_given_up(monkeypatch: pyte
     with pytest.raises(ConnectorFailedError, match="no connection to the MQTT broker"):
         making._pump(None, reader, shaper, None)  # type: ignore[arg-type]
     assert len(committed) == 5
-    assert len(reader.session._done) == 5, "and are acknowledged, in case the broker comes back after all"
+    assert len(reader.session._to_acknowledge) == 5, "and are acknowledged, in case the broker comes back after all"
     reader.close()
 
 
 def test_a_reader_does_not_fail_while_what_it_gave_is_not_in_kafka() -> None:
-    inbox = Inbox(100)
+    inbox = MessageQueue(100)
     inbox.put(message(1))
     reader = away(inbox)
     given = reader.read()
@@ -107,7 +107,7 @@ def test_what_a_reader_gave_before_it_failed_is_committed(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_inbox_full_of_held_messages_hears_what_became_of_the_session(kept: bool) -> None:
-    inbox = Inbox(3)
+    inbox = MessageQueue(3)
     for number in range(3):
         inbox.put(message(number))
     inbox.hold()
@@ -123,7 +123,7 @@ def test_an_inbox_full_of_held_messages_hears_what_became_of_the_session(kept: b
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=broker, daemon=True).start()
-        session = Session(Address("127.0.0.1", listener.getsockname()[1]), WANTED, inbox, Seen())
+        session = MqttSession(Address("127.0.0.1", listener.getsockname()[1]), WANTED, inbox, DuplicateDetector())
         session.start()
         assert greeted.wait(30)
         deadline = time.monotonic() + 30

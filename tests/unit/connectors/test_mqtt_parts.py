@@ -8,18 +8,18 @@ import pytest
 
 import riverrun as rr
 from riverrun.config import MqttSettings, Secret
-from riverrun.connectors.mqtt.address import Address, address_of, parse_url
-from riverrun.connectors.mqtt.inbox import Inbox, Message
-from riverrun.connectors.mqtt.seen import LONGEST_SECONDS, Seen, digest_of
+from riverrun.connectors.mqtt.address import Address, broker_address, parse_url
+from riverrun.connectors.mqtt.duplicates import MAX_CATCH_UP_SECONDS, DuplicateDetector, message_digest
+from riverrun.connectors.mqtt.message_queue import MessageQueue, MqttMessage
 from riverrun.errors import ConfigError
 
 
-def message(number: int, *, connection: int = 1, qos: int = 1, size: int = 1) -> Message:
-    return Message("a", b"x" * size, qos, False, "no", connection, number, 0, number)
+def message(number: int, *, connection: int = 1, qos: int = 1, size: int = 1) -> MqttMessage:
+    return MqttMessage("a", b"x" * size, qos, False, "no", connection, number, 0, number)
 
 
 def test_an_inbox_gives_in_order_and_in_bites() -> None:
-    inbox = Inbox(10)
+    inbox = MessageQueue(10)
     for number in range(5):
         inbox.put(message(number))
     assert [each.mid for each in inbox.take(3, 100)] == [0, 1, 2]
@@ -29,25 +29,25 @@ def test_an_inbox_gives_in_order_and_in_bites() -> None:
 
 
 def test_an_inbox_is_full_by_number_or_by_size() -> None:
-    inbox = Inbox(2, most_bytes=100)
-    full = [inbox.full]
+    inbox = MessageQueue(2, max_bytes=100)
+    full = [inbox.is_full]
     for size in (99, 1):
         inbox.put(message(1, size=size))
-        full.append(inbox.full)
+        full.append(inbox.is_full)
     inbox.take(1, 1)
-    full.append(inbox.full)
+    full.append(inbox.is_full)
     inbox.put(message(3, size=200))
-    assert [*full, inbox.full] == [False, False, True, False, True]
+    assert [*full, inbox.is_full] == [False, False, True, False, True]
 
 
 def test_a_lost_connections_messages_are_held_but_not_qos_0() -> None:
-    inbox = Inbox(10, most_bytes=3)
+    inbox = MessageQueue(10, max_bytes=3)
     inbox.put(message(1))
     inbox.put(message(2, qos=0))
     inbox.put(message(3))
     inbox.hold()
     assert len(inbox) == 3
-    assert not inbox.full, "the broker's answer decides about the held ones, and has to be read"
+    assert not inbox.is_full, "the broker's answer decides about the held ones, and has to be read"
     assert [each.mid for each in inbox.take(9, 100)] == [2]
     assert inbox.forget_held() == 2
     assert len(inbox) == 0
@@ -55,19 +55,19 @@ def test_a_lost_connections_messages_are_held_but_not_qos_0() -> None:
 
 
 def test_held_messages_come_first_when_nobody_sends_them_again() -> None:
-    inbox = Inbox(10, most_bytes=3)
+    inbox = MessageQueue(10, max_bytes=3)
     for number in (1, 2):
         inbox.put(message(number))
     inbox.hold()
     inbox.put(message(3, connection=2))
     assert inbox.release_held() == 2
-    assert inbox.full
+    assert inbox.is_full
     assert [each.mid for each in inbox.take(9, 100)] == [1, 2, 3]
-    assert not inbox.full
+    assert not inbox.is_full
 
 
 def test_whoever_waits_is_woken() -> None:
-    inbox = Inbox(10)
+    inbox = MessageQueue(10)
     waiting = threading.Thread(target=inbox.wait, args=(60,))
     waiting.start()
     while waiting.is_alive():
@@ -78,40 +78,43 @@ def test_whoever_waits_is_woken() -> None:
 
 
 def test_what_was_seen_is_found_once_and_only_after_a_reconnect() -> None:
-    seen = Seen()
+    seen = DuplicateDetector()
     seen.add(1)
     seen.add(1)
     seen.add(2)
-    assert not seen.again(1)
-    seen.reconnected()
-    assert [seen.again(each) for each in (1, 1, 1, 2, 2, 3)] == [True, True, False, True, False, False]
+    assert not seen.is_duplicate(1)
+    seen.on_reconnected()
+    assert [seen.is_duplicate(each) for each in (1, 1, 1, 2, 2, 3)] == [True, True, False, True, False, False]
 
 
 def test_it_is_over_when_the_broker_has_caught_up_or_too_much_time_is_gone() -> None:
     now = 100.0
-    seen = Seen(clock=lambda: now)
+    seen = DuplicateDetector(clock=lambda: now)
     seen.add(1)
     seen.add(2)
-    seen.reconnected()
-    seen.caught_up()
-    assert not seen.again(1)
-    seen.reconnected()
-    assert seen.again(1)
-    now += LONGEST_SECONDS
-    assert not seen.again(2)
+    seen.on_reconnected()
+    seen.on_caught_up()
+    assert not seen.is_duplicate(1)
+    seen.on_reconnected()
+    assert seen.is_duplicate(1)
+    now += MAX_CATCH_UP_SECONDS
+    assert not seen.is_duplicate(2)
 
 
 def test_the_memory_has_an_end() -> None:
-    seen = Seen(kept=10)
+    seen = DuplicateDetector(max_digests=10)
     for number in range(100):
         seen.add(number)
-    seen.reconnected()
+    seen.on_reconnected()
     assert len(seen) == 10
-    assert [number for number in range(100) if seen.again(number)] == list(range(90, 100))
+    assert [number for number in range(100) if seen.is_duplicate(number)] == list(range(90, 100))
 
 
 def test_digests_tell_topics_and_payloads_apart() -> None:
-    assert len({digest_of("a", b"b"), digest_of("ab", b""), digest_of("a", b""), digest_of("", b"ab")}) == 4
+    assert (
+        len({message_digest("a", b"b"), message_digest("ab", b""), message_digest("a", b""), message_digest("", b"ab")})
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,7 @@ def test_addresses_that_are_none(url: str) -> None:
 
 def found(declared: Any, settings: MqttSettings) -> Address:
     secrets = {"env:HERS": Secret("hers"), "": Secret()}
-    return address_of(declared, settings, Path("/project"), lambda reference, _what: secrets[reference], "readings")
+    return broker_address(declared, settings, Path("/project"), lambda reference, _what: secrets[reference], "readings")
 
 
 SETTINGS = MqttSettings(

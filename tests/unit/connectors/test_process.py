@@ -9,10 +9,10 @@ import pytest
 import riverrun as rr
 from riverrun.config import KafkaSettings
 from riverrun.connectors import process as running
-from riverrun.connectors.contract import Around
-from riverrun.connectors.ledger import Life
-from riverrun.connectors.standing import Standing
-from riverrun.connectors.trying import Reminder
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.retry import NoticeThrottle
+from riverrun.connectors.state_topic import ConnectorLease
+from riverrun.connectors.status import ConnectorStatus
 from riverrun.errors import AlreadyRunningError, DeliveryError, RiverrunError
 from riverrun.kafka.connection import Connection
 
@@ -40,19 +40,19 @@ class FakeProducer:
 
 def test_a_status_that_was_not_delivered_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "Producer", FakeProducer)
-    teller = running._Teller(NOWHERE, "app")
+    teller = running._StatusPublisher(NOWHERE, "app")
     producer: Any = teller._producer
-    standing, life = Standing("sink", "out", "all", "t"), Life("1", 1, "here", 1, 1)
-    teller.tell_changed([standing], life)
-    teller.tell_changed([standing], life)
+    standing, life = ConnectorStatus("sink", "out", "all", "t"), ConnectorLease("1", 1, "here", 1, 1)
+    teller.publish_changed([standing], life)
+    teller.publish_changed([standing], life)
     told = [each for each in producer.sent if b"standing" in each[0]]
     assert len(told) == 1, "nothing has changed"
     told[0][2](Settled(DeliveryError("Not acknowledged in time")))
-    teller.tell_changed([standing], life)
+    teller.publish_changed([standing], life)
     told = [each for each in producer.sent if b"standing" in each[0]]
     assert len(told) == 2
     told[1][2](Settled(None))
-    teller.tell_changed([standing], life)
+    teller.publish_changed([standing], life)
     assert len([each for each in producer.sent if b"standing" in each[0]]) == 2
 
 
@@ -65,13 +65,13 @@ def test_a_service_that_another_process_has_says_so_once(monkeypatch: pytest.Mon
             stop.set()
         raise AlreadyRunningError("Records of a are taken by HTTP already, by the process 7", hint="Stop it: kill 7")
 
-    monkeypatch.setattr(running, "service_of", fails)
-    monkeypatch.setattr("riverrun.connectors.trying.Pauses.next", lambda _: 0.01)
+    monkeypatch.setattr(running, "create_service", fails)
+    monkeypatch.setattr("riverrun.connectors.retry.Backoff.next_delay", lambda _: 0.01)
     app = rr.App("a")
     app.source(app.topic("t"), rr.http())
     feds = list(app.sources.values())
-    standings = {each.name: Standing("source", each.name, "all", "t") for each in feds}
-    around = Around(app, NOWHERE, tmp_path, tmp_path, notices.append)
+    standings = {fed.name: ConnectorStatus("source", fed.name, "all", "t") for fed in feds}
+    around = ConnectorContext(app, NOWHERE, tmp_path, tmp_path, notices.append)
     running._ServiceRunner(feds, around, standings, stop).run()
     assert tries[0] == 5
     (notice,) = notices
@@ -81,8 +81,8 @@ def test_a_service_that_another_process_has_says_so_once(monkeypatch: pytest.Mon
 
 
 def test_what_stays_the_same_is_said_now_and_then() -> None:
-    reminder = Reminder(seconds=3600)
-    assert [reminder.due(each) for each in ("a", "a", "b", "a", "a")] == [True, False, True, True, False]
+    reminder = NoticeThrottle(seconds=3600)
+    assert [reminder.should_notify(each) for each in ("a", "a", "b", "a", "a")] == [True, False, True, True, False]
     reminder.reset()
-    assert reminder.due("a")
-    assert [Reminder(seconds=0).due("a") for _ in range(2)] == [True, True]
+    assert reminder.should_notify("a")
+    assert [NoticeThrottle(seconds=0).should_notify("a") for _ in range(2)] == [True, True]

@@ -11,8 +11,8 @@ import pytest
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.connectors.contract import Around
-from riverrun.connectors.files.tail import REST_SECONDS, TailReader, TailSource
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.files.tail import IDLE_CLOSE_SECONDS, TailReader, TailSource
 from riverrun.errors import PositionUnknownError
 from riverrun.kafka.connection import Connection
 
@@ -37,7 +37,7 @@ class Follower:
         """All there is; what is new."""
         before, quiet = len(self.lines), 0
         while quiet < 3 and most:
-            self.reader._look_at = 0.0
+            self.reader._next_check_at = 0.0
             items = self.reader.read()
             if items is None:
                 quiet += 1
@@ -46,7 +46,7 @@ class Follower:
             quiet = 0
             self.position = items.position
             self.items += items.items
-            self.lines += [each.value["line"] if not each.problem else each for each in items.items]
+            self.lines += [item.value["line"] if not item.problem else item for item in items.items]
         return self.lines[before:]
 
     def crash(self) -> None:
@@ -192,17 +192,17 @@ def test_a_lost_file_stops_it_unless_told_otherwise(log: Path) -> None:
 
 
 def test_a_line_that_is_too_long_goes_to_the_dead_letters_in_pieces(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("riverrun.connectors.files.chunk.CHUNK", 16)
+    monkeypatch.setattr("riverrun.connectors.files.line_chunks.CHUNK_BYTES", 16)
     write(log, "short", "x" * 100, "short again")
-    follower = Follower(log, most_line_bytes=30)
+    follower = Follower(log, max_line_bytes=30)
     for _ in range(20):
         follower.read(most=1)
         follower.crash()
-    whole = [each for each in follower.lines if isinstance(each, str)]
-    pieces = [each for each in follower.lines if not isinstance(each, str)]
+    whole = [line for line in follower.lines if isinstance(line, str)]
+    pieces = [line for line in follower.lines if not isinstance(line, str)]
     assert whole == ["short", "short again"]
-    assert b"".join(each.value for each in pieces) == b"x" * 100
-    assert {each.problem for each in pieces} == {"A line is longer than 30 bytes; this is a piece of it"}
+    assert b"".join(piece.value for piece in pieces) == b"x" * 100
+    assert {piece.problem for piece in pieces} == {"A line is longer than 30 bytes; this is a piece of it"}
 
 
 def test_csv_has_its_columns_in_the_first_line_of_each_file(log: Path) -> None:
@@ -211,17 +211,17 @@ def test_csv_has_its_columns_in_the_first_line_of_each_file(log: Path) -> None:
     reader = TailReader(declared, log, None)
     values = []
     for _ in range(10):
-        reader._look_at = 0
+        reader._next_check_at = 0
         if (items := reader.read()) is not None:
             position = items.position
-            values += [each.value for each in items.items]
+            values += [item.value for item in items.items]
             reader = TailReader(declared, log, position)
     log.rename(f"{log}.1")
     log.write_text("kw,id\n3.5,2\n4\n")
     for _ in range(10):
-        reader._look_at = 0
+        reader._next_check_at = 0
         if (items := reader.read()) is not None:
-            values += [each.value if not each.problem else each.problem for each in items.items]
+            values += [item.value if not item.problem else item.problem for item in items.items]
     assert values == [{"id": "1", "kw": "2.5"}, {"kw": "3.5", "id": "2"}, "The row has 1 columns, not 2"]
 
 
@@ -255,24 +255,24 @@ def test_no_line_is_missing_and_none_twice_whatever_happens_in_which_order(log: 
                     shutil.copy(log, f"{log}.1")
                     os.truncate(log, 0)
     follower.read()
-    assert [int(each.split()[0]) for each in follower.lines[1:]] == list(range(written))
+    assert [int(line.split()[0]) for line in follower.lines[1:]] == list(range(written))
     assert follower.notices == []
 
 
 def many(folder: Path) -> TailSource:
     nowhere = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    return TailSource(rr.tail("app-*.log", settle_seconds=0), Around(rr.App("a"), nowhere, folder, folder))
+    return TailSource(rr.tail("app-*.log", settle_seconds=0), ConnectorContext(rr.App("a"), nowhere, folder, folder))
 
 
 def read_to_end(source: TailSource, part: str, position: Any) -> tuple[list[str], Any, bool]:
     """Lines, position, and whether the reader ended."""
     reader, lines, quiet = source.open(part, position), [], 0
     while quiet < 3:
-        reader._look_at = 0.0  # type: ignore[attr-defined]
+        reader._next_check_at = 0.0  # type: ignore[attr-defined]
         if (items := reader.read()) is None:
             quiet += 1
             continue
-        lines += [each.value["line"] for each in items.items]
+        lines += [item.value["line"] for item in items.items]
         position = items.position
         if items.last:
             reader.close()
@@ -283,7 +283,7 @@ def read_to_end(source: TailSource, part: str, position: Any) -> tuple[list[str]
 
 def test_of_many_files_those_that_are_left_alone_are_closed_until_they_change(tmp_path: Path) -> None:
     names = [f"app-2026-11-{day:02}.log" for day in range(1, 11)]
-    long_ago = time.time() - REST_SECONDS - 60
+    long_ago = time.time() - IDLE_CLOSE_SECONDS - 60
     for number, name in enumerate(names):
         write(tmp_path / name, f"{name} 1")
         if number < 9:
@@ -309,7 +309,7 @@ def rested(folder: Path, text: str) -> tuple[TailSource, Path, Any]:
     """One of many files, read and left alone; and where its reader ended."""
     source, path = many(folder), folder / "app-1.log"
     path.write_text(text)
-    long_ago = time.time() - REST_SECONDS - 60
+    long_ago = time.time() - IDLE_CLOSE_SECONDS - 60
     os.utime(path, (long_ago, long_ago))
     lines, position, ended = read_to_end(source, path.name, None)
     assert (lines, ended) == (["a1"], True)
@@ -370,16 +370,16 @@ def test_of_many_files_one_that_is_deleted_ends_with_its_last_line(tmp_path: Pat
     def read() -> tuple[Any, bool]:
         position, last = None, False
         for _ in range(6):
-            reader._look_at = 0.0  # type: ignore[attr-defined]
+            reader._next_check_at = 0.0  # type: ignore[attr-defined]
             if not last and (items := reader.read()) is not None:
-                lines.extend(each.value["line"] for each in items.items)
+                lines.extend(item.value["line"] for item in items.items)
                 position, last = items.position, items.last
         return position, last
 
     assert (read()[1], lines) == (False, ["a1"])
     path.unlink()
     assert (read()[1], lines) == (False, ["a1"]), "its writer may still have it open"
-    later = time.time() + REST_SECONDS + 1
+    later = time.time() + IDLE_CLOSE_SECONDS + 1
     reader._clock = lambda: later  # type: ignore[attr-defined]
     position, last = read()
     assert (last, lines) == (True, ["a1", "without end"])
@@ -398,7 +398,7 @@ def test_a_single_log_is_never_at_its_end(log: Path) -> None:
     write(log, "b")
     assert follower.read() == ["b"]
     log.unlink()
-    follower.reader._clock = lambda: time.time() + 10 * REST_SECONDS
+    follower.reader._clock = lambda: time.time() + 10 * IDLE_CLOSE_SECONDS
     assert follower.read() == []
     write(log, "c")
     assert follower.read() == ["c"]

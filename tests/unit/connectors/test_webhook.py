@@ -14,13 +14,13 @@ from confluent_kafka import Message
 
 import riverrun as rr
 from riverrun.config import KafkaSettings
-from riverrun.connectors.contract import Around
-from riverrun.connectors.sinking import Drain, SinkRunner
-from riverrun.connectors.standing import Standing
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.sink_runner import SinkJob, SinkRunner
+from riverrun.connectors.status import ConnectorStatus
 from riverrun.connectors.webhook import sink as sending
 from riverrun.connectors.webhook.sink import WebhookSink
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.record import Decoding, Record
+from riverrun.kafka.consumer.record import Record, RecordDecoder
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
@@ -62,7 +62,7 @@ def _request(connection: socket.socket) -> bool:
 
 
 def records(count: int) -> list[Record[Any]]:
-    decoding: Decoding[Any] = Decoding({})
+    decoding: RecordDecoder[Any] = RecordDecoder({})
     values = [json.dumps({"n": number}).encode() for number in range(count)]
     return [
         Record(Message(topic="t", partition=0, offset=at, key=b"k%d" % at, value=value), decoding)
@@ -71,8 +71,8 @@ def records(count: int) -> list[Record[Any]]:
 
 
 @contextlib.contextmanager
-def sink(url: str, folder: Path, **options: Any) -> Iterator[tuple[WebhookSink, Around]]:
-    around = Around(rr.App("hooks"), NOWHERE, folder, folder)
+def sink(url: str, folder: Path, **options: Any) -> Iterator[tuple[WebhookSink, ConnectorContext]]:
+    around = ConnectorContext(rr.App("hooks"), NOWHERE, folder, folder)
     made = WebhookSink(rr.webhook(url, **options), around)
     made.open()
     try:
@@ -94,7 +94,7 @@ def test_an_answer_without_end_is_not_read(tmp_path: Path) -> None:
         (undone,) = hook.write(records(1))
     assert undone.reason.startswith("The receiver answered 400 No: xxx")
     assert len(undone.reason) < 400
-    assert not undone.again
+    assert not undone.retry
     assert sent[0] < 50_000_000
 
 
@@ -110,7 +110,7 @@ def test_an_answer_in_a_charset_that_nobody_knows(
 
     with receiving(answering) as url, sink(url, tmp_path, timeout_seconds=30) as (hook, _):
         undone = hook.write(records(1))
-    assert [each.again for each in undone] == ([] if again is None else [again])
+    assert [each.retry for each in undone] == ([] if again is None else [again])
     if undone:
         assert undone[0].reason == f"The receiver answered {status}: so\ufffd"
 
@@ -162,7 +162,7 @@ def test_one_time_limit_for_all_of_a_request(tmp_path: Path) -> None:
     with receiving(dripping) as url, sink(url, tmp_path, timeout_seconds=0.5) as (hook, _):
         (undone,) = hook.write(records(1))
     assert undone.reason == "No answer within 0.5 s"
-    assert undone.again
+    assert undone.retry
     # It would drip for half a minute.
     assert time.monotonic() - began < 15
 
@@ -182,7 +182,7 @@ def test_the_end_does_not_wait_for_receivers(tmp_path: Path) -> None:
         around.stop.set()
         writing.join(20)
         assert not writing.is_alive()
-        assert [each.again for each in found] == [True] * 8
+        assert [each.retry for each in found] == [True] * 8
         hook.close()
         ours = [each for each in threading.enumerate() if each.name == "riverrun-webhook" and not each.daemon]
         assert ours == [], "they would hold up the end of the process"
@@ -201,7 +201,7 @@ def test_a_slow_receiver_gets_what_it_can_take_in_the_time_of_a_batch(
     with receiving(slow) as url, sink(url, tmp_path, connections=1) as (hook, _):
         undone = hook.write(records(40))
     assert 0 < len(undone) < 40
-    assert all(each.again for each in undone)
+    assert all(each.retry for each in undone)
     assert "slow" in undone[0].reason
 
 
@@ -220,19 +220,19 @@ def test_a_batch_that_is_sent_record_by_record_keeps_the_time_of_a_batch(
     with receiving(slow) as url, sink(url, tmp_path, send="batch") as (hook, _):
         undone = hook.write(records(60))
     assert 0 < len(undone) < 60
-    assert all(each.again and "slow" in each.reason for each in undone)
+    assert all(each.retry and "slow" in each.reason for each in undone)
     assert [each.record.offset for each in undone] == list(range(60 - len(undone), 60)), "the rest, in its order"
 
 
 def test_batches_shrink_when_they_take_too_long_and_grow_again() -> None:
     made_sink: Any = type("Sink", (), {"batch": 100, "retries": 1})()
-    standing = Standing("sink", "out", "all", "t")
-    runner = SinkRunner(NOWHERE, Drain("app", "out", "t", made_sink), standing, threading.Event())
+    standing = ConnectorStatus("sink", "out", "all", "t")
+    runner = SinkRunner(NOWHERE, SinkJob("app", "out", "t", made_sink), standing, threading.Event())
     sizes = []
     for seconds in (61, 61, 61, 10, 0.1, 0.1, 0.1, 0.1):
-        runner._resize(runner._size, seconds)
-        sizes.append(runner._size)
+        runner._resize(runner._batch_size, seconds)
+        sizes.append(runner._batch_size)
     assert sizes == [50, 25, 12, 12, 24, 48, 96, 100]
     for _ in range(10):
-        runner._resize(runner._size, 61)
-    assert runner._size == 1
+        runner._resize(runner._batch_size, 61)
+    assert runner._batch_size == 1

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from riverrun.demo import results
-from riverrun.demo.results import Results
-from riverrun.model.state import Place
+from riverrun.demo.results import StreamResults
+from riverrun.model.cluster_state import TopicPartition
 
 
 @dataclass
@@ -17,8 +17,8 @@ class Row:
     topic: str = "balls"
 
     @property
-    def place(self) -> Place:
-        return Place(self.topic, 0)
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, 0)
 
     def header(self, _name: str) -> bytes:
         return b"life/3"
@@ -37,7 +37,7 @@ class Reads:
 def test_a_row_that_two_read_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that follows was slow to end: what is left is read beside it."""
     monkeypatch.setattr(results, "Consumer", Reads)
-    found, slow, last = Results(["balls"]), Reads(), Reads()
+    found, slow, last = StreamResults(["balls"]), Reads(), Reads()
     slow.rows, last.rows = [Row(each) for each in range(4)], [Row(each) for each in range(6)]
     for each in (slow, last, slow):
         found._read(each)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from riverrun.demo.running import run_demo
+from riverrun.demo.runner import run_demo
 
 
 def test_one_more_ctrl_c_does_not_cut_off_what_stops_the_parts(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_one_more_ctrl_c_does_not_cut_off_what_stops_the_parts(tmp_path: Path) -
             app=SimpleNamespace(name="meters"),
             start=lambda _: None,
             show=show,
-            account=lambda _, asked: 0 if asked else 1,
+            report_final_counts=lambda _, asked: 0 if asked else 1,
         )
 
     def show(asked: threading.Event) -> None:

@@ -25,7 +25,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from riverrun.config import KafkaSettings
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=2))
 
@@ -38,24 +38,24 @@ class FakeClient:
     """
 
     def __init__(self, partitions: int = 1) -> None:
-        self.logs: dict[Place, range] = {Place("t", number): range(0) for number in range(partitions)}
-        self.values: dict[Place, dict[int, bytes]] = {place: {} for place in self.logs}
-        self.committed_offsets: dict[Place, int] = {}
-        self.rebalances: deque[tuple[str, Collection[Place]]] = deque([("assign", list(self.logs))])
+        self.logs: dict[TopicPartition, range] = {TopicPartition("t", number): range(0) for number in range(partitions)}
+        self.values: dict[TopicPartition, dict[int, bytes]] = {place: {} for place in self.logs}
+        self.committed_offsets: dict[TopicPartition, int] = {}
+        self.rebalances: deque[tuple[str, Collection[TopicPartition]]] = deque([("assign", list(self.logs))])
         self.in_poll: deque[Callable[[], object]] = deque()
         # Given out before anything of the logs.
         self.told: deque[Message] = deque()
         # How many records a `consume` brings; while silent, no commit is answered.
         self.most = 1000
         self.silent = False
-        self.requests: list[dict[Place, int]] = []
-        self.assigned: dict[Place, int | None] = {}
-        self.paused: set[Place] = set()
+        self.requests: list[dict[TopicPartition, int]] = []
+        self.assigned: dict[TopicPartition, int | None] = {}
+        self.paused: set[TopicPartition] = set()
         self.closed = False
         self._properties: dict[str, Any] = {}
         self._listeners: dict[str, Callable[..., None]] = {}
-        self._positions: dict[Place, int] = {}
-        self._at_end: set[Place] = set()
+        self._positions: dict[TopicPartition, int] = {}
+        self._at_end: set[TopicPartition] = set()
         self._unanswered: deque[list[ClientPartition]] = deque()
         self._inside = threading.RLock()
         self._touched = False
@@ -107,7 +107,7 @@ class FakeClient:
                 return message
         return None
 
-    def _of(self, place: Place, offset: int) -> Message | None:
+    def _of(self, place: TopicPartition, offset: int) -> Message | None:
         log = self.logs[place]
         if offset in (OFFSET_STORED, OFFSET_INVALID):
             offset = self.committed_offsets.get(place, OFFSET_INVALID)
@@ -123,11 +123,11 @@ class FakeClient:
         self._at_end.add(place)
         return event(place, KafkaError._PARTITION_EOF, offset)
 
-    def _record(self, place: Place, offset: int) -> Message:
+    def _record(self, place: TopicPartition, offset: int) -> Message:
         value = self.values[place].get(offset, b"%d" % offset)
         return Message(topic=place.topic, partition=place.partition, offset=offset, value=value)
 
-    def stall(self, place: Place, offset: int, log: range, *, fetched: Iterable[int] = ()) -> None:
+    def stall(self, place: TopicPartition, offset: int, log: range, *, fetched: Iterable[int] = ()) -> None:
         """A partition has another log, and its offset is not in there: after what was `fetched`, this is told."""
         self.told += [self._record(place, each) for each in fetched]
         self.told.append(event(place, KafkaError._AUTO_OFFSET_RESET, offset))
@@ -139,7 +139,7 @@ class FakeClient:
     def subscribe(self, _topics: list[str], **listeners: Callable[..., None]) -> None:
         self._listeners = {name.removeprefix("on_"): each for name, each in listeners.items()}
 
-    def _rebalance(self, kind: str, places: Collection[Place]) -> None:
+    def _rebalance(self, kind: str, places: Collection[TopicPartition]) -> None:
         if not kind:
             return
         partitions = [ClientPartition(*place) for place in places]
@@ -155,16 +155,16 @@ class FakeClient:
 
     def incremental_assign(self, partitions: Iterable[ClientPartition]) -> None:
         self._touched = True
-        for each in partitions:
-            place = Place(each.topic, each.partition)
+        for partition in partitions:
+            place = TopicPartition(partition.topic, partition.partition)
             if place in self.assigned:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT))
-            self.assigned[place] = each.offset
+            self.assigned[place] = partition.offset
 
     def incremental_unassign(self, partitions: Iterable[ClientPartition]) -> None:
         self._touched = True
-        for each in partitions:
-            place = Place(each.topic, each.partition)
+        for partition in partitions:
+            place = TopicPartition(partition.topic, partition.partition)
             if place not in self.assigned:
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
             del self.assigned[place]
@@ -173,27 +173,29 @@ class FakeClient:
             self.paused.discard(place)
 
     def pause(self, partitions: Iterable[ClientPartition]) -> None:
-        self.paused |= {Place(each.topic, each.partition) for each in partitions} & self.assigned.keys()
+        self.paused |= {
+            TopicPartition(partition.topic, partition.partition) for partition in partitions
+        } & self.assigned.keys()
 
     def resume(self, partitions: Iterable[ClientPartition]) -> None:
-        self.paused -= {Place(each.topic, each.partition) for each in partitions}
+        self.paused -= {TopicPartition(partition.topic, partition.partition) for partition in partitions}
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def position(self, partitions: Iterable[ClientPartition]) -> list[ClientPartition]:
-        places = [Place(each.topic, each.partition) for each in partitions]
+        places = [TopicPartition(partition.topic, partition.partition) for partition in partitions]
         return [ClientPartition(*place, self._positions.get(place, OFFSET_INVALID)) for place in places]
 
     def get_watermark_offsets(self, partition: ClientPartition, **_: Any) -> tuple[int, int]:
-        log = self.logs[Place(partition.topic, partition.partition)]
+        log = self.logs[TopicPartition(partition.topic, partition.partition)]
         return log.start, log.stop
 
     def offsets_for_times(self, partitions: Iterable[ClientPartition], **_: Any) -> list[ClientPartition]:
         found = []
-        for each in partitions:
-            log = self.logs[Place(each.topic, each.partition)]
-            offset = {OFFSET_BEGINNING: log.start, OFFSET_END: log.stop}[each.offset]
-            found.append(ClientPartition(each.topic, each.partition, offset))
+        for partition in partitions:
+            log = self.logs[TopicPartition(partition.topic, partition.partition)]
+            offset = {OFFSET_BEGINNING: log.start, OFFSET_END: log.stop}[partition.offset]
+            found.append(ClientPartition(partition.topic, partition.partition, offset))
         return found
 
     def list_topics(self, *_: Any, **__: Any) -> Any:
@@ -205,18 +207,18 @@ class FakeClient:
     def commit(self, offsets: list[ClientPartition], asynchronous: bool) -> None:
         assert asynchronous
         with self._alone():
-            self.requests.append({Place(each.topic, each.partition): each.offset for each in offsets})
+            self.requests.append({TopicPartition(offset.topic, offset.partition): offset.offset for offset in offsets})
             self._unanswered.append(offsets)
 
     def _answer(self) -> None:
         offsets = self._unanswered.popleft()
-        self.committed_offsets |= {Place(each.topic, each.partition): each.offset for each in offsets}
+        self.committed_offsets |= {TopicPartition(offset.topic, offset.partition): offset.offset for offset in offsets}
         self._properties["on_commit"](None, offsets)
 
     def close(self) -> None:
         self.closed = True
 
 
-def event(place: Place, code: int, offset: int) -> Message:
+def event(place: TopicPartition, code: int, offset: int) -> Message:
     """What the client says of a partition among its records."""
     return Message(topic=place.topic, partition=place.partition, offset=offset, error=KafkaError(code))

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from riverrun.errors import AuthorizationError, BrokerUnreachableError
 from riverrun.kafka.admin import admin as module
 from riverrun.kafka.admin.admin import Admin
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from unit.kafka.fake_client import NOWHERE
 
 
@@ -60,7 +60,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> type[StaleClient]:
 
 
 def test_offsets_are_moved_though_the_coordinator_has_moved(clients: type[StaleClient]) -> None:
-    Admin(NOWHERE).commit("g", {Place("t", 0): 7})
+    Admin(NOWHERE).alter_group_offsets("g", {TopicPartition("t", 0): 7})
     assert len(clients.made) == 2
 
 
@@ -72,7 +72,7 @@ def test_a_group_is_deleted_though_its_coordinator_has_moved(clients: type[Stale
 def test_a_cluster_that_never_settles_ends_with_its_error(clients: type[StaleClient]) -> None:
     clients.right_from = 1_000_000
     with pytest.raises(BrokerUnreachableError, match="NOT_COORDINATOR"):
-        Admin(NOWHERE).commit("g", {Place("t", 0): 7})
+        Admin(NOWHERE).alter_group_offsets("g", {TopicPartition("t", 0): 7})
 
 
 def test_no_client_is_made_anew_more_often_than_once_in_a_while(

@@ -146,7 +146,7 @@ def test_a_transaction_that_is_cancelled_while_it_begins_does_not_stay_open(monk
     def begin(transaction: Transaction) -> None:
         waiting.set()
         assert gate.wait(5)
-        transaction._producer._enter(transaction)
+        transaction._producer._set_transaction(transaction)
         transaction._open = True
 
     def step(_transaction: Transaction, doing: str, *_: Any) -> None:

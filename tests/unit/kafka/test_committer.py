@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import CommitError
 from riverrun.kafka.consumer.committer import Committer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
-A, B = Place("t", 0), Place("t", 1)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Cluster:
@@ -24,27 +24,27 @@ class Cluster:
     def __init__(self) -> None:
         self.now = 0.0
         self.committer = Committer(self.send, "g", clock=lambda: self.now)
-        self.requests: list[dict[Place, int]] = []
+        self.requests: list[dict[TopicPartition, int]] = []
         self.errors: list[int] = []
         self.silent = False
         self._waiting: deque[list[ClientPartition]] = deque()
 
     def send(self, offsets: list[ClientPartition]) -> None:
-        self.requests.append({Place(each.topic, each.partition): each.offset for each in offsets})
+        self.requests.append({TopicPartition(offset.topic, offset.partition): offset.offset for offset in offsets})
         self._waiting.append(offsets)
 
     def poll(self) -> None:
         self.now += 0.01
         if not self.silent and self._waiting:
             offsets = self._waiting.popleft()
-            self.committer.answered(ClientError(self.errors.pop(0)) if self.errors else None, offsets)
+            self.committer.on_response(ClientError(self.errors.pop(0)) if self.errors else None, offsets)
 
     def serve(self) -> None:
-        self.committer.pump()
+        self.committer.send_pending()
         self.poll()
 
     def commit(self, seconds: float = 5) -> None:
-        self.committer.await_with(self.serve, seconds)
+        self.committer.wait_polling(self.serve, seconds)
 
 
 @pytest.fixture
@@ -83,16 +83,16 @@ def test_the_same_or_less_is_not_committed_again(cluster: Cluster, committer: Co
 def test_while_one_is_on_its_way_only_the_newest_waits(cluster: Cluster, committer: Committer) -> None:
     for offset in (1, 2, 3, 4):
         committer.put({A: offset})
-        committer.pump()
+        committer.send_pending()
     cluster.commit()
     assert cluster.requests == [{A: 1}, {A: 4}]
 
 
 def test_what_must_go_at_once_does_not_wait_for_the_one_before(cluster: Cluster, committer: Committer) -> None:
     committer.put({A: 1})
-    committer.pump()
+    committer.send_pending()
     committer.put({A: 2})
-    committer.pump(at_once=True)
+    committer.send_pending(at_once=True)
     assert cluster.requests == [{A: 1}, {A: 2}]
     cluster.poll()
     assert committer.committed() == {}
@@ -130,13 +130,13 @@ def test_a_group_that_does_not_settle_is_told(
     cluster.errors = [ClientError.REBALANCE_IN_PROGRESS] * 20
     committer.put({A: 1})
     cluster.commit(60)
-    assert [each.levelno for each in caplog.records] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_a_failure_nobody_waited_for_is_raised_once_by_the_next(cluster: Cluster, committer: Committer) -> None:
     cluster.errors = [ClientError.GROUP_AUTHORIZATION_FAILED]
     committer.put({A: 1})
-    committer.pump()
+    committer.send_pending()
     cluster.poll()
     with pytest.raises(CommitError) as caught:
         committer.raise_failure()
@@ -150,10 +150,10 @@ def test_a_failure_nobody_waited_for_is_raised_once_by_the_next(cluster: Cluster
 
 def test_a_failure_of_one_partition_leaves_the_others_committed(cluster: Cluster, committer: Committer) -> None:
     committer.put({A: 1, B: 1})
-    committer.pump()
+    committer.send_pending()
     problem = ClientError(ClientError.OFFSET_METADATA_TOO_LARGE)
     bad: Any = SimpleNamespace(topic="t", partition=1, offset=1, error=problem)
-    committer.answered(None, [ClientPartition(*A, 1), bad])
+    committer.on_response(None, [ClientPartition(*A, 1), bad])
     assert committer.committed() == {A: 1}
     with pytest.raises(CommitError, match="could not commit"):
         cluster.commit()
@@ -162,18 +162,18 @@ def test_a_failure_of_one_partition_leaves_the_others_committed(cluster: Cluster
 def test_a_failure_is_forgotten_when_the_same_is_committed_later(cluster: Cluster, committer: Committer) -> None:
     cluster.errors = [ClientError.INVALID_COMMIT_OFFSET_SIZE]
     committer.put({A: 1})
-    committer.pump()
+    committer.send_pending()
     cluster.poll()
     committer.put({A: 2})
-    committer.pump()
+    committer.send_pending()
     cluster.poll()
     committer.raise_failure()
 
 
 def test_an_answer_without_partitions_is_of_all(cluster: Cluster, committer: Committer) -> None:
     committer.put({A: 1})
-    committer.pump()
-    committer.answered(ClientError(ClientError.INVALID_GROUP_ID), [])
+    committer.send_pending()
+    committer.on_response(ClientError(ClientError.INVALID_GROUP_ID), [])
     assert committer.idle
     with pytest.raises(CommitError):
         committer.raise_failure()
@@ -185,24 +185,24 @@ def test_a_request_the_client_does_not_take_is_a_failure() -> None:
 
     committer = Committer(refuse, "g")
     committer.put({A: 1})
-    committer.pump()
+    committer.send_pending()
     with pytest.raises(CommitError):
         committer.raise_failure()
 
 
 def test_nothing_is_committed_for_what_was_forgotten(cluster: Cluster, committer: Committer) -> None:
     committer.put({B: 1})
-    committer.pump()
+    committer.send_pending()
     committer.put({A: 9, B: 2})
     committer.forget([A])
     cluster.poll()
-    committer.pump()
+    committer.send_pending()
     assert cluster.requests == [{B: 1}, {B: 2}]
 
 
 def test_whoever_waits_is_told_that_a_partition_went_before_its_commit(cluster: Cluster, committer: Committer) -> None:
     committer.put({B: 1})
-    committer.pump()
+    committer.send_pending()
     committer.put({A: 9})
 
     def poll() -> None:
@@ -210,12 +210,12 @@ def test_whoever_waits_is_told_that_a_partition_went_before_its_commit(cluster: 
         committer.forget([A])
 
     with pytest.raises(CommitError, match=r"took t\[0\] away"):
-        committer.await_with(poll, 5)
+        committer.wait_polling(poll, 5)
 
 
 def test_what_is_about_to_go_is_sent_first_and_not_again(cluster: Cluster, committer: Committer) -> None:
     committer.put({A: 1, B: 1})
-    committer.pump()
+    committer.send_pending()
     committer.put({A: 2, B: 2})
     committer.release([A])
     assert cluster.requests == [{A: 1, B: 1}, {A: 2, B: 2}]
@@ -233,19 +233,19 @@ def test_a_wait_ends_well_when_a_partition_goes_after_its_commit(cluster: Cluste
     committer.put({A: 1})
 
     def poll() -> None:
-        committer.pump()
+        committer.send_pending()
         if cluster.now == 0:
             committer.release([A])
         cluster.poll()
 
-    committer.await_with(poll, 5)
+    committer.wait_polling(poll, 5)
     assert committer.committed() == {}
     assert committer.commits == 1
 
 
 def test_what_was_forgotten_on_its_way_does_not_count_as_committed(cluster: Cluster, committer: Committer) -> None:
     committer.put({A: 9})
-    committer.pump()
+    committer.send_pending()
     committer.forget([A])
     cluster.poll()
     committer.put({A: 3})
@@ -261,7 +261,7 @@ def test_another_thread_waits_for_the_one_that_polls() -> None:
     committer.put({A: 1})
     waiting = threading.Thread(target=committer.wait, args=(10,))
     waiting.start()
-    committer.pump()
+    committer.send_pending()
     cluster.poll()
     waiting.join(10)
     assert not waiting.is_alive()

@@ -10,10 +10,10 @@ import pytest
 
 from riverrun.errors import CommitError
 from riverrun.kafka.consumer.aio import AsyncConsumer
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from unit.kafka.fake_client import NOWHERE, FakeClient
 
-A = Place("t", 0)
+A = TopicPartition("t", 0)
 
 
 def test_the_last_commit_nobody_waited_for_is_sent_before_the_consumer_leaves(client: FakeClient) -> None:
@@ -136,12 +136,12 @@ def test_a_commit_of_another_thread_gets_through_while_the_loop_has_a_record_in_
 
 def test_a_commit_that_waits_ends_in_time_though_the_client_is_busy(client: FakeClient) -> None:
     loop = Loop(client)
-    loop.consumer._reading.timeout = 0.3
+    loop.consumer._subscription.timeout = 0.3
     began = time.monotonic()
     with pytest.raises(CommitError, match=r"within 0\.3 s"):
         loop.consumer.commit()
     assert time.monotonic() - began < 2
-    loop.consumer._reading.timeout = 5
+    loop.consumer._subscription.timeout = 5
     loop.end()
 
 

@@ -10,11 +10,11 @@ from riverrun.config import KafkaSettings
 from riverrun.errors import ConfigError, DeclarationError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
-from riverrun.kafka.consumer.gone import Gap, gone_error
-from riverrun.kafka.consumer.lookup import Choice, choose
+from riverrun.kafka.consumer.offset_gap import OffsetGap, offset_gap_error
 from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerOptions
 from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
-from riverrun.model.state import Place
+from riverrun.kafka.consumer.topic_lookup import TopicSelection, select_topics
+from riverrun.model.cluster_state import TopicPartition
 
 NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
 
@@ -97,28 +97,28 @@ def test_waiting_for_commits_is_the_default_where_each_counts() -> None:
 
 
 def test_a_start_that_a_rebalance_would_move_is_pinned() -> None:
-    assert not ConsumerOptions().pins_start
-    assert ConsumerOptions(start="latest").pins_start
-    assert ConsumerOptions(start=datetime(2026, 1, 1, tzinfo=UTC)).pins_start
-    assert not ConsumerOptions(start="latest", commit="manual").pins_start
+    assert not ConsumerOptions().commits_start_position
+    assert ConsumerOptions(start="latest").commits_start_position
+    assert ConsumerOptions(start=datetime(2026, 1, 1, tzinfo=UTC)).commits_start_position
+    assert not ConsumerOptions(start="latest", commit="manual").commits_start_position
 
 
 def test_topics_are_names_patterns_or_declarations() -> None:
-    choice, schemas = choose(["b", re.compile("m-.*"), "a"], "g", None)
-    assert (choice.names, set(schemas), choice.shared) == (("b", "a"), {"a", "b"}, True)
-    assert choice.topics(["m-1", "xm-2", "m-1.dead", "__m-3", "c"]) == ["a", "b", "m-1"]
+    choice, schemas = select_topics(["b", re.compile("m-.*"), "a"], "g", None)
+    assert (choice.names, set(schemas), choice.group_managed) == (("b", "a"), {"a", "b"}, True)
+    assert choice.matching_topics(["m-1", "xm-2", "m-1.dead", "__m-3", "c"]) == ["a", "b", "m-1"]
     assert str(choice) == "b, a, /m-.*/"
 
 
 def test_what_cannot_be_a_topic_is_refused() -> None:
     with pytest.raises(DeclarationError):
-        choose("no spaces", "g", None)
+        select_topics("no spaces", "g", None)
     with pytest.raises(UsageError):
-        choose([], "g", None)
+        select_topics([], "g", None)
     with pytest.raises(UsageError, match="of which topic"):
-        choose(["a", "b"], "", [0])
-    assert not choose(["a", "b"], "g", [Place("a", 0)])[0].shared
-    assert not Choice(("a",)).shared
+        select_topics(["a", "b"], "", [0])
+    assert not select_topics(["a", "b"], "g", [TopicPartition("a", 0)])[0].group_managed
+    assert not TopicSelection(("a",)).group_managed
 
 
 def test_a_closed_consumer_says_so() -> None:
@@ -142,7 +142,7 @@ def test_a_batch_has_records() -> None:
 
 
 def test_gone_says_how_many_from_where_to_where() -> None:
-    error = gone_error([Gap(Place("t", 0), 50, 60, 100)], "g")
+    error = offset_gap_error([OffsetGap(TopicPartition("t", 0), 50, 60, 100)], "g")
     assert str(error).startswith(
         "10 records of t are gone: retention removed them before they were read. Found t[0] from 50 to 59."
     )
@@ -151,12 +151,14 @@ def test_gone_says_how_many_from_where_to_where() -> None:
 
 
 def test_gone_from_several_partitions_is_one_error() -> None:
-    error = gone_error([Gap(Place("t", 0), 50, 60, 100), Gap(Place("t", 1), 5, 6, 6)], "g")
+    error = offset_gap_error(
+        [OffsetGap(TopicPartition("t", 0), 50, 60, 100), OffsetGap(TopicPartition("t", 1), 5, 6, 6)], "g"
+    )
     assert error.fields["count"] == 11
     assert "t[0] from 50 to 59; t[1] from 5 to 5" in error.found
 
 
 def test_a_position_behind_the_end_means_another_log() -> None:
-    error = gone_error([Gap(Place("t", 0), 50, 0, 3)], "g")
+    error = offset_gap_error([OffsetGap(TopicPartition("t", 0), 50, 0, 3)], "g")
     assert "made anew" in error.what
     assert error.fields["count"] == 0

@@ -11,12 +11,12 @@ from riverrun.kafka.consumer.aio import AsyncConsumer
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.kafka.consumer.options import ConsumerMetrics
 from riverrun.kafka.consumer.retry import Retry
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.event import Event
-from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 from unit.kafka.fake_client import NOWHERE, FakeClient
 
-A = Place("t", 0)
+A = TopicPartition("t", 0)
 DEEP = b"[" * 5000 + b"]" * 5000
 QUICK = Retry(times=2, first_seconds=0.01)
 
@@ -35,7 +35,7 @@ def in_threads(topic: Any, load: Callable[[bytes], Any] | None = None, **options
     seen: list[Any] = []
     with Consumer(topic, group="g", connection=NOWHERE, follow=False) as consumer:
         if load is not None:
-            consumer._decoding._loads["t"] = load
+            consumer._decoder._loads["t"] = load
         metrics = consumer.run(lambda record: seen.append(record.value), workers=2, retry=QUICK, **options)
     return seen, metrics
 
@@ -49,7 +49,7 @@ def in_tasks(topic: Any, load: Callable[[bytes], Any] | None = None, **options: 
     async def main() -> ConsumerMetrics:
         async with AsyncConsumer(topic, group="g", connection=NOWHERE, follow=False) as consumer:
             if load is not None:
-                consumer._consumer._decoding._loads["t"] = load
+                consumer._consumer._decoder._loads["t"] = load
             return await consumer.run(handle, retry=QUICK, **options)
 
     return seen, asyncio.run(main())

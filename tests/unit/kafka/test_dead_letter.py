@@ -9,11 +9,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, Message
 from riverrun.config import KafkaSettings
 from riverrun.errors import RecordTooLargeError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.dead_letter import PREFIX, DeadLetter, DeadLetters, headers_for
-from riverrun.kafka.consumer.record import Decoding, Record
+from riverrun.kafka.consumer.dead_letter import HEADER_PREFIX, DeadLetter, DeadLetterProducer, dead_letter_headers
+from riverrun.kafka.consumer.record import Record, RecordDecoder
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-DECODING: Decoding[object] = Decoding({"t": None})
+DECODING: RecordDecoder[object] = RecordDecoder({"t": None})
 
 
 def record(headers: list[tuple[str, str | bytes | None]] | None = None) -> Record[object]:
@@ -25,13 +25,13 @@ def record(headers: list[tuple[str, str | bytes | None]] | None = None) -> Recor
 
 def dead(letter: Record[object], error: Exception, attempts: int = 4) -> Record[object]:
     """The record as it is read from the dead-letter topic."""
-    headers = headers_for(letter, error, attempts, "alerts", AT)
+    headers = dead_letter_headers(letter, error, attempts, "alerts", AT)
     message = Message(topic="t.dead", partition=0, offset=0, key=letter.key, value=letter.raw, headers=headers)
     return Record(message, DECODING)
 
 
 def test_a_dead_letter_tells_where_it_was_and_why_it_died() -> None:
-    found = DeadLetter.of(dead(record([("trace", b"\xfe")]), ValueError("no such höuse")))
+    found = DeadLetter.from_record(dead(record([("trace", b"\xfe")]), ValueError("no such höuse")))
     assert found == DeadLetter(
         topic="t",
         partition=3,
@@ -48,33 +48,33 @@ def test_a_dead_letter_tells_where_it_was_and_why_it_died() -> None:
 
 def test_the_records_own_headers_come_first_and_unchanged() -> None:
     own: list[tuple[str, str | bytes | None]] = [("a", b"1"), ("a", b"2")]
-    headers = headers_for(record(own), ValueError(), 1, "", AT)
+    headers = dead_letter_headers(record(own), ValueError(), 1, "", AT)
     assert headers[:2] == own
-    assert all(name.startswith(PREFIX) for name, _ in headers[2:])
+    assert all(name.startswith(HEADER_PREFIX) for name, _ in headers[2:])
 
 
 def test_a_second_death_replaces_the_first() -> None:
     once = dead(record([("a", b"1")]), ValueError("first"))
-    found = DeadLetter.of(dead(once, KeyError("second"), attempts=1))
+    found = DeadLetter.from_record(dead(once, KeyError("second"), attempts=1))
     assert found is not None
     assert (found.topic, found.error, found.attempts, found.headers) == ("t.dead", "KeyError", 1, (("a", b"1"),))
 
 
 def test_an_endless_message_is_cut() -> None:
-    found = DeadLetter.of(dead(record(), ValueError("x" * 100_000)))
+    found = DeadLetter.from_record(dead(record(), ValueError("x" * 100_000)))
     assert found is not None
     assert len(found.message) == 2000
 
 
 def test_an_ordinary_record_is_no_dead_letter() -> None:
-    assert DeadLetter.of(record([("a", b"1")])) is None
-    assert DeadLetter.of(record([(PREFIX + "topic", b"t")])) is None
+    assert DeadLetter.from_record(record([("a", b"1")])) is None
+    assert DeadLetter.from_record(record([(HEADER_PREFIX + "topic", b"t")])) is None
 
 
 def test_the_topic_of_dead_letters_follows_the_name() -> None:
     connection = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
-    assert DeadLetters(connection, "g").topic_for("orders") == "orders.dead"
-    assert DeadLetters(connection, "g", "all-dead").topic_for("orders") == "all-dead"
+    assert DeadLetterProducer(connection, "g").topic_for("orders") == "orders.dead"
+    assert DeadLetterProducer(connection, "g", "all-dead").topic_for("orders") == "all-dead"
 
 
 class Small:
@@ -111,7 +111,7 @@ def test_a_letter_that_is_larger_than_its_topic_takes_is_cut_and_says_so(
     monkeypatch: pytest.MonkeyPatch, limit: int, value: bytes | None, headers: int, many: bool
 ) -> None:
     """A topic for dead letters that was there before may take less: then nothing went on behind the record."""
-    letters = DeadLetters(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
+    letters = DeadLetterProducer(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
     small = Small(limit)
     monkeypatch.setattr(letters, "_ensure", lambda topic: f"{topic}.dead")
     monkeypatch.setattr(letters, "_open", lambda: small)
@@ -125,15 +125,15 @@ def test_a_letter_that_is_larger_than_its_topic_takes_is_cut_and_says_so(
     else:
         assert letters.write(given, problem, 1) == "t.dead[0]@0"
     (message,) = small.written
-    told = DeadLetter.of(Record(message, DECODING))
+    told = DeadLetter.from_record(Record(message, DECODING))
     assert told is not None
-    assert (told.topic, told.partition, told.offset, told.cut) == ("t", 3, 41, len(value or b""))
+    assert (told.topic, told.partition, told.offset, told.original_size) == ("t", 3, 41, len(value or b""))
     assert "ö" in told.message
     assert (message.value() is None) == (value is None)
 
 
 def test_a_topic_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = DeadLetters(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
+    letters = DeadLetterProducer(Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1")), "alerts")
     small = Small(10)
     monkeypatch.setattr(letters, "_ensure", lambda topic: f"{topic}.dead")
     monkeypatch.setattr(letters, "_open", lambda: small)

@@ -9,19 +9,19 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from riverrun.errors import HandlerError, UsageError
-from riverrun.kafka.consumer.dead_letter import Copy, DeadLetter, headers_for
-from riverrun.kafka.consumer.lookup import Choice
-from riverrun.kafka.consumer.record import Decoding, Record
+from riverrun.kafka.consumer.dead_letter import DeadLetter, RecordCopy, dead_letter_headers
+from riverrun.kafka.consumer.record import Record, RecordDecoder
+from riverrun.kafka.consumer.topic_lookup import TopicSelection
 from riverrun.kafka.dead_letters.fix import load_fix
-from riverrun.kafka.dead_letters.ledger import Redriven, entry_for, identity_of, ledger_of
-from riverrun.kafka.dead_letters.letter import Letter, Selection, pattern_of
-from riverrun.kafka.dead_letters.redrive import Outcome
-from riverrun.kafka.dead_letters.summary import Summary
-from riverrun.model.state import Place
-from riverrun.model.where import parse_condition
+from riverrun.kafka.dead_letters.reader import DeadLetterRecord, DeadLetterSelector, reason_pattern
+from riverrun.kafka.dead_letters.redrive import RedriveOutcome
+from riverrun.kafka.dead_letters.redrive_log import RedriveLog, encode_entry, record_identity, redrive_topic_of
+from riverrun.kafka.dead_letters.summary import DeadLetterSummary
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.model.filters import parse_filter
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-DECODING: Decoding[Any] = Decoding({})
+DECODING: RecordDecoder[Any] = RecordDecoder({})
 
 
 def letter(
@@ -32,17 +32,17 @@ def letter(
     stamp: int = 7,
     error: Exception | None = None,
     headers: list[tuple[str, str | bytes | None]] | None = None,
-) -> Letter:
+) -> DeadLetterRecord:
     """The letter at t.dead[0]@`offset` of the record t[3]@`of`, which died at `stamp`."""
     died = Message(topic="t", partition=3, offset=of, key=b"k", value=value, timestamp=(TIMESTAMP_CREATE_TIME, 5),
                    headers=headers)  # fmt: skip
-    told = headers_for(Record(died, DECODING), error or ValueError("no"), 1, "g", AT)
+    told = dead_letter_headers(Record(died, DECODING), error or ValueError("no"), 1, "g", AT)
     message = Message(topic="t.dead", partition=0, offset=offset, key=b"k", value=value,
                       timestamp=(TIMESTAMP_CREATE_TIME, stamp), headers=told)  # fmt: skip
     record: Record[Any] = Record(message, DECODING)
-    found = DeadLetter.of(record)
+    found = DeadLetter.from_record(record)
     assert found is not None
-    return Letter(record, found)
+    return DeadLetterRecord(record, found)
 
 
 # --- reasons ----------------------------------------------------------------------------------------------------------
@@ -64,28 +64,28 @@ def letter(
     ],
 )
 def test_letters_of_one_cause_have_one_reason(message: str, pattern: str) -> None:
-    assert pattern_of("E", message) == pattern
+    assert reason_pattern("E", message) == pattern
 
 
 def test_an_endless_reason_is_cut_and_still_found() -> None:
     long = letter(error=ValueError("x" * 500))
-    assert len(long.pattern) == 161
-    assert Selection(reason=long.pattern).takes(long)
+    assert len(long.reason_pattern) == 161
+    assert DeadLetterSelector(reason=long.reason_pattern).matches(long)
 
 
 def test_a_reason_is_found_by_its_words_and_by_its_pattern() -> None:
     one = letter(error=KeyError("house 17"))
-    assert Selection(reason="keyerror").takes(one)
-    assert Selection(reason="House 17").takes(one)
-    assert Selection(reason=one.pattern).takes(one)
-    assert not Selection(reason="ValueError").takes(one)
+    assert DeadLetterSelector(reason="keyerror").matches(one)
+    assert DeadLetterSelector(reason="House 17").matches(one)
+    assert DeadLetterSelector(reason=one.reason_pattern).matches(one)
+    assert not DeadLetterSelector(reason="ValueError").matches(one)
 
 
 def test_conditions_are_on_the_json_of_the_value() -> None:
-    both = Selection(reason="no", conditions=[parse_condition("n=1")])
-    assert both.takes(letter(b'{"n": 1}'))
-    assert not both.takes(letter(b'{"n": 2}'))
-    assert not both.takes(letter(b'{"n": 1'))
+    both = DeadLetterSelector(reason="no", conditions=[parse_filter("n=1")])
+    assert both.matches(letter(b'{"n": 1}'))
+    assert not both.matches(letter(b'{"n": 2}'))
+    assert not both.matches(letter(b'{"n": 1'))
 
 
 def test_a_letter_shows_text_or_hexadecimal() -> None:
@@ -96,7 +96,7 @@ def test_a_letter_shows_text_or_hexadecimal() -> None:
 
 
 def test_a_summary_counts_reasons_most_frequent_first() -> None:
-    summary = Summary("t.dead")
+    summary = DeadLetterSummary("t.dead")
     for number in range(3):
         summary.add(letter(offset=number, error=ValueError(f"house {number}")), number == 0)
     summary.add(letter(offset=3, error=KeyError(), headers=[("riverrun.redriven", b"t.dead/0/1")]), False)
@@ -109,20 +109,20 @@ def test_a_summary_counts_reasons_most_frequent_first() -> None:
 
 
 def test_reasons_are_bounded() -> None:
-    summary = Summary("t.dead")
+    summary = DeadLetterSummary("t.dead")
     for number in range(1200):
         summary.add(letter(error=ValueError("reason " + chr(0x4E00 + number))), False)
     assert len(summary.reasons) == 1001
-    assert sum(each.letters for each in summary.reasons.values()) == 1200
+    assert sum(reason.letters for reason in summary.reasons.values()) == 1200
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
 
 
-def ledger(*sent: Letter, topic_id: str = "id-1") -> Redriven:
-    found = Redriven()
+def ledger(*sent: DeadLetterRecord, topic_id: str = "id-1") -> RedriveLog:
+    found = RedriveLog()
     for each in sent:
-        found.take(*entry_for(each, topic_id, "now"))
+        found.apply(*encode_entry(each, topic_id, "now"))
     return found
 
 
@@ -144,7 +144,7 @@ def test_a_dead_letter_topic_made_again_begins_anew() -> None:
 @pytest.mark.parametrize(
     "other", [lambda: letter(offset=9, of=42), lambda: letter(b"{}", offset=9)], ids=["place", "value"]
 )
-def test_another_record_is_another_record(other: Callable[[], Letter]) -> None:
+def test_another_record_is_another_record(other: Callable[[], DeadLetterRecord]) -> None:
     assert not ledger(letter(offset=4)).has(other(), "id-1")
 
 
@@ -155,25 +155,25 @@ def test_a_topic_made_again_has_other_records_at_the_same_places() -> None:
 
 
 def test_a_record_without_a_value_is_not_one_with_an_empty_one() -> None:
-    assert identity_of(letter(None), "") != identity_of(letter(b""), "")
+    assert record_identity(letter(None), "") != record_identity(letter(b""), "")
 
 
-def from_source(offset: int, source: str = "garage/1/gate") -> Letter:
+def from_source(offset: int, source: str = "garage/1/gate") -> DeadLetterRecord:
     """A letter of what a connector could make no record of."""
-    copy = Copy("passages", -1, -1, None, None, b"21.5", [])
-    told = headers_for(copy, ValueError("no"), 1, "app.gates", AT)
+    copy = RecordCopy("passages", -1, -1, None, None, b"21.5", [])
+    told = dead_letter_headers(copy, ValueError("no"), 1, "app.gates", AT)
     told += [("riverrun.dead.source", source.encode())] if source else []
     message = Message(topic="passages.dead", partition=0, offset=offset, value=b"21.5",
                       timestamp=(TIMESTAMP_CREATE_TIME, 5), headers=told)  # fmt: skip
     record: Record[Any] = Record(message, DECODING)
-    found = DeadLetter.of(record)
+    found = DeadLetter.from_record(record)
     assert found is not None
-    return Letter(record, found)
+    return DeadLetterRecord(record, found)
 
 
 def test_what_never_was_a_record_says_where_it_came_from() -> None:
-    assert from_source(0).came_from == "garage/1/gate for passages"
-    assert from_source(0, "").came_from == "app.gates for passages"
+    assert from_source(0).origin == "garage/1/gate for passages"
+    assert from_source(0, "").origin == "app.gates for passages"
     assert "-1" not in str(from_source(0))
 
 
@@ -185,27 +185,27 @@ def test_two_equal_messages_of_a_device_are_re_driven_both() -> None:
 
 def test_entries_of_letters_that_are_gone_are_taken_back() -> None:
     redriven = ledger(letter(offset=4), letter(offset=7, of=42))
-    assert list(redriven.gone({Place("t.dead", 0): 5})) == [b"0/4"]
-    redriven.take(b"0/4", None)
+    assert list(redriven.expired_keys({TopicPartition("t.dead", 0): 5})) == [b"0/4"]
+    redriven.apply(b"0/4", None)
     assert not redriven.has_letter(letter(offset=4))
     assert redriven.has_letter(letter(offset=7, of=42))
 
 
 def test_what_is_no_entry_is_not_passed_over() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        Redriven().take(b"x", b"{}")
+        RedriveLog().apply(b"x", b"{}")
 
 
 def test_patterns_of_topics_do_not_mean_dead_letters_nor_their_ledger() -> None:
     import re
 
-    names = ["t", "t.dead", ledger_of("t.dead")]
-    assert Choice((), (re.compile("t.*"),)).topics(names) == ["t"]
-    assert Choice((ledger_of("t.dead"),)).topics(names) == ["t.dead.redriven"]
+    names = ["t", "t.dead", redrive_topic_of("t.dead")]
+    assert TopicSelection((), (re.compile("t.*"),)).matching_topics(names) == ["t"]
+    assert TopicSelection((redrive_topic_of("t.dead"),)).matching_topics(names) == ["t.dead.redriven"]
 
 
 def test_an_outcome_has_a_row_for_each_thing_that_happened() -> None:
-    found = Outcome(doubles=1, before=2)
+    found = RedriveOutcome(duplicates=1, redriven_before=2)
     found.sent["t"] += 3
     found.left["still bad"] += 4
     assert [(row["letters"], row["outcome"], row["detail"]) for row in found.rows()] == [

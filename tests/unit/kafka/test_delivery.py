@@ -9,21 +9,21 @@ from confluent_kafka import KafkaError as ClientError
 from riverrun.errors import (
     AuthorizationError,
     DeliveryError,
-    FencedError,
     HandlerError,
+    ProducerFencedError,
     RecordTooLargeError,
     RiverrunError,
     TopicNotFoundError,
 )
-from riverrun.kafka.producer.delivery import KEPT_BYTES, KEPT_RECORDS, Failures, receipt_of
+from riverrun.kafka.producer.delivery import KEPT_BYTES, KEPT_RECORDS, DeliveryFailures, receipt_of
 
 
 def failed(code: int = ClientError._MSG_TIMED_OUT, value: bytes = b"v", partition: int = 2) -> Message:
     return Message(topic="t", partition=partition, key=b"k", value=value, error=ClientError(code))
 
 
-def taken(failures: Failures) -> RiverrunError:
-    error = failures.take()
+def taken(failures: DeliveryFailures) -> RiverrunError:
+    error = failures.take_error()
     assert error is not None
     return error
 
@@ -36,11 +36,11 @@ def test_a_receipt_prints_as_a_place() -> None:
 
 
 def test_nothing_failed() -> None:
-    assert Failures("b").take() is None
+    assert DeliveryFailures("b").take_error() is None
 
 
 def test_failures_are_told_once() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     failures.add(failed())
     failures.add(failed(value=b"w", partition=-1))
     error = taken(failures)
@@ -50,11 +50,11 @@ def test_failures_are_told_once() -> None:
         ("t", 2, b"k", b"v"), ("t", None, b"k", b"w"),
     ]  # fmt: skip
     assert error.__cause__ is error.undelivered[0].error
-    assert failures.take() is None
+    assert failures.take_error() is None
 
 
 def test_a_failure_that_somebody_asked_about_is_not_told_again() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     messages = [failed(value=bytes([n])) for n in range(3)]
     marks = [failures.add(message) for message in messages]
     failures.forget(messages[1], marks[1])
@@ -62,11 +62,11 @@ def test_a_failure_that_somebody_asked_about_is_not_told_again() -> None:
     assert isinstance(error, DeliveryError)
     assert [each.value for each in error.undelivered] == [b"\x00", b"\x02"]
     failures.forget(messages[0], marks[0])
-    assert failures.take() is None, "asking after it was told changes nothing"
+    assert failures.take_error() is None, "asking after it was told changes nothing"
 
 
 def test_many_failures_are_counted_and_few_are_kept() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     messages = [failed() for _ in range(KEPT_RECORDS + 50)]
     marks = [failures.add(message) for message in messages]
     failures.forget(messages[-1], marks[-1])
@@ -77,7 +77,7 @@ def test_many_failures_are_counted_and_few_are_kept() -> None:
 
 
 def test_large_failures_are_not_kept_beyond_a_size() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     large = b"x" * (KEPT_BYTES // 2)
     for _ in range(4):
         failures.add(failed(value=large))
@@ -87,7 +87,7 @@ def test_large_failures_are_not_kept_beyond_a_size() -> None:
 
 
 def test_a_callback_that_raised_is_told() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     problem = ValueError("mine")
     failures.callback_failed(problem)
     failures.callback_failed(KeyError("other"))
@@ -95,11 +95,11 @@ def test_a_callback_that_raised_is_told() -> None:
     assert isinstance(error, HandlerError)
     assert error.__cause__ is problem
     assert (error.fields["count"], error.found) == (2, "first ValueError: mine")
-    assert failures.take() is None
+    assert failures.take_error() is None
 
 
 def test_undelivered_records_and_failed_callbacks_are_both_told() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     failures.add(failed())
     failures.callback_failed(ValueError("mine"))
     error = taken(failures)
@@ -116,11 +116,11 @@ def test_undelivered_records_and_failed_callbacks_are_both_told() -> None:
         (ClientError.MSG_SIZE_TOO_LARGE, RecordTooLargeError, "this record has 1 B"),
         (ClientError.TOPIC_AUTHORIZATION_FAILED, AuthorizationError, "does not allow sending to t"),
         (ClientError.UNKNOWN_TOPIC_OR_PART, TopicNotFoundError, "no topic t"),
-        (ClientError.INVALID_PRODUCER_EPOCH, FencedError, "newer producer"),
+        (ClientError.INVALID_PRODUCER_EPOCH, ProducerFencedError, "newer producer"),
     ],
 )
 def test_reasons_in_our_words(code: int, kind: type[RiverrunError], words: str) -> None:
-    found = Failures("b").explain(failed(code))
+    found = DeliveryFailures("b").explain(failed(code))
     assert type(found) is kind
     assert words in str(found)
     assert found.fields["topic"] == "t"
@@ -128,7 +128,7 @@ def test_reasons_in_our_words(code: int, kind: type[RiverrunError], words: str) 
 
 
 def test_records_given_up_because_the_client_is_at_its_end_say_why() -> None:
-    failures = Failures("b")
+    failures = DeliveryFailures("b")
     failures.fatal = ClientError(ClientError._FENCED, "fenced", fatal=True)
-    assert type(failures.explain(failed(ClientError._PURGE_QUEUE))) is FencedError
+    assert type(failures.explain(failed(ClientError._PURGE_QUEUE))) is ProducerFencedError
     assert type(failures.explain(failed(ClientError.MSG_SIZE_TOO_LARGE))) is RecordTooLargeError

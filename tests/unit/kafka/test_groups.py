@@ -2,19 +2,19 @@
 
 import pytest
 
-from riverrun.errors import GroupLiveError
+from riverrun.errors import GroupNotEmptyError
 from riverrun.kafka.admin.groups import GroupLag, PartitionLag, require_idle
-from riverrun.model.state import GroupState, Member, Place
+from riverrun.model.cluster_state import GroupMember, GroupState, TopicPartition
 
-MEMBER = Member("m-1", "billing-1", "10.0.0.7", frozenset({Place("orders", 0)}))
+MEMBER = GroupMember("m-1", "billing-1", "10.0.0.7", frozenset({TopicPartition("orders", 0)}))
 
 
-def group(*members: Member, state: str = "empty") -> GroupState:
+def group(*members: GroupMember, state: str = "empty") -> GroupState:
     return GroupState("billing", state, "classic", members)
 
 
 def part(number: int, committed: int | None, end: int, seconds: float | None) -> PartitionLag:
-    return PartitionLag(Place("orders", number), committed, 0, end, seconds, None)
+    return PartitionLag(TopicPartition("orders", number), committed, 0, end, seconds, None)
 
 
 def lag(*parts: PartitionLag) -> GroupLag:
@@ -50,7 +50,7 @@ def test_an_idle_group_may_be_changed() -> None:
 
 
 def test_a_live_group_is_refused_with_its_members() -> None:
-    with pytest.raises(GroupLiveError) as caught:
+    with pytest.raises(GroupNotEmptyError) as caught:
         require_idle(group(*[MEMBER] * 7, state="stable"))
     assert caught.value.fields == {"group": "billing", "members": 7}
     assert caught.value.found.startswith("billing-1 on 10.0.0.7, ")
@@ -58,5 +58,5 @@ def test_a_live_group_is_refused_with_its_members() -> None:
 
 
 def test_a_group_between_members_is_live() -> None:
-    with pytest.raises(GroupLiveError):
+    with pytest.raises(GroupNotEmptyError):
         require_idle(group(state="rebalancing"))

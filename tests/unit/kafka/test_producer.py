@@ -47,7 +47,7 @@ EVENT = Order(id="o1")
 def lonely(**options: Any) -> Producer:
     """A producer that knows the topic orders, and has nobody to send its records to."""
     producer = Producer(NOWHERE, **{"delivery_timeout_seconds": 30, **options})
-    core, make = producer._core, producer._core._make
+    core, make = producer._core, producer._core._create_client
 
     def make_known(*args: Any, **kwargs: Any) -> Any:
         client = make(*args, **kwargs)
@@ -55,7 +55,7 @@ def lonely(**options: Any) -> Producer:
         return client
 
     core.client._partitions["orders"] = 2
-    core._make = make_known  # type: ignore[method-assign]
+    core._create_client = make_known  # type: ignore[method-assign]
     return producer
 
 
@@ -392,7 +392,7 @@ def test_ctrl_c_that_the_library_loses_in_a_callback_is_ctrl_c() -> None:
 
     with given_up(lonely()) as producer:
         with pytest.raises(KeyboardInterrupt):
-            producer._core.client.hold(lost)
+            producer._core.client.call(lost)
         producer.send_soon(ORDERS, EVENT)
         with pytest.raises(DeliveryError, match="still on the way"):
             producer.flush(0.1)
@@ -485,7 +485,7 @@ delivery = p.send_soon(ORDERS, EVENT)
 # The C library's resolver has a lock that a fork copies as it is; if a thread of the client has it, no name is resolved in
 # the child, ever. So not while the parent connects.
 while p._core.client._last_error is None:
-    p._core.client.turn()
+    p._core.client.poll_wait()
 child = os.fork()
 if child == 0:
     for use in (lambda: p.send(ORDERS, EVENT), lambda: p.send_soon(ORDERS, EVENT), lambda: p.send_all(ORDERS, [EVENT])):
@@ -581,7 +581,7 @@ def test_its_thread_rests_while_another_one_is_in_a_long_call(monkeypatch: pytes
 
     monkeypatch.setattr(client, "_poll", counted)
     producer.send_soon(ORDERS, EVENT)
-    client.hold(lambda _: time.sleep(0.5))
+    client.call(lambda _: time.sleep(0.5))
     seen = looks.count(client._thread.name)
     with suppress(DeliveryError):
         producer.close(timeout_seconds=0)

@@ -15,7 +15,7 @@ NOWHERE = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:1", client={"soc
 
 
 def test_the_keywords_are_the_options() -> None:
-    assert set(get_type_hints(ProducerKeywords)) == {each.name for each in fields(ProducerOptions)}
+    assert set(get_type_hints(ProducerKeywords)) == {field.name for field in fields(ProducerOptions)}
 
 
 def test_what_a_producer_promises_is_in_its_properties() -> None:

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
 
 from riverrun.errors import RecordUnreadableError, RegistryUnavailableError
-from riverrun.kafka.consumer.record import Batch, Decoding, Record
+from riverrun.kafka.consumer.record import Batch, Record, RecordDecoder
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.event import Event, field, key, schema_of
-from riverrun.model.state import Place
 
 
 class Reading(Event):
@@ -17,7 +17,7 @@ class Reading(Event):
     load_kw: float = field(ge=0)
 
 
-TYPED: Decoding[Reading] = Decoding({"readings": schema_of(Reading)})
+TYPED: RecordDecoder[Reading] = RecordDecoder({"readings": schema_of(Reading)})
 GOOD = b'{"house_id":"h1","load_kw":1.5}'
 BAD = b'{"house_id":"h1","load_kw":-1}'
 
@@ -42,14 +42,14 @@ def test_a_record_has_its_event_and_everything_else() -> None:
     assert record.headers == [("a", b"1"), ("b", b"2"), ("a", b"3")]
     assert (record.header("a"), record.header("c")) == (b"3", None)
     assert record.timestamp == datetime(2026, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)
-    assert (record.place, record.offset, str(record)) == (Place("readings", 3), 41, "readings[3]@41")
+    assert (record.topic_partition, record.offset, str(record)) == (TopicPartition("readings", 3), 41, "readings[3]@41")
     assert repr(record) == "<Record readings[3]@41>"
     assert not record.deleted
 
 
 def test_a_record_without_headers_or_time() -> None:
     bare = Message(topic="t", partition=0, offset=0, value=b"1", timestamp=(TIMESTAMP_NOT_AVAILABLE, 0))
-    record: Record[object] = Record(bare, Decoding({"t": None}))
+    record: Record[object] = Record(bare, RecordDecoder({"t": None}))
     assert (record.headers, record.timestamp, record.key, record.value) == ([], None, None, 1)
 
 
@@ -69,7 +69,7 @@ def test_an_unreadable_record_says_what_it_was_written_as() -> None:
 
 
 def test_a_topic_without_a_type_holds_any_json() -> None:
-    untyped: Decoding[object] = Decoding({"t": None})
+    untyped: RecordDecoder[object] = RecordDecoder({"t": None})
     assert Record[object](message(b'{"a":[1]}', topic="t"), untyped).value == {"a": [1]}
     with pytest.raises(RecordUnreadableError, match="is not JSON"):
         _ = Record[object](message(b"\xff", topic="t"), untyped).value
@@ -79,7 +79,7 @@ DEEP = b"[" * 5000 + b"]" * 5000
 
 
 def test_brackets_without_end_are_unreadable() -> None:
-    for decoding, topic in ((TYPED, "readings"), (Decoding[Any]({"t": None}), "t")):
+    for decoding, topic in ((TYPED, "readings"), (RecordDecoder[Any]({"t": None}), "t")):
         bad = message(b'{"house_id":"h1","load_kw":1,"more":%s}' % DEEP, topic=topic)
         with pytest.raises(RecordUnreadableError, match="RecursionError"):
             _ = Record[Any](bad, decoding).value
@@ -97,7 +97,7 @@ class Priced(Event):
 
 
 def test_whatever_an_event_raises_says_that_it_is_unreadable() -> None:
-    decoding: Decoding[Priced] = Decoding({"prices": schema_of(Priced)})
+    decoding: RecordDecoder[Priced] = RecordDecoder({"prices": schema_of(Priced)})
     with pytest.raises(RecordUnreadableError) as caught:
         _ = Record[Priced](message(b'{"currency":"XXX"}', topic="prices"), decoding).value
     assert (caught.value.fields["event"], caught.value.fields["reason"]) == ("Priced", "KeyError: 'XXX'")
@@ -112,8 +112,8 @@ def test_a_registry_that_does_not_answer_says_nothing_about_a_record() -> None:
         asked.append(raw)
         raise RegistryUnavailableError("It is down")
 
-    untyped: Decoding[object] = Decoding({"t": None})
-    untyped._loads["t"] = untyped.only = load
+    untyped: RecordDecoder[object] = RecordDecoder({"t": None})
+    untyped._loads["t"] = untyped.single_decode = load
     with pytest.raises(RegistryUnavailableError):
         _ = Record[object](message(b"1", topic="t"), untyped).value
     with pytest.raises(RegistryUnavailableError):
@@ -147,6 +147,6 @@ def test_a_batch_names_the_record_that_cannot_be_read() -> None:
 
 
 def test_a_batch_of_several_topics_reads_each_as_its_type() -> None:
-    mixed: Decoding[object] = Decoding({"readings": schema_of(Reading), "t": None})
+    mixed: RecordDecoder[object] = RecordDecoder({"readings": schema_of(Reading), "t": None})
     batch = Batch[object]([message(), message(b"[1]", topic="t")], mixed)
     assert batch.values() == [Reading(house_id="h1", load_kw=1.5), [1]]

@@ -12,10 +12,10 @@ from riverrun.errors import UsageError
 from riverrun.kafka.consumer import subscription
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.kafka.consumer.record import Record
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 from unit.kafka.fake_client import FakeClient
 
-A, B = Place("t", 0), Place("t", 1)
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def nothing() -> None:
@@ -188,7 +188,7 @@ def test_an_end_told_before_a_partition_went_does_not_count_when_it_is_back(clie
             # Two records and the end; then it goes, and comes back.
             client.rebalances += [("", ())] * 3 + [("revoke", [A]), ("assign", [A])]
             for _ in range(5):
-                consumer._reading.serve(1000)
+                consumer._subscription.keep_alive(1000)
             assert [next(consumer).value, next(consumer).value] == [0, 1]
             raise ZeroDivisionError
 
@@ -203,7 +203,7 @@ def test_what_came_while_a_commit_was_awaited_is_paused_as_well(wide: FakeClient
     with wide.consumer(follow=False, commit="manual") as consumer:
         assert next(consumer).partition == 0
         consumer.commit()
-        assert [each.partition() for each in consumer._reading._held.messages] == [0]
+        assert [message.partition() for message in consumer._subscription._buffered.messages] == [0]
         consumer.pause(0)
         assert [next(consumer).partition for _ in range(3)] == [1, 1, 1]
         consumer.resume(0)
@@ -215,7 +215,7 @@ def test_what_came_while_a_commit_was_awaited_is_paused_as_well(wide: FakeClient
 
 @pytest.fixture
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(subscription._QUIET_SECONDS, "classic", 0.3)
+    monkeypatch.setitem(subscription._REBALANCE_QUIET_SECONDS, "classic", 0.3)
 
 
 @pytest.mark.usefixtures("soon_quiet")
@@ -278,7 +278,7 @@ def test_a_partition_that_is_here_already_can_be_moved_when_another_comes(wide: 
     wide.rebalances += [("assign", [A]), ("assign", [B])]
     wide.most = 0
 
-    def came(places: list[Place]) -> None:
+    def came(places: list[TopicPartition]) -> None:
         if places == [B]:
             consumer.seek_to_beginning()
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from riverrun.errors import DeclarationError
-from riverrun.kafka.admin.topics import Changes, loss_of, plan, shown
+from riverrun.kafka.admin.topics import TopicChanges, data_loss_of, format_setting, plan_topic_changes
+from riverrun.model.cluster_state import ConfigValue, PartitionState, TopicState
 from riverrun.model.event import Event
-from riverrun.model.state import ConfigValue, PartitionState, TopicState
 from riverrun.model.topic import Topic
 
 DAY = 86_400_000
@@ -31,30 +31,34 @@ def real(partitions: int = 1, replicas: int = 1, **config: str) -> TopicState:
     return TopicState("readings", False, tuple(PartitionState(n, 1, copies, copies) for n in range(partitions)), values)
 
 
-def refusals(changes: Changes) -> dict[str, tuple[str, str]]:
-    return {each.what: (each.real, each.declared) for each in changes.differences if each.refused}
+def refusals(changes: TopicChanges) -> dict[str, tuple[str, str]]:
+    return {
+        difference.setting: (difference.real, difference.declared)
+        for difference in changes.differences
+        if difference.refused
+    }
 
 
 def test_a_missing_topic_is_created_as_declared() -> None:
-    changes = plan(declared(partitions=4, retention="7 days"), None, brokers=1)
+    changes = plan_topic_changes(declared(partitions=4, retention="7 days"), None, brokers=1)
     assert (changes.action, changes.partitions) == ("create", 4)
     assert changes.config == {"retention.ms": str(7 * DAY)}
 
 
 def test_an_equal_topic_needs_nothing() -> None:
-    changes = plan(declared(partitions=4, retention="7 days"), real(4), brokers=1)
+    changes = plan_topic_changes(declared(partitions=4, retention="7 days"), real(4), brokers=1)
     assert changes.action == "nothing"
     assert changes.rows()[0]["action"] == "nothing"
 
 
 def test_more_replicas_than_brokers_is_said_before_the_cluster_does() -> None:
     with pytest.raises(DeclarationError) as caught:
-        plan(declared(replicas=3), None, brokers=1)
+        plan_topic_changes(declared(replicas=3), None, brokers=1)
     assert caught.value.fields == {"topic": "readings", "replicas": 3, "brokers": 1}
 
 
 def test_a_longer_retention_is_altered() -> None:
-    changes = plan(declared(retention="30 days"), real(), brokers=1)
+    changes = plan_topic_changes(declared(retention="30 days"), real(), brokers=1)
     assert changes.action == "alter"
     assert changes.config == {"retention.ms": str(30 * DAY)}
     assert changes.rows() == [
@@ -69,60 +73,62 @@ def test_a_longer_retention_is_altered() -> None:
 
 
 def test_a_shorter_retention_deletes_and_is_refused_with_its_command() -> None:
-    changes = plan(declared(retention="1 hour"), real(), brokers=1)
+    changes = plan_topic_changes(declared(retention="1 hour"), real(), brokers=1)
     assert changes.action == "refuse"
     assert refusals(changes) == {"retention.ms": ("604800000 (7 days)", "3600000 (1 hour)")}
     assert changes.differences[0].command == "riverrun topics alter readings --config retention.ms=3600000"
 
 
 def test_one_refused_difference_refuses_the_topic_and_still_shows_the_others() -> None:
-    changes = plan(declared(retention="30 days", retention_size="1 GiB"), real(), brokers=1)
+    changes = plan_topic_changes(declared(retention="30 days", retention_size="1 GiB"), real(), brokers=1)
     assert changes.action == "refuse"
     assert [row["action"] for row in changes.rows()] == ["refuse", "refuse"]
     assert set(refusals(changes)) == {"retention.bytes"}
 
 
 def test_more_partitions_only_when_asked() -> None:
-    refused = plan(declared(partitions=6), real(4), brokers=1)
+    refused = plan_topic_changes(declared(partitions=6), real(4), brokers=1)
     assert refused.action == "refuse"
     assert refusals(refused) == {"partitions": ("4", "6")}
     assert "order" in refused.differences[0].refused
-    allowed = plan(declared(partitions=6), real(4), brokers=1, allow_more_partitions=True)
+    allowed = plan_topic_changes(declared(partitions=6), real(4), brokers=1, allow_more_partitions=True)
     assert (allowed.action, allowed.partitions, allowed.config) == ("alter", 6, {})
 
 
 def test_fewer_partitions_are_refused_even_when_more_are_allowed() -> None:
-    changes = plan(declared(partitions=2), real(4), brokers=1, allow_more_partitions=True)
+    changes = plan_topic_changes(declared(partitions=2), real(4), brokers=1, allow_more_partitions=True)
     assert refusals(changes) == {"partitions": ("4", "2")}
     assert changes.partitions == 0
 
 
 def test_other_replicas_are_refused_and_no_opinion_is_none() -> None:
-    assert refusals(plan(declared(replicas=3), real(replicas=1), brokers=3)) == {"replicas": ("1", "3")}
-    assert plan(declared(), real(replicas=3), brokers=3).action == "nothing"
+    assert refusals(plan_topic_changes(declared(replicas=3), real(replicas=1), brokers=3)) == {"replicas": ("1", "3")}
+    assert plan_topic_changes(declared(), real(replicas=3), brokers=3).action == "nothing"
 
 
 def test_new_compaction_is_refused() -> None:
-    changes = plan(declared(compact=True), real(), brokers=1)
+    changes = plan_topic_changes(declared(compact=True), real(), brokers=1)
     assert refusals(changes) == {"cleanup.policy": ("delete", "compact")}
 
 
 def test_a_topic_that_is_compacted_and_not_declared_so_differs() -> None:
-    assert refusals(plan(declared(), real(cleanup_policy="compact"), brokers=1)) == {
+    assert refusals(plan_topic_changes(declared(), real(cleanup_policy="compact"), brokers=1)) == {
         "cleanup.policy": ("compact", "delete")
     }
-    lighter = plan(declared(), real(cleanup_policy="compact,delete"), brokers=1)
+    lighter = plan_topic_changes(declared(), real(cleanup_policy="compact,delete"), brokers=1)
     assert (lighter.action, lighter.config) == ("alter", {"cleanup.policy": "delete"})
 
 
 def test_the_order_of_a_policy_does_not_matter() -> None:
-    changes = plan(declared(compact=True, retention="7 days"), real(cleanup_policy="delete,compact"), brokers=1)
+    changes = plan_topic_changes(
+        declared(compact=True, retention="7 days"), real(cleanup_policy="delete,compact"), brokers=1
+    )
     assert changes.action == "nothing"
 
 
 def test_settings_of_the_topic_that_are_not_declared_are_kept_and_named() -> None:
-    changes = plan(declared(), real(retention_ms="1000"), brokers=1)
-    assert (changes.action, changes.kept) == ("nothing", {"retention.ms": "1000"})
+    changes = plan_topic_changes(declared(), real(retention_ms="1000"), brokers=1)
+    assert (changes.action, changes.undeclared) == ("nothing", {"retention.ms": "1000"})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,7 @@ def test_settings_of_the_topic_that_are_not_declared_are_kept_and_named() -> Non
     ],
 )
 def test_what_a_change_loses(name: str, before: str, after: str, loses: bool) -> None:
-    assert bool(loss_of(name, before, after)) is loses
+    assert bool(data_loss_of(name, before, after)) is loses
 
 
 @pytest.mark.parametrize(
@@ -160,4 +166,4 @@ def test_what_a_change_loses(name: str, before: str, after: str, loses: bool) ->
     ],
 )
 def test_values_are_shown_for_people(name: str, value: str, text: str) -> None:
-    assert shown(name, value) == text
+    assert format_setting(name, value) == text

@@ -23,7 +23,7 @@ def test_an_alert_knows_what_it_was_told() -> None:
         escalate=rr.escalate(after="10 minutes", to=["+353861234567"]), expires="10 minutes", severity="critical",
     )  # fmt: skip
     assert app.alerts == {"overload": made}
-    assert (made.watched, made.by, made.lasting_ms, made.cooldown_ms) == ("readings", ("house_id",), 120_000, 3_600_000)
+    assert (made.source, made.by, made.lasting_ms, made.cooldown_ms) == ("readings", ("house_id",), 120_000, 3_600_000)
     assert (made.expires_ms, made.channel, made.severity) == (600_000, "sms", "critical")
     assert str(made.line).startswith("test_alert.py:")
     with pytest.raises(DeclarationError, match="declared twice in the app meters: see test_alert"):

@@ -7,7 +7,7 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import DeclarationError
-from riverrun.model.dashboard import dashboard_from
+from riverrun.model.dashboard import dashboard_from_dict
 
 
 def board(*tiles: rr.Tile, **options: Any) -> rr.Dashboard:
@@ -23,8 +23,8 @@ def test_the_target_file() -> None:
     )
     assert app.dashboards == {"main": made}
     assert made.title == "meters"
-    assert [each.name for each in made.tiles] == ["city-load", "load-by-street", "highest-houses"]
-    assert [each.is_sql for each in made.tiles] == [True, False, False]
+    assert [tile.name for tile in made.tiles] == ["city-load", "load-by-street", "highest-houses"]
+    assert [tile.is_sql for tile in made.tiles] == [True, False, False]
     assert made.filters == {"street", "house_id"}
     assert str(made.tiles[1].line).startswith("test_dashboard.py:")
 
@@ -48,7 +48,7 @@ def test_ranges_and_sizes_have_defaults() -> None:
 
 def test_equal_titles_get_names_of_their_own() -> None:
     made = board(rr.number("Load", "loads"), rr.number("Load", "loads"), rr.text("words"))
-    assert [each.name for each in made.tiles] == ["load", "load-2", "text"]
+    assert [tile.name for tile in made.tiles] == ["load", "load-2", "text"]
 
 
 def test_a_dashboard_travels_as_json() -> None:
@@ -57,7 +57,7 @@ def test_a_dashboard_travels_as_json() -> None:
         rr.rows("Of {street}", "loads", columns=["at"], when="street", stale="5 s"),
         rr.text("words"),
     )
-    assert dashboard_from(json.loads(json.dumps(made.as_dict())) | {"newer": 1}) == made
+    assert dashboard_from_dict(json.loads(json.dumps(made.as_dict())) | {"newer": 1}) == made
 
 
 @pytest.mark.parametrize(

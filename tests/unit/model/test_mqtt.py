@@ -6,17 +6,17 @@ import pytest
 
 import riverrun as rr
 from riverrun.errors import DeclarationError
-from riverrun.model.connectors.mqtt import plain_filter
+from riverrun.model.connectors.mqtt import without_share_prefix
 
 
 def test_one_filter_or_several() -> None:
-    assert rr.mqtt("meters/+/load").topics == ("meters/+/load",)
-    assert rr.mqtt(["meters/#", "$share/bridges/doors/+"]).topics == ("meters/#", "$share/bridges/doors/+")
+    assert rr.mqtt("meters/+/load").topic_filters == ("meters/+/load",)
+    assert rr.mqtt(["meters/#", "$share/bridges/doors/+"]).topic_filters == ("meters/#", "$share/bridges/doors/+")
 
 
 @pytest.mark.parametrize("good", ["#", "+", "+/+", "/", "a//b", "meters/#", "$share/x/meters/+", "$SYS/#", "häuser/+"])
 def test_filters_that_mqtt_knows(good: str) -> None:
-    assert rr.mqtt(good).topics == (good,)
+    assert rr.mqtt(good).topic_filters == (good,)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_filters_that_are_none(bad: Any) -> None:
 
 
 def test_a_shared_filter_is_matched_without_its_name() -> None:
-    assert plain_filter("$share/bridges/meters/+/load") == "meters/+/load"
-    assert plain_filter("meters/+/load") == "meters/+/load"
+    assert without_share_prefix("$share/bridges/meters/+/load") == "meters/+/load"
+    assert without_share_prefix("meters/+/load") == "meters/+/load"
 
 
 def test_levels_must_be_there() -> None:
-    assert rr.mqtt("meters/+/load", fields={"house_id": 1}).levels == {"house_id": 1}
-    assert rr.mqtt("meters/#", fields={"house_id": 7}).levels == {"house_id": 7}
+    assert rr.mqtt("meters/+/load", fields={"house_id": 1}).field_levels == {"house_id": 1}
+    assert rr.mqtt("meters/#", fields={"house_id": 7}).field_levels == {"house_id": 7}
     assert rr.mqtt("$share/b/meters/+", key=1).key == 1
     with pytest.raises(DeclarationError, match="takes the field house_id from level 3") as caught:
         rr.mqtt("meters/+/load", fields={"house_id": 3})

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from riverrun.model.progress import Account, PipelineProgress, StreamProgress, progress_from, unix_seconds
+from riverrun.model.progress import PipelineProgress, RecordCounts, StreamProgress, progress_from_dict, unix_seconds
 
 
 def pipeline() -> PipelineProgress:
@@ -20,25 +20,25 @@ def pipeline() -> PipelineProgress:
         10.0,
         5.0,
         7,
-        account=Account(10, 1, note="windows"),
+        record_counts=RecordCounts(10, 1, note="windows"),
     )
     return PipelineProgress("meters", "meters.py", 12, "2026-01-02T03:04:05Z", streams=[stream])
 
 
 def test_what_was_written_is_what_is_read() -> None:
-    assert progress_from(json.loads(json.dumps(pipeline().as_dict()))) == pipeline()
+    assert progress_from_dict(json.loads(json.dumps(pipeline().as_dict()))) == pipeline()
 
 
 def test_names_of_a_newer_version_are_left_out() -> None:
     content = pipeline().as_dict()
-    content["news"] = content["streams"][0]["news"] = content["streams"][0]["account"]["news"] = 1
-    assert progress_from(content) == pipeline()
+    content["news"] = content["streams"][0]["news"] = content["streams"][0]["record_counts"]["news"] = 1
+    assert progress_from_dict(content) == pipeline()
 
 
 @pytest.mark.parametrize("content", [[], {}, {"streams": [{}]}, {"streams": [], "app": "a"}])
 def test_something_else_is_refused(content: object) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
-        progress_from(content)  # type: ignore[arg-type]
+        progress_from_dict(content)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("speed", [math.nan, math.inf])

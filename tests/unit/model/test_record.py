@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from riverrun.model.record import columns, json_line, json_value, moment, plain_line, safe_text, table_row
+from riverrun.model.record import (
+    column_names,
+    decode_json,
+    format_timestamp,
+    json_line,
+    plain_line,
+    safe_text,
+    table_row,
+)
 
 
 @dataclass
@@ -116,15 +124,15 @@ def test_a_row_has_a_column_for_each_field() -> None:
 
 
 def test_columns_are_all_names_in_order() -> None:
-    assert columns([{"a": 1, "b": 2}, {"c": 1, "a": 2}]) == ["a", "b", "c"]
+    assert column_names([{"a": 1, "b": 2}, {"c": 1, "a": 2}]) == ["a", "b", "c"]
 
 
 def test_json_or_not() -> None:
-    assert json_value(b"1") == (True, 1)
-    assert json_value(None) == (True, None)
-    assert json_value(b"nope") == (False, None)
-    assert json_value(b'"\xff"') == (False, None)
+    assert decode_json(b"1") == (True, 1)
+    assert decode_json(None) == (True, None)
+    assert decode_json(b"nope") == (False, None)
+    assert decode_json(b'"\xff"') == (False, None)
 
 
 def test_moments_are_utc() -> None:
-    assert moment(0) == "1970-01-01T00:00:00.000Z"
+    assert format_timestamp(0) == "1970-01-01T00:00:00.000Z"

@@ -13,9 +13,9 @@ import pytest
 from riverrun.errors import DeclarationError
 from riverrun.model.avro_schema import avro_schema
 from riverrun.model.event import Event, event_time, field, key
-from riverrun.model.framing import framed, is_framed, unframed
+from riverrun.model.framing import decode_frame, encode_frame, is_framed
 from riverrun.model.json_schema import json_schema
-from riverrun.model.schema_change import changes
+from riverrun.model.schema_change import schema_changes
 from riverrun.model.topic import Topic
 
 
@@ -130,13 +130,13 @@ def test_a_topic_has_a_known_format_and_a_type_for_it() -> None:
 
 
 def test_the_header() -> None:
-    value = framed(258, b"{}")
+    value = encode_frame(258, b"{}")
     assert value == b"\x00\x00\x00\x01\x02{}"
-    assert unframed(value) == (258, b"{}")
+    assert decode_frame(value) == (258, b"{}")
     for bad in (b"", b'{"a":1}', b"\x00\x00\x00"):
         assert not is_framed(bad)
         with pytest.raises(ValueError, match="no header of a schema registry"):
-            unframed(bad)
+            decode_frame(bad)
     assert not is_framed(None)
 
 
@@ -164,25 +164,25 @@ def later() -> type[Event]:
 
 
 def test_what_changed_in_words() -> None:
-    assert changes("AVRO", avro_schema(Before), avro_schema(Before)) == []
-    assert changes("AVRO", avro_schema(Before), avro_schema(later())) == [
+    assert schema_changes("AVRO", avro_schema(Before), avro_schema(Before)) == []
+    assert schema_changes("AVRO", avro_schema(Before), avro_schema(later())) == [
         "house was removed",
         "load was double and is string",
         "inner.street was string and is long",
         "note could be left out and is required now",
         "phase is new and has no default: records from before do not have it",
     ]
-    assert changes("JSON", json_schema(Before), json_schema(later())) == [
+    assert schema_changes("JSON", json_schema(Before), json_schema(later())) == [
         "house was removed",
         "load was number and is string",
         "inner.street was string and is integer",
         "note could be left out and is required now",
         "phase is new and has no default: records from before do not have it",
     ]
-    assert changes("AVRO", avro_schema(Inner), avro_schema(Renamed2)) == [
+    assert schema_changes("AVRO", avro_schema(Inner), avro_schema(Renamed2)) == [
         "the type was called Inner and is called Renamed2: in Avro its name is part of it"
     ]
-    assert changes("AVRO", "not json", "{}") == []
+    assert schema_changes("AVRO", "not json", "{}") == []
 
 
 class Renamed2(Event):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from riverrun.errors import DeclarationError
-from riverrun.model.table import Column, TableSpec, table_from
+from riverrun.model.table import Column, TableSpec, table_from_dict
 
 TABLE = TableSpec(
     "house_load",
@@ -20,11 +20,11 @@ TABLE = TableSpec(
 
 
 def test_it_survives_json() -> None:
-    assert table_from(json.loads(json.dumps(TABLE.as_dict()))) == TABLE
+    assert table_from_dict(json.loads(json.dumps(TABLE.as_dict()))) == TABLE
 
 
 def test_what_a_newer_riverrun_added_is_left_out() -> None:
-    assert table_from({**TABLE.as_dict(), "colour": "red"}) == TABLE
+    assert table_from_dict({**TABLE.as_dict(), "colour": "red"}) == TABLE
 
 
 def test_the_digits_of_a_decimal() -> None:

@@ -8,7 +8,7 @@ import pytest
 from riverrun.errors import StoreError, StoreTableError
 from riverrun.model.table import TableSpec
 from riverrun.store.embedded import schema
-from riverrun.store.embedded.session import Session
+from riverrun.store.embedded.session import DuckDBSession
 from support.storing import column, events, loads, make
 
 
@@ -18,7 +18,7 @@ def database() -> duckdb.DuckDBPyConnection:
 
 
 def change(database: duckdb.DuckDBPyConnection, before: TableSpec, after: TableSpec) -> list[str]:
-    statements, said = schema.changes(Session(database), before, after)
+    statements, said = schema.plan_changes(DuckDBSession(database), before, after)
     for statement in statements:
         database.execute(statement)
     return said
@@ -35,7 +35,7 @@ def test_a_new_column_appears_and_is_null_before(database: duckdb.DuckDBPyConnec
     assert change(database, events(), more) == ["The table events has a new column more (decimal(10,2))"]
     assert shown(database, "events") == ["id", "more", "at", "note"]
     assert database.execute("SELECT id, more FROM events").fetchall() == [(1, None)]
-    assert schema.load_tables(Session(database)) == {"events": more}
+    assert schema.load_tables(DuckDBSession(database)) == {"events": more}
     assert change(database, more, more) == []
 
 
@@ -47,7 +47,7 @@ def test_a_column_that_is_declared_no_more_is_not_shown_and_comes_back(database:
     assert change(database, fewer, events()) == ["The table events has a new column note (text)"]
     other = events(columns=(*events().columns[:2], column("note", "bigint")))
     with pytest.raises(StoreTableError, match="cannot change its type"):
-        schema.changes(Session(database), fewer, other)
+        schema.plan_changes(DuckDBSession(database), fewer, other)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_rows_do_not_allow_is_refused_with_the_way_out(
 ) -> None:
     make(database, loads())
     with pytest.raises(StoreTableError, match=words) as caught:
-        schema.changes(Session(database), loads(), after)
+        schema.plan_changes(DuckDBSession(database), loads(), after)
     assert "riverrun tables remove loads" in str(caught.value)
     assert caught.value.fields["table"] == "loads"
 
@@ -81,7 +81,7 @@ def test_paths_may_change(database: duckdb.DuckDBPyConnection) -> None:
     make(database, events())
     moved = events(columns=(*events().columns[:2], column("note", "text", "inside", "note")))
     assert change(database, events(), moved) == []
-    assert schema.load_tables(Session(database)) == {"events": moved}
+    assert schema.load_tables(DuckDBSession(database)) == {"events": moved}
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,14 @@ def test_paths_may_change(database: duckdb.DuckDBPyConnection) -> None:
 def test_a_table_that_cannot_be_is_refused(database: duckdb.DuckDBPyConnection, table: TableSpec) -> None:
     make(database)
     with pytest.raises(StoreTableError, match="cannot be kept"):
-        schema.changes(Session(database), None, table)
+        schema.plan_changes(DuckDBSession(database), None, table)
 
 
 def test_a_removed_table_leaves_nothing(database: duckdb.DuckDBPyConnection) -> None:
     make(database, events(), loads())
-    for statement in schema.removal("events"):
+    for statement in schema.drop_statements("events"):
         database.execute(statement)
-    assert list(schema.load_tables(Session(database))) == ["loads"]
+    assert list(schema.load_tables(DuckDBSession(database))) == ["loads"]
     left = database.execute(
         "SELECT schema_name, table_name FROM duckdb_tables() WHERE table_name = 'events'"
     ).fetchall()
@@ -116,4 +116,4 @@ def test_a_file_of_another_format_is_refused(database: duckdb.DuckDBPyConnection
     make(database)
     database.execute("UPDATE _riverrun.about SET format = 99")
     with pytest.raises(StoreError, match="format 99"):
-        schema.prepare(Session(database))
+        schema.create_metadata(DuckDBSession(database))

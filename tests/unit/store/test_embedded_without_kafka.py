@@ -21,5 +21,5 @@ def test_brokers_that_do_not_answer_are_said_once(tmp_path: Path) -> None:
             time.sleep(0.02)
         assert "No broker at 127.0.0.1:1 answered" in said[0]
         assert "riverrun status" in said[0], "what to do next"
-        assert store.ask("select 1 as n").rows.to_pylist() == [{"n": 1}]
+        assert store.query("select 1 as n").rows.to_pylist() == [{"n": 1}]
     assert len(said) == 1

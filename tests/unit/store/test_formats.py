@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from riverrun.errors import QueryError
-from riverrun.store.arrow import as_promised, type_word
-from riverrun.store.contract import Answer
-from riverrun.store.formats import MEDIA, document, encoded, shown
-from riverrun.store.sql import Output
+from riverrun.store.arrow_types import column_type_name, normalize_types
+from riverrun.store.contract import QueryResult
+from riverrun.store.formats import MEDIA_TYPES, display_rows, encode_result, encode_rows
+from riverrun.store.sql import OutputColumn
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 ROWS = pa.table(
@@ -28,11 +28,11 @@ ROWS = pa.table(
         "text": pa.array(['a "b", ü\nc', ""], pa.string()),
     }
 )
-ANSWER = Answer(ROWS, more=True, seconds=0.25)
+ANSWER = QueryResult(ROWS, more=True, seconds=0.25)
 
 
 def test_json_has_every_digit() -> None:
-    text = encoded(ANSWER, "json").decode()
+    text = encode_rows(ANSWER, "json").decode()
     rows = json.loads(text, parse_float=Decimal)
     assert rows[0] == {
         "big": 9007199254740993,
@@ -47,13 +47,13 @@ def test_json_has_every_digit() -> None:
 
 
 def test_lines_of_json() -> None:
-    lines = encoded(ANSWER, "ndjson").decode().splitlines()
+    lines = encode_rows(ANSWER, "ndjson").decode().splitlines()
     assert [json.loads(line)["ok"] for line in lines] == [True, None]
-    assert encoded(Answer(ROWS.slice(0, 0)), "ndjson") == b""
+    assert encode_rows(QueryResult(ROWS.slice(0, 0)), "ndjson") == b""
 
 
 def test_csv() -> None:
-    rows = list(csv.reader(io.StringIO(encoded(ANSWER, "csv").decode())))
+    rows = list(csv.reader(io.StringIO(encode_rows(ANSWER, "csv").decode())))
     assert rows[0] == ["big", "money", "at", "day", "load", "ok", "text"]
     assert rows[1][:6] == [
         "9007199254740993", "12345678901234567890.10", "2026-01-02T03:04:05.678901Z", "2026-01-02", "0.1", "true",
@@ -63,13 +63,13 @@ def test_csv() -> None:
 
 
 def test_arrow_and_parquet_give_the_same_table_back() -> None:
-    with pa.ipc.open_stream(encoded(ANSWER, "arrow")) as reader:
+    with pa.ipc.open_stream(encode_rows(ANSWER, "arrow")) as reader:
         assert reader.read_all().slice(0, 1) == ROWS.slice(0, 1)
-    assert pq.read_table(io.BytesIO(encoded(ANSWER, "parquet"))).slice(0, 1) == ROWS.slice(0, 1)
+    assert pq.read_table(io.BytesIO(encode_rows(ANSWER, "parquet"))).slice(0, 1) == ROWS.slice(0, 1)
 
 
 def test_a_document_tells_its_columns_and_whether_there_is_more() -> None:
-    content = json.loads(document(ANSWER))
+    content = json.loads(encode_result(ANSWER))
     assert content["more"] is True
     assert content["seconds"] == 0.25
     assert [each["type"] for each in content["columns"]] == [
@@ -79,7 +79,7 @@ def test_a_document_tells_its_columns_and_whether_there_is_more() -> None:
 
 
 def test_a_table_for_people() -> None:
-    row = shown(ROWS)[0]
+    row = display_rows(ROWS)[0]
     assert row["at"] == "2026-01-02 03:04:05.678901"
     assert row["load"] == "0.1"
     assert row["money"] == "12345678901234567890.10"
@@ -87,18 +87,18 @@ def test_a_table_for_people() -> None:
 
 @pytest.mark.parametrize("kind", ["json", "ndjson", "csv"])
 def test_a_year_that_only_arrow_and_parquet_know_is_said(kind: str) -> None:
-    far = Answer(pa.table({"at": pa.array([2**58], pa.timestamp("us", tz="UTC"))}))
+    far = QueryResult(pa.table({"at": pa.array([2**58], pa.timestamp("us", tz="UTC"))}))
     with pytest.raises(QueryError, match="1 to 9999"):
-        encoded(far, kind)
+        encode_rows(far, kind)
     with pytest.raises(QueryError, match="as text"):
-        shown(far.rows)
-    assert pq.read_table(io.BytesIO(encoded(far, "parquet"))) == far.rows
+        display_rows(far.rows)
+    assert pq.read_table(io.BytesIO(encode_rows(far, "parquet"))) == far.rows
 
 
 def test_no_other_format() -> None:
-    assert set(MEDIA) == {"json", "ndjson", "csv", "arrow", "parquet"}
+    assert set(MEDIA_TYPES) == {"json", "ndjson", "csv", "arrow", "parquet"}
     with pytest.raises(ValueError, match="xml"):
-        encoded(ANSWER, "xml")
+        encode_rows(ANSWER, "xml")
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_no_other_format() -> None:
     ],
 )
 def test_types_are_those_that_are_promised(given: pa.Array, known: str, promised: pa.DataType) -> None:
-    made = as_promised(pa.table({"x": given}), [Output("x", known)])
+    made = normalize_types(pa.table({"x": given}), [OutputColumn("x", known)])
     assert made.schema.field("x").type == promised
     assert made.num_rows == 1
-    assert type_word(promised)
+    assert column_type_name(promised)
 
 
 def test_a_list_is_json() -> None:
-    assert as_promised(pa.table({"x": [[1, 2]]})).column("x").to_pylist() == ["[1, 2]"]
+    assert normalize_types(pa.table({"x": [[1, 2]]})).column("x").to_pylist() == ["[1, 2]"]

@@ -27,10 +27,10 @@ from riverrun.errors import (
     StoreUnavailableError,
     UsageError,
 )
-from riverrun.store import manners
 from riverrun.store.client import Rows, StoreClient
-from riverrun.store.contract import Limits
-from riverrun.store.server import FIRST_PORT, MOST_ROWS, StoreServer
+from riverrun.store.contract import QueryLimits
+from riverrun.store.server import FIRST_PORT, MAX_ROWS, StoreServer
+from riverrun.web import guard
 from support.duck_store import DuckStore
 
 # Long enough to be cancelled, and over by itself before a test would hang.
@@ -48,7 +48,7 @@ def address(store: DuckStore) -> Iterator[str]:
     async def page(request: Request) -> PlainTextResponse:
         return PlainTextResponse("a dashboard")
 
-    with StoreServer(store, limits=Limits(1000, 30), routes=[Route("/", page)]) as server:
+    with StoreServer(store, limits=QueryLimits(1000, 30), routes=[Route("/", page)]) as server:
         yield server.start()
 
 
@@ -144,7 +144,7 @@ def test_an_error_has_parts_for_a_page(http: httpx.Client) -> None:
 
 def test_the_language_and_its_limits(http: httpx.Client) -> None:
     content = http.get("/api/sql").json()
-    assert content["limits"] == {"rows": 1000, "seconds": 30, "most_rows": MOST_ROWS}
+    assert content["limits"] == {"rows": 1000, "seconds": 30, "most_rows": MAX_ROWS}
     assert "group by" in content["words"]
 
 
@@ -193,13 +193,13 @@ def test_health_follows_the_tables(http: httpx.Client, store: DuckStore) -> None
 
 def test_the_client_gives_what_the_store_gives(client: StoreClient, store: DuckStore) -> None:
     for sql in ("select * from readings order by at", "select sum(load_kw) from house_load where minute = latest"):
-        assert client.ask(sql).rows == store.ask(sql).rows
-    answer = client.ask("select * from house_load", Limits(rows=7))
+        assert client.query(sql).rows == store.query(sql).rows
+    answer = client.query("select * from house_load", QueryLimits(rows=7))
     assert answer.rows.num_rows == 7
     assert answer.more
     assert list(client.tables) == list(store.tables)
-    assert [(each.table, each.rows, each.positions) for each in client.standing()] == [
-        (each.table, each.rows, each.positions) for each in store.standing()
+    assert [(each.table, each.rows, each.positions) for each in client.table_statuses()] == [
+        (each.table, each.rows, each.positions) for each in store.table_statuses()
     ]
 
 
@@ -215,18 +215,18 @@ def test_the_client_raises_what_the_store_raises(
     client: StoreClient, store: DuckStore, sql: str, error: type[QueryError]
 ) -> None:
     with pytest.raises(error) as there:
-        store.ask(sql)
+        store.query(sql)
     with pytest.raises(error) as here:
-        client.ask(sql)
+        client.query(sql)
     assert str(here.value) == str(there.value)
     assert here.value.code == there.value.code
 
 
 def test_time_is_over(client: StoreClient) -> None:
     with pytest.raises(QueryTimeoutError):
-        client.ask(SLOW, Limits(seconds=0.05))
+        client.query(SLOW, QueryLimits(seconds=0.05))
     with pytest.raises(UsageError):
-        client.ask("select 1", Limits(seconds=600))
+        client.query("select 1", QueryLimits(seconds=600))
 
 
 def test_cancel_by_name(client: StoreClient, store: DuckStore) -> None:
@@ -234,7 +234,7 @@ def test_cancel_by_name(client: StoreClient, store: DuckStore) -> None:
 
     def ask() -> None:
         try:
-            client.ask(SLOW, name="slow one")
+            client.query(SLOW, name="slow one")
         except BaseException as error:  # noqa: BLE001
             ended.append(error)
 
@@ -242,7 +242,7 @@ def test_cancel_by_name(client: StoreClient, store: DuckStore) -> None:
     thread.start()
     wait_until(lambda: "slow one" in store._running)
     with pytest.raises(QueryError, match="runs already"):
-        client.ask("select 1", name="slow one")
+        client.query("select 1", name="slow one")
     assert client.cancel("slow one")
     thread.join(30)
     assert isinstance(ended[0], QueryCancelledError)
@@ -278,7 +278,7 @@ def test_many_at_once(client: StoreClient) -> None:
     found: list[int] = []
 
     def ask() -> None:
-        found.append(client.ask("select count(*) as n from house_load").rows.column("n")[0].as_py())
+        found.append(client.query("select count(*) as n from house_load").rows.column("n")[0].as_py())
 
     threads = [threading.Thread(target=ask) for _ in range(24)]
     for thread in threads:
@@ -305,7 +305,7 @@ def test_it_listens_on_loopback_only_and_close_ends_it(store: DuckStore) -> None
     server.close()
     server.close()
     with StoreClient(address) as client, pytest.raises(StoreUnavailableError) as caught:
-        client.ask("select 1")
+        client.query("select 1")
     assert "riverrun serve" in str(caught.value)
 
 
@@ -328,7 +328,7 @@ def test_close_ends_the_questions_that_run() -> None:
         def ask() -> None:
             with StoreClient(address) as client:
                 try:
-                    client.ask(SLOW)
+                    client.query(SLOW)
                 except BaseException as error:  # noqa: BLE001
                     ended.append(error)
 
@@ -341,7 +341,7 @@ def test_close_ends_the_questions_that_run() -> None:
 
 
 def test_rows_for_python(store: DuckStore) -> None:
-    rows = Rows(store.ask("select house_id, street from houses order by 1"))
+    rows = Rows(store.query("select house_id, street from houses order by 1"))
     assert list(rows)[2] == {"house_id": "h2", "street": "Oak"}
     assert len(rows) == 3
     assert rows.arrow().num_rows == 3
@@ -351,7 +351,7 @@ def test_rows_for_python(store: DuckStore) -> None:
 
 
 def test_requests_have_a_size() -> None:
-    assert manners.MOST_BYTES >= 64 * 1024
+    assert guard.MAX_BODY_BYTES >= 64 * 1024
 
 
 # --- a copy of the tables ---

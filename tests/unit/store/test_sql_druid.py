@@ -7,14 +7,14 @@ import sqlglot
 
 from riverrun.errors import QueryError
 from riverrun.model.table import TableSpec
-from riverrun.store.sql import Prepared, prepare
-from riverrun.store.sql.druid_functions import joda
-from riverrun.store.sql.druid_tables import Kept
-from riverrun.store.sql.periods import divides_a_day, iso_period, seconds_of
+from riverrun.store.sql import PreparedQuery, prepare
+from riverrun.store.sql.druid_functions import joda_pattern
+from riverrun.store.sql.druid_tables import DruidTable
+from riverrun.store.sql.intervals import divides_day, interval_seconds, iso_period
 from support.duck_store import TABLES, columns
 
 
-def druid(sql: str, tables: dict[str, TableSpec] = TABLES) -> Prepared:
+def druid(sql: str, tables: dict[str, TableSpec] = TABLES) -> PreparedQuery:
     made = prepare(sql, tables, "druid", datasource=lambda spec: f"app.{spec.name}")
     sqlglot.parse_one(made.sql, dialect="druid")
     return made
@@ -54,8 +54,8 @@ def test_a_table_of_one_row_is_empty_before_it_has_it() -> None:
 
 
 def test_what_druid_has_not_seen_yet_is_null() -> None:
-    def kept(spec: TableSpec) -> Kept:
-        return Kept(spec.name, frozenset({"__time", "house_id"}) if spec.name == "house_load" else frozenset())
+    def kept(spec: TableSpec) -> DruidTable:
+        return DruidTable(spec.name, frozenset({"__time", "house_id"}) if spec.name == "house_load" else frozenset())
 
     made = prepare(
         "select house_id, load_kw, street from house_load join houses using (house_id)",
@@ -74,7 +74,12 @@ def test_what_druid_has_not_seen_yet_is_null() -> None:
 
 
 def test_events_that_may_be_there_twice_are_one() -> None:
-    made = prepare("select at, count, extra from readings", TABLES, "druid", datasource=lambda _: Kept("r", twins=True))
+    made = prepare(
+        "select at, count, extra from readings",
+        TABLES,
+        "druid",
+        datasource=lambda _: DruidTable("r", has_duplicates=True),
+    )
     assert (
         'FROM (SELECT "__time" AS "at", ANY_VALUE("count") AS "count", ANY_VALUE("extra", 1024) AS "extra" '
         'FROM "r" GROUP BY "__time", "__id") AS "readings"'
@@ -85,7 +90,9 @@ def test_events_that_may_be_there_twice_are_one() -> None:
     "what", ["max(minute)", "min(house_id)", "count(*)", "max(load_kw) + 1", "arg_max(load_kw, minute)"]
 )
 def test_what_is_added_up_of_a_table_without_rows_is_looked_for(what: str) -> None:
-    made = prepare(f"select {what} from house_load", TABLES, "druid", datasource=lambda _: Kept("x", frozenset())).sql
+    made = prepare(
+        f"select {what} from house_load", TABLES, "druid", datasource=lambda _: DruidTable("x", frozenset())
+    ).sql
     assert 'FROM UNNEST(ARRAY[0]) AS "nothing"("x")' in made
 
 
@@ -104,11 +111,11 @@ def test_latest_can_be_asked_first_so_that_segments_are_skipped() -> None:
          "timestamp")
     ]  # fmt: skip
     assert "(SELECT MAX(" in made.sql
-    given = made.given(["2026-01-01T00:09:00.000Z"])
+    given = made.with_latest(["2026-01-01T00:09:00.000Z"])
     assert given.endswith(
         """WHERE "house_load"."minute" > TIME_SHIFT(TIMESTAMP '2026-01-01 00:09:00.000', 'PT1H', -1)"""
     )
-    assert made.given([None]).endswith("TIME_SHIFT(TIMESTAMP '1970-01-01 00:00:00.000', 'PT1H', -1)")
+    assert made.with_latest([None]).endswith("TIME_SHIFT(TIMESTAMP '1970-01-01 00:00:00.000', 'PT1H', -1)")
 
 
 @pytest.mark.parametrize(
@@ -130,19 +137,19 @@ def test_latest_spelt_out_is_asked_first_too(newest: str, first: bool) -> None:
     assert len(made.latest) == first
     if first:
         assert made.latest[0].sql.startswith('SELECT MAX("house_load"."minute") AS "latest" FROM (SELECT "__time"')
-        assert "TIMESTAMP '2026-01-01 00:09:00.000', 'PT1H'" in made.given(["2026-01-01T00:09:00.000Z"])
+        assert "TIMESTAMP '2026-01-01 00:09:00.000', 'PT1H'" in made.with_latest(["2026-01-01T00:09:00.000Z"])
 
 
 def test_latest_spelt_out_is_null_where_there_is_none() -> None:
     made = druid("select (select max(minute) from house_load) as newest")
-    assert made.given(["2026-01-01T00:09:00.000Z"]) == "SELECT TIMESTAMP '2026-01-01 00:09:00.000' AS \"newest\""
-    assert "SELECT MAX(" in made.given([None])
+    assert made.with_latest(["2026-01-01T00:09:00.000Z"]) == "SELECT TIMESTAMP '2026-01-01 00:09:00.000' AS \"newest\""
+    assert "SELECT MAX(" in made.with_latest([None])
 
 
 def test_latest_of_a_value_is_that_of_the_newest_versions() -> None:
     made = druid("select house_id from house_load where load_kw = latest")
     assert "LATEST_BY" in made.latest[0].sql
-    assert made.given([14.5]).endswith('WHERE "house_load"."load_kw" = 14.5')
+    assert made.with_latest([14.5]).endswith('WHERE "house_load"."load_kw" = 14.5')
 
 
 def test_exact_answers_in_utc() -> None:
@@ -283,7 +290,7 @@ def test_which_questions_are_sorted_as_groups(sql: str, wrapped: bool) -> None:
 
 def test_a_value_instead_of_latest_needs_no_such_sort() -> None:
     made = druid("select house_id from house_load where minute = latest order by load_kw desc limit 3")
-    assert not is_wrapped(made.given(["2026-01-01T00:00:00Z"]))
+    assert not is_wrapped(made.with_latest(["2026-01-01T00:00:00Z"]))
 
 
 def test_rows_of_a_window_are_told_apart_in_that_window() -> None:
@@ -324,10 +331,10 @@ def test_qualify_becomes_a_where_around() -> None:
 )
 def test_intervals(span: str, period: str | None, seconds: float, even: bool) -> None:
     assert iso_period(span) == period
-    assert seconds_of(span) == pytest.approx(seconds)
-    assert divides_a_day(span) is even
+    assert interval_seconds(span) == pytest.approx(seconds)
+    assert divides_day(span) is even
 
 
 def test_patterns_of_times() -> None:
-    assert joda("%Y-%m-%d") == "yyyy'-'MM'-'dd"
-    assert joda("at %H o'clock 100%%") == "'at 'HH' o''clock 100%'"
+    assert joda_pattern("%Y-%m-%d") == "yyyy'-'MM'-'dd"
+    assert joda_pattern("at %H o'clock 100%%") == "'at 'HH' o''clock 100%'"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from riverrun.store.contract import Answer
+from riverrun.store.contract import QueryResult
 from support.duck_store import DuckStore
 
 
@@ -23,7 +23,7 @@ def store() -> Iterator[DuckStore]:
         yield opened
 
 
-def rows(answer: Answer) -> list[tuple[Any, ...]]:
+def rows(answer: QueryResult) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in answer.rows.to_pylist()]
 
 
@@ -134,4 +134,4 @@ CASES: list[tuple[str, list[tuple[Any, ...]]]] = [
 
 @pytest.mark.parametrize(("sql", "expected"), CASES, ids=[sql[:60] for sql, _ in CASES])
 def test_an_answer(store: DuckStore, sql: str, expected: list[tuple[Any, ...]]) -> None:
-    assert rows(store.ask(sql)) == expected
+    assert rows(store.query(sql)) == expected

@@ -6,7 +6,7 @@ import pytest
 
 from riverrun.errors import QueryError, QueryRefusedError
 from riverrun.model.table import TableSpec
-from riverrun.store.sql import describe, prepare
+from riverrun.store.sql import describe_tables, prepare
 from support.duck_store import TABLES, columns
 
 
@@ -124,7 +124,7 @@ def test_tables_and_columns_of_the_answer_are_known() -> None:
         "where houseId in (select house_id from houses)", TABLES, "duckdb",
     )  # fmt: skip
     assert made.tables == ("houses", "readings")
-    assert [(each.name, each.type) for each in made.columns] == [
+    assert [(column.name, column.type) for column in made.columns] == [
         ("at", "timestamp"), ("twice", "decimal(29,2)"), ("count + 1", "bigint"), ("ok", "boolean"), ("day", "date"),
         ("extra", "json"), ("s", "decimal(38,2)"), ("houseId", "text"),
     ]  # fmt: skip
@@ -135,7 +135,7 @@ def test_the_same_question_of_other_tables_is_another() -> None:
     first = prepare("select * from t", tables, "duckdb")
     assert prepare("select * from t", dict(tables), "duckdb") is first
     wider = {"t": TableSpec("t", "t", columns(a="bigint", b="text"))}
-    assert [each.name for each in prepare("select * from t", wider, "duckdb").columns] == ["a", "b"]
+    assert [column.name for column in prepare("select * from t", wider, "duckdb").columns] == ["a", "b"]
     assert prepare("select * from t", tables, "duckdb") is first
 
 
@@ -145,7 +145,7 @@ def test_names_of_the_store() -> None:
 
 
 def test_description() -> None:
-    assert describe(TABLES)[1] == {
+    assert describe_tables(TABLES)[1] == {
         "name": "houses",
         "topic": "houses",
         "time": "recorded_at",

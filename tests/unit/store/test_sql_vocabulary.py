@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from riverrun.store.sql import prepare, vocabulary
+from riverrun.store.sql import prepare, sql_vocabulary
 from riverrun.store.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
-from riverrun.store.sql.vocabulary import TYPES, WORDS
+from riverrun.store.sql.vocabulary import KEYWORDS, TYPES
 from support.duck_store import TABLES
 
 QUESTIONS = (
@@ -35,7 +35,7 @@ def test_every_word_stands_in_a_question_that_is_understood() -> None:
     for question in QUESTIONS:
         prepare(question, TABLES, "duckdb")
     together = " ; ".join(QUESTIONS)
-    assert [word for word in WORDS if not re.search(rf"\b{word}\b", together)] == []
+    assert [word for word in KEYWORDS if not re.search(rf"\b{word}\b", together)] == []
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -44,8 +44,8 @@ def test_every_type_can_be_cast_to(name: str) -> None:
 
 
 def test_every_function_is_told_once() -> None:
-    told = [each["name"] for each in vocabulary()["functions"]]
+    told = [each["name"] for each in sql_vocabulary()["functions"]]
     assert sorted(told) == sorted([*FUNCTIONS, *TABLE_FUNCTIONS])
-    assert next(each for each in vocabulary()["functions"] if each["name"] == "count") == {
+    assert next(each for each in sql_vocabulary()["functions"] if each["name"] == "count") == {
         "name": "count", "use": "aggregate", "least": 1, "most": 1, "result": "bigint",
     }  # fmt: skip

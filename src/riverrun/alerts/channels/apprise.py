@@ -9,28 +9,36 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from riverrun.alerts.channels.contract import Accepted, Answer, Message, Taken, Unsure, Weight, text_problem
-from riverrun.alerts.channels.missing import not_installed
+from riverrun.alerts.channels.contract import (
+    AlertMessage,
+    LookupResult,
+    MessageCheck,
+    OutcomeUnknown,
+    SendAccepted,
+    SendResult,
+    text_problem,
+)
+from riverrun.alerts.channels.missing_package import not_installed_error
 from riverrun.config.secret import Secret
 from riverrun.errors import ConfigError
 
-TO = "{to}"
-MOST_RECEIVER = 320
+RECEIVER_PLACEHOLDER = "{to}"
+MAX_RECEIVER = 320
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_KINDS = {"info": "info", "warning": "warning", "critical": "failure"}
+_NOTIFY_TYPES = {"info": "info", "warning": "warning", "critical": "failure"}
 
 
 class AppriseChannel:
     """One Apprise URL. `{to}` in it stands for the receiver; without it everything goes to the place the URL names."""
 
-    once = False
-    remembers = 0
+    idempotent = False
+    idempotency_window_ms = 0
 
     def __init__(self, name: str, url: Secret) -> None:
         try:
             import apprise
         except ModuleNotFoundError as error:
-            raise not_installed("apprise") from error
+            raise not_installed_error("apprise") from error
         self.name = name
         self._apprise: Any = apprise
         self._url = url.reveal()
@@ -38,47 +46,51 @@ class AppriseChannel:
         # What a row says may fill a place in the address, and never be the address.
         if match is None or self._service("someone@example.org") is None:
             raise ConfigError([f"alerts.channels.{name} is no address that Apprise knows"])
-        self.where = f"{match[0].removesuffix('://')} by Apprise"
+        self.destination = f"{match[0].removesuffix('://')} by Apprise"
 
     def close(self) -> None:
         """Apprise keeps nothing open."""
 
-    def weigh(self, message: Message) -> Weight:
+    def check(self, message: AlertMessage) -> MessageCheck:
         if problem := text_problem(message.text):
-            return Weight(problem=problem)
-        if TO in self._url and not message.receiver.strip():
-            return Weight(problem="the receiver is empty")
-        if len(message.receiver) > MOST_RECEIVER:
-            return Weight(problem=f"the receiver has more than {MOST_RECEIVER} letters")
+            return MessageCheck(problem=problem)
+        if RECEIVER_PLACEHOLDER in self._url and not message.receiver.strip():
+            return MessageCheck(problem="the receiver is empty")
+        if len(message.receiver) > MAX_RECEIVER:
+            return MessageCheck(problem=f"the receiver has more than {MAX_RECEIVER} letters")
         if self._service(message.receiver) is None:
-            return Weight(problem="Apprise cannot send to this receiver")
-        return Weight()
+            return MessageCheck(problem="Apprise cannot send to this receiver")
+        return MessageCheck()
 
-    def send(self, message: Message, provider_id: str) -> Answer:
+    def send(self, message: AlertMessage, provider_id: str) -> SendResult:
         service = self._service(message.receiver)
         if service is None:
-            return Unsure("Apprise cannot send to this receiver")
-        kind = _KINDS.get(message.severity, "warning")
-        with self._apprise.LogCapture(level=logging.WARNING) as said:
+            return OutcomeUnknown("Apprise cannot send to this receiver")
+        kind = _NOTIFY_TYPES.get(message.severity, "warning")
+        with self._apprise.LogCapture(level=logging.WARNING) as captured:
             worked = service.notify(
                 body=message.text, title=message.title, notify_type=kind, body_format=self._apprise.NotifyFormat.TEXT
             )
-            lines = said.getvalue().strip().splitlines()
+            lines = captured.getvalue().strip().splitlines()
         if worked:
-            return Accepted(provider_id)
-        return Unsure(self._hidden(lines[-1]) if lines else "Apprise could not send it, and does not say why")
+            return SendAccepted(provider_id)
+        return OutcomeUnknown(self._redacted(lines[-1]) if lines else "Apprise could not send it, and does not say why")
 
-    def look_up(self, provider_id: str) -> Taken:  # noqa: ARG002
-        return Unsure("there is nobody to ask")
+    def look_up(self, provider_id: str) -> LookupResult:  # noqa: ARG002
+        return OutcomeUnknown("there is nobody to ask")
 
     def _service(self, receiver: str) -> Any:
         """What sends, made anew for each message: it holds the receiver."""
-        made = self._apprise.Apprise()
-        return made if made.add(self._url.replace(TO, quote(receiver.strip(), safe="", errors="replace"))) else None
+        service = self._apprise.Apprise()
+        return (
+            service
+            if service.add(self._url.replace(RECEIVER_PLACEHOLDER, quote(receiver.strip(), safe="", errors="replace")))
+            else None
+        )
 
-    def _hidden(self, line: str) -> str:
+    def _redacted(self, line: str) -> str:
         """A line of Apprise's log, without what may be a secret of the URL."""
         for part in re.split(r"[/:@?&=]+", self._url.partition("://")[2]):
-            if len(part) >= 4 and part != TO:
+            if len(part) >= 4 and part != RECEIVER_PLACEHOLDER:
                 line = line.replace(part, "******")
         return line[:300]

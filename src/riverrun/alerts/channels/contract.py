@@ -17,11 +17,11 @@ import msgspec
 
 # Where a message stands on its way. `trying` is written before a request is made: whoever finds it after a crash knows
 # that the message may be out.
-State = Literal["due", "trying", "sent", "delivered", "undelivered", "refused", "expired"]
-ENDS: frozenset[State] = frozenset({"delivered", "undelivered", "refused", "expired"})
+DeliveryState = Literal["due", "trying", "sent", "delivered", "undelivered", "refused", "expired"]
+FINAL_STATES: frozenset[DeliveryState] = frozenset({"delivered", "undelivered", "refused", "expired"})
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One text for one receiver. `id` is the same however often the message is made from the same episode."""
 
     id: str
@@ -36,46 +36,46 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     template: str = ""
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Where a message stands. Times are Unix milliseconds.
 
-    `spent` counts the ids that the provider has refused for good: the next try needs one it does not know.
+    `used_ids` counts the ids that the provider has refused for good: the next try needs one it does not know.
     """
 
-    state: State = "due"
+    state: DeliveryState = "due"
     tries: int = 0
-    spent: int = 0
+    used_ids: int = 0
     # Not before.
-    again: int = 0
-    at: int = 0
+    retry_at: int = 0
+    updated_at: int = 0
     # When the last request was made that may have been taken.
-    out: int = 0
+    requested_at: int = 0
     parts: int = 0
     provider_id: str = ""
     reason: str = ""
 
     @property
-    def over(self) -> bool:
-        return self.state in ENDS
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES
 
 
 @dataclass(frozen=True)
-class Accepted:
+class SendAccepted:
     provider_id: str
     parts: int = 1
 
 
 @dataclass(frozen=True)
-class Refused:
-    """`permanent`: nothing that can be waited for changes it. `spent`: the id is known there now."""
+class SendRefused:
+    """`permanent`: nothing that can be waited for changes it. `id_used`: the id is known there now."""
 
     reason: str
     permanent: bool = True
-    spent: bool = False
+    id_used: bool = False
 
 
 @dataclass(frozen=True)
-class NotNow:
+class SendDeferred:
     """`retry_after` in seconds, where it says. `down`: the channel itself is the trouble, not our pace."""
 
     reason: str
@@ -84,17 +84,17 @@ class NotNow:
 
 
 @dataclass(frozen=True)
-class Unsure:
+class OutcomeUnknown:
     reason: str
 
 
-Answer = Accepted | Refused | NotNow | Unsure
+SendResult = SendAccepted | SendRefused | SendDeferred | OutcomeUnknown
 # What `look_up` knows of a message.
-Taken = Literal["taken", "not taken"] | Unsure
+LookupResult = Literal["taken", "not taken"] | OutcomeUnknown
 
 
 @dataclass(frozen=True)
-class Report:
+class DeliveryReport:
     """What the provider said later of a message it took."""
 
     provider_id: str
@@ -103,7 +103,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Weight:
+class MessageCheck:
     """What a message costs, or why it cannot be sent at all."""
 
     parts: int = 1
@@ -111,34 +111,34 @@ class Weight:
 
 
 class Channel(Protocol):
-    """`once`: a second request with the same id is not a second message, for as long as the provider remembers the first:
-    `remembers` milliseconds. `where` says, for people, what it sends to."""
+    """`idempotent`: a second request with the same id is not a second message, for as long as the provider remembers the
+    first: `idempotency_window_ms`. `destination` says, for people, what it sends to."""
 
     name: str
-    where: str
-    once: bool
-    remembers: int
+    destination: str
+    idempotent: bool
+    idempotency_window_ms: int
 
-    def weigh(self, message: Message) -> Weight:
+    def check(self, message: AlertMessage) -> MessageCheck:
         """Check a message without sending it."""
 
-    def send(self, message: Message, provider_id: str) -> Answer:
+    def send(self, message: AlertMessage, provider_id: str) -> SendResult:
         """Hand it over, under this id. Raises nothing for what the network or the provider does."""
 
-    def look_up(self, provider_id: str) -> Taken:
+    def look_up(self, provider_id: str) -> LookupResult:
         """Whether the provider took this id, or why that cannot be said now."""
 
     def close(self) -> None: ...
 
 
-def provider_id(namespace: str, message: Message, delivery: Delivery) -> str:
+def make_provider_id(namespace: str, message: AlertMessage, delivery: DeliveryStatus) -> str:
     """The id for the next try: always the same for a message, until the provider has used it up by a refusal.
 
     A message's own id holds a row's key, which may be anything, and begins anew when a project is reset: the provider would
     take the first message of the new life for one it already has. So the id is a digest, and `namespace` is made at random
     with the ledger, and ends with it.
     """
-    whole = "\0".join([namespace, message.id, str(delivery.spent)])
+    whole = "\0".join([namespace, message.id, str(delivery.used_ids)])
     return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
@@ -147,4 +147,4 @@ def text_problem(text: str) -> str:
     if not text.strip():
         return "the text is empty"
     # Half of a UTF-16 pair is no character, and cannot be written as UTF-8.
-    return "the text has half a character" if any(0xD800 <= ord(each) <= 0xDFFF for each in text) else ""
+    return "the text has half a character" if any(0xD800 <= ord(character) <= 0xDFFF for character in text) else ""

@@ -9,159 +9,163 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 # Receivers whose buckets are kept. One that is full again is as good as a new one, so only the busiest ever stay.
-MOST_RECEIVERS = 100_000
+MAX_RECEIVERS = 100_000
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
-class Rate:
+class MessageRate:
     """`count` messages per `ms` milliseconds, and as many at once. 0: as many as come."""
 
     count: int = 0
-    ms: int = 1000
+    period_ms: int = 1000
 
     @property
-    def token_ms(self) -> float:
-        return self.ms / self.count
+    def token_interval_ms(self) -> float:
+        return self.period_ms / self.count
 
 
-class Bucket:
+class MessageTokenBucket:
     """Tokens come evenly; there are never more than `rate.count`."""
 
-    def __init__(self, rate: Rate, now: int) -> None:
+    def __init__(self, rate: MessageRate, now: int) -> None:
         self._rate = rate
         self._tokens = float(rate.count)
-        self._at = now
+        self._filled_at = now
 
-    def wait(self, now: int) -> int:
+    def wait_ms(self, now: int) -> int:
         """Milliseconds until there is a token; 0: there is one."""
-        self._fill(now)
-        return 0 if self._tokens >= 1 else max(1, round((1 - self._tokens) * self._rate.token_ms))
+        self._refill(now)
+        return 0 if self._tokens >= 1 else max(1, round((1 - self._tokens) * self._rate.token_interval_ms))
 
-    def take(self, now: int) -> None:
-        self._fill(now)
+    def consume(self, now: int) -> None:
+        self._refill(now)
         self._tokens -= 1
 
-    def full(self, now: int) -> bool:
-        self._fill(now)
+    def is_full(self, now: int) -> bool:
+        self._refill(now)
         return self._tokens >= self._rate.count
 
-    def _fill(self, now: int) -> None:
+    def _refill(self, now: int) -> None:
         # A clock that is set back gives no tokens, and takes none.
-        gone = max(0, now - self._at)
-        self._tokens = min(float(self._rate.count), self._tokens + gone / self._rate.token_ms)
-        self._at = max(self._at, now)
+        elapsed_ms = max(0, now - self._filled_at)
+        self._tokens = min(float(self._rate.count), self._tokens + elapsed_ms / self._rate.token_interval_ms)
+        self._filled_at = max(self._filled_at, now)
 
 
-class Budget:
+class DailyBudget:
     """Parts per calendar day of a zone. 0: as many as come."""
 
     def __init__(self, parts: int, zone: str = "UTC") -> None:
-        self._most = parts
+        self._max_parts = parts
         self._zone = ZoneInfo(zone)
         self._day = ""
         self._spent = 0
 
     @property
-    def most(self) -> int:
-        return self._most
+    def max_parts(self) -> int:
+        return self._max_parts
 
     def spent(self, now: int) -> int:
-        self._turn(now)
+        self._roll_day(now)
         return self._spent
 
-    def wait(self, parts: int, now: int) -> int:
+    def wait_ms(self, parts: int, now: int) -> int:
         """Milliseconds until the day has room for so many; 0: it has. A message larger than a day's whole budget goes out
         alone, at the beginning of a day: else it never would."""
-        if not self._most:
+        if not self._max_parts:
             return 0
-        self._turn(now)
-        if not self._spent or self._spent + parts <= self._most:
+        self._roll_day(now)
+        if not self._spent or self._spent + parts <= self._max_parts:
             return 0
         local = datetime.fromtimestamp(now / 1000, self._zone)
         midnight = (local + _DAY).replace(hour=0, minute=0, second=0, microsecond=0)
         return max(1, round(midnight.timestamp() * 1000) - now)
 
-    def take(self, parts: int, at: int) -> None:
+    def spend(self, parts: int, at: int) -> None:
         """Count parts that went out at a time. What was before the day at hand does not matter any more."""
-        day = self._name(at)
+        day = self._day_of(at)
         if day > self._day:
             self._day, self._spent = day, 0
         if day == self._day:
             self._spent += parts
 
-    def _turn(self, now: int) -> None:
-        if (day := self._name(now)) > self._day:
+    def _roll_day(self, now: int) -> None:
+        if (day := self._day_of(now)) > self._day:
             self._day, self._spent = day, 0
 
-    def _name(self, at: int) -> str:
+    def _day_of(self, at: int) -> str:
         return datetime.fromtimestamp(at / 1000, self._zone).date().isoformat()
 
 
 @dataclass(frozen=True)
-class Wait:
-    """`everyone`: no other message of the channel could go either."""
+class LimitDelay:
+    """`whole_channel`: no other message of the channel could go either."""
 
     ms: int
     reason: str
-    everyone: bool = False
+    whole_channel: bool = False
 
 
-class Limits:
+class ChannelLimits:
     """All limits of one channel: its pace, that to one receiver, and what a day may cost."""
 
     def __init__(
-        self, *, rate: Rate | None = None, per_receiver: Rate | None = None, budget: Budget | None = None
+        self,
+        *,
+        rate: MessageRate | None = None,
+        per_receiver: MessageRate | None = None,
+        budget: DailyBudget | None = None,
     ) -> None:
-        self._rate = rate or Rate()
-        self._per_receiver = per_receiver or Rate()
-        self.budget = budget or Budget(0)
-        self._all: Bucket | None = None
-        self._each: OrderedDict[str, Bucket] = OrderedDict()
+        self._rate = rate or MessageRate()
+        self._per_receiver = per_receiver or MessageRate()
+        self.budget = budget or DailyBudget(0)
+        self._channel_bucket: MessageTokenBucket | None = None
+        self._receiver_buckets: OrderedDict[str, MessageTokenBucket] = OrderedDict()
 
-    def take(self, receiver: str, parts: int, now: int) -> Wait | None:
+    def acquire(self, receiver: str, parts: int, now: int) -> LimitDelay | None:
         """Take what one message needs from each limit, or from none: then how long to wait, and why."""
-        mine = self._bucket(receiver, now)
-        waits = [
-            Wait(self.budget.wait(parts, now), f"the day's {self.budget.most} parts are used up"),
-            Wait(mine.wait(now) if mine else 0, "this receiver has had enough for now"),
-            Wait(self._pace(now), "the channel's pace", everyone=True),
+        receiver_bucket = self._receiver_bucket(receiver, now)
+        delays = [
+            LimitDelay(self.budget.wait_ms(parts, now), f"the day's {self.budget.max_parts} parts are used up"),
+            LimitDelay(receiver_bucket.wait_ms(now) if receiver_bucket else 0, "this receiver has had enough for now"),
+            LimitDelay(self._channel_wait_ms(now), "the channel's pace", whole_channel=True),
         ]
-        longest = max(waits, key=lambda each: each.ms)
+        longest = max(delays, key=lambda each: each.ms)
         if longest.ms:
             return longest
-        self.budget.take(parts, now)
-        if mine:
-            mine.take(now)
-        if self._all:
-            self._all.take(now)
+        self.budget.spend(parts, now)
+        if receiver_bucket:
+            receiver_bucket.consume(now)
+        if self._channel_bucket:
+            self._channel_bucket.consume(now)
         return None
 
-    def give_back(self, parts: int, now: int) -> None:
+    def refund(self, parts: int, now: int) -> None:
         """A message that was certainly not taken costs nothing. Its place in the pace is gone."""
-        self.budget.take(-parts, now)
+        self.budget.spend(-parts, now)
 
-    def _pace(self, now: int) -> int:
+    def _channel_wait_ms(self, now: int) -> int:
         if not self._rate.count:
             return 0
-        if self._all is None:
-            self._all = Bucket(self._rate, now)
-        return self._all.wait(now)
+        if self._channel_bucket is None:
+            self._channel_bucket = MessageTokenBucket(self._rate, now)
+        return self._channel_bucket.wait_ms(now)
 
-    def _bucket(self, receiver: str, now: int) -> Bucket | None:
+    def _receiver_bucket(self, receiver: str, now: int) -> MessageTokenBucket | None:
         if not self._per_receiver.count:
             return None
-        found = self._each.get(receiver)
-        if found is None:
-            found = self._each[receiver] = Bucket(self._per_receiver, now)
-            self._forget(now)
-        self._each.move_to_end(receiver)
-        return found
+        bucket = self._receiver_buckets.get(receiver)
+        if bucket is None:
+            bucket = self._receiver_buckets[receiver] = MessageTokenBucket(self._per_receiver, now)
+            self._evict(now)
+        self._receiver_buckets.move_to_end(receiver)
+        return bucket
 
-    def _forget(self, now: int) -> None:
-        while self._each and len(self._each) > MOST_RECEIVERS:
-            name, oldest = next(iter(self._each.items()))
-            if not oldest.full(now):
+    def _evict(self, now: int) -> None:
+        while self._receiver_buckets and len(self._receiver_buckets) > MAX_RECEIVERS:
+            name, oldest = next(iter(self._receiver_buckets.items()))
+            if not oldest.is_full(now):
                 # Still counting: it stays, and the map is as large as the traffic of one period.
                 return
-            del self._each[name]
+            del self._receiver_buckets[name]

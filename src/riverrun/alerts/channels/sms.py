@@ -18,45 +18,45 @@ import httpx
 import msgspec
 
 from riverrun.alerts.channels.contract import (
-    Accepted,
-    Answer,
-    Message,
-    NotNow,
-    Refused,
-    Report,
-    Taken,
-    Unsure,
-    Weight,
+    AlertMessage,
+    DeliveryReport,
+    LookupResult,
+    MessageCheck,
+    OutcomeUnknown,
+    SendAccepted,
+    SendDeferred,
+    SendRefused,
+    SendResult,
     text_problem,
 )
-from riverrun.alerts.channels.parts import parts_of
-from riverrun.alerts.channels.phone import Number, is_region, number_of
+from riverrun.alerts.channels.phone_number import PhoneNumber, is_region_code, parse_phone_number
+from riverrun.alerts.channels.sms_parts import compute_sms_parts
 from riverrun.config.secret import Secret
 from riverrun.config.spec import is_loopback
 from riverrun.errors import ConfigError
 
-SEND = "/sms/3/messages"
-LOGS = "/sms/3/logs"
+SEND_PATH = "/sms/3/messages"
+LOGS_PATH = "/sms/3/logs"
 DUPLICATE = "REJECTED_DUPLICATE_MESSAGE_ID"
 # Refused for what is the account's or the provider's trouble, and may pass. The id is used up all the same.
-PASSING = frozenset({
+TRANSIENT_STATUSES = frozenset({
     "REJECTED_NOT_ENOUGH_CREDITS",
     "REJECTED_PREPAID_PACKAGE_EXPIRED",
     "REJECTED_SYSTEM_ERROR",
     "REJECTED_FLOODING_FILTER",
 })  # fmt: skip
-GOOD_GROUPS = frozenset({"OK", "PENDING", "DELIVERED"})
-BAD_GROUPS = frozenset({"REJECTED", "UNDELIVERABLE", "EXPIRED"})
+ACCEPTED_GROUPS = frozenset({"OK", "PENDING", "DELIVERED"})
+FAILED_GROUPS = frozenset({"REJECTED", "UNDELIVERABLE", "EXPIRED"})
 # On its way to the phone, and not there yet.
-HALFWAY = frozenset({"DELIVERED_TO_OPERATOR"})
-MOST_REASON = 300
+INTERMEDIATE_STATUSES = frozenset({"DELIVERED_TO_OPERATOR"})
+MAX_REASON = 300
 # Sender names: letters and digits, as networks have them. A number may be longer.
-MOST_NAME, MOST_DIGITS = 11, 15
+MAX_SENDER_NAME, MAX_SENDER_DIGITS = 11, 15
 # What the provider tries to deliver for at most.
-MOST_VALID_SECONDS = 48 * 3600
+MAX_VALIDITY_SECONDS = 48 * 3600
 # What reading somebody else's JSON may end in; msgspec's errors are ValueErrors.
-_NOT_ITS_API = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-_CLOSED: tuple[type[httpx.HTTPError], ...] = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_INVALID_RESPONSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+_CONNECT_ERRORS: tuple[type[httpx.HTTPError], ...] = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True)
@@ -77,65 +77,67 @@ class SmsConfig:
     any_number: bool = False
 
 
-class Marks:
+class ReportSigner:
     """What goes with a message and comes back with its report: only who has the key can make it."""
 
     def __init__(self, key: Secret) -> None:
-        self._proof = hashlib.sha256(b"riverrun delivery report\0" + key.reveal().encode()).digest()
+        self._signing_key = hashlib.sha256(b"riverrun delivery report\0" + key.reveal().encode()).digest()
 
-    def of(self, provider_id: str) -> str:
-        return hmac.new(self._proof, provider_id.encode(), hashlib.sha256).hexdigest()
+    def sign(self, provider_id: str) -> str:
+        return hmac.new(self._signing_key, provider_id.encode(), hashlib.sha256).hexdigest()
 
-    def reports(self, body: bytes) -> list[Report]:
+    def verify_reports(self, body: bytes) -> list[DeliveryReport]:
         """What a delivery callback says. Of a message without our mark nothing is believed: the address may be known to
         others."""
         try:
             content = msgspec.json.decode(body)
             results = content["results"]
-            found = [self._report(each) for each in results]
-        except _NOT_ITS_API:
+            reports = [self._report(result) for result in results]
+        except _INVALID_RESPONSE_ERRORS:
             return []
-        return [each for each in found if each is not None]
+        return [each for each in reports if each is not None]
 
-    def _report(self, entry: Mapping[str, Any]) -> Report | None:
-        provider_id, mark = str(entry["messageId"]), str(entry.get("callbackData") or "")
-        if not hmac.compare_digest(mark.encode(), self.of(provider_id).encode()):
+    def _report(self, entry: Mapping[str, Any]) -> DeliveryReport | None:
+        provider_id, signature = str(entry["messageId"]), str(entry.get("callbackData") or "")
+        if not hmac.compare_digest(signature.encode(), self.sign(provider_id).encode()):
             return None
         status = entry["status"]
         group, name = str(status["groupName"]), str(status.get("name", ""))
         if group == "DELIVERED":
-            return Report(provider_id, "sent" if name in HALFWAY else "delivered")
-        if group in BAD_GROUPS:
-            return Report(provider_id, "undelivered", f"{name}: {_line(status.get('description') or group)}")
-        return Report(provider_id, "sent")
+            return DeliveryReport(provider_id, "sent" if name in INTERMEDIATE_STATUSES else "delivered")
+        if group in FAILED_GROUPS:
+            return DeliveryReport(
+                provider_id, "undelivered", f"{name}: {_single_line(status.get('description') or group)}"
+            )
+        return DeliveryReport(provider_id, "sent")
 
 
 class SmsChannel:
     """The `sms` channel. ConfigError when the settings cannot work, all of them at once. `callback` says where the provider
     is to report to, where the settings do not and it is known only while things run."""
 
-    once = True
+    idempotent = True
     # Its log has 48 hours.
-    remembers = 47 * 3_600_000
+    idempotency_window_ms = 47 * 3_600_000
 
     def __init__(
         self,
         config: SmsConfig,
         *,
         name: str = "sms",
-        where: str = "",
+        destination: str = "",
         callback: Callable[[], str] = str,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        problems = problems_of(config)
+        problems = config_problems(config)
         if problems:
             raise ConfigError(problems)
         self.name = name
         self._config = config
         self._clock = clock
-        self._marks = Marks(config.key)
+        self._signer = ReportSigner(config.key)
         self._callback = callback
-        self.where = where or self._host
+        self.destination = destination or self._host
         self._client = httpx.Client(
             base_url=config.url.rstrip("/"),
             headers={"Authorization": f"App {config.key.reveal()}", "Accept": "application/json"},
@@ -151,91 +153,97 @@ class SmsChannel:
 
     # --- before ---
 
-    def weigh(self, message: Message) -> Weight:
+    def check(self, message: AlertMessage) -> MessageCheck:
         number = self._number(message)
         if number.problem:
-            return Weight(problem=f"the receiver cannot get an SMS: {number.problem}")
+            return MessageCheck(problem=f"the receiver cannot get an SMS: {number.problem}")
         if problem := text_problem(message.text):
-            return Weight(problem=problem)
-        parts = parts_of(message.text).count
+            return MessageCheck(problem=problem)
+        parts = compute_sms_parts(message.text).count
         if parts > self._config.most_parts:
-            return Weight(
-                parts, f"the text has {parts} parts, more than alerts.sms_most_parts = {self._config.most_parts}"
+            return MessageCheck(
+                parts, f"the text has {parts} parts, more than alerts.sms_max_parts = {self._config.most_parts}"
             )
         if number.region == "IN" and not (self._config.entity and self._template(message)):
-            return Weight(parts, "a number in India needs alerts.sms_entity_id and a registered template")
-        return Weight(parts)
+            return MessageCheck(parts, "a number in India needs alerts.sms_entity_id and a registered template")
+        return MessageCheck(parts)
 
-    def _number(self, message: Message) -> Number:
-        return number_of(message.receiver, self._config.region, any_number=self._config.any_number)
+    def _number(self, message: AlertMessage) -> PhoneNumber:
+        return parse_phone_number(message.receiver, self._config.region, any_number=self._config.any_number)
 
     # --- sending ---
 
-    def send(self, message: Message, provider_id: str) -> Answer:
+    def send(self, message: AlertMessage, provider_id: str) -> SendResult:
         number = self._number(message)
         if number.problem:
-            return Refused(number.problem)
+            return SendRefused(number.problem)
         try:
-            answer = self._client.post(SEND, json=self._body(message, number.e164, provider_id))
-        except _CLOSED as error:
-            return NotNow(f"{self._host} cannot be reached: {_line(error)}")
+            response = self._client.post(SEND_PATH, json=self._body(message, number.e164, provider_id))
+        except _CONNECT_ERRORS as error:
+            return SendDeferred(f"{self._host} cannot be reached: {_single_line(error)}")
         except httpx.TimeoutException:
-            return Unsure(f"{self._host} did not answer within {self._config.timeout_seconds:g} seconds")
+            return OutcomeUnknown(f"{self._host} did not answer within {self._config.timeout_seconds:g} seconds")
         except httpx.HTTPError as error:
-            return Unsure(f"the connection to {self._host} broke: {_line(error)}")
-        if answer.status_code == httpx.codes.OK:
-            return self._accepted(answer, provider_id)
-        return _not_accepted(answer, self._host)
+            return OutcomeUnknown(f"the connection to {self._host} broke: {_single_line(error)}")
+        if response.status_code == httpx.codes.OK:
+            return self._parse_response(response, provider_id)
+        return _parse_error(response, self._host)
 
-    def _accepted(self, answer: httpx.Response, provider_id: str) -> Answer:
+    def _parse_response(self, response: httpx.Response, provider_id: str) -> SendResult:
         try:
-            found = answer.json()["messages"][0]
-            group, name = str(found["status"]["groupName"]), str(found["status"].get("name", ""))
-        except _NOT_ITS_API:
-            return Unsure(f"{self._host} answered with what is not its API")
-        if group in GOOD_GROUPS:
-            return Accepted(str(found.get("messageId") or provider_id), _count(found))
+            message = response.json()["messages"][0]
+            group, name = str(message["status"]["groupName"]), str(message["status"].get("name", ""))
+        except _INVALID_RESPONSE_ERRORS:
+            return OutcomeUnknown(f"{self._host} answered with what is not its API")
+        if group in ACCEPTED_GROUPS:
+            return SendAccepted(str(message.get("messageId") or provider_id), _message_count(message))
         if name == DUPLICATE:
-            return self._known(provider_id)
-        reason = _line(found["status"].get("description") or name)
-        return Refused(f"{name}: {reason}", permanent=name not in PASSING, spent=True)
+            return self._resolve_duplicate(provider_id)
+        reason = _single_line(message["status"].get("description") or name)
+        return SendRefused(f"{name}: {reason}", permanent=name not in TRANSIENT_STATUSES, id_used=True)
 
-    def _known(self, provider_id: str) -> Answer:
+    def _resolve_duplicate(self, provider_id: str) -> SendResult:
         """The id was there already: by an earlier try of ours, which it took or refused."""
-        entries = self._log(provider_id)
-        if isinstance(entries, Unsure):
+        entries = self._fetch_log(provider_id)
+        if isinstance(entries, OutcomeUnknown):
             return entries
         if not entries:
-            return Unsure("it has this message's id, and its log does not say what became of it")
-        refused = [each for each in entries if each.group in BAD_GROUPS and each.name != DUPLICATE]
-        if refused and not any(each.group in GOOD_GROUPS for each in entries):
+            return OutcomeUnknown("it has this message's id, and its log does not say what became of it")
+        refused = [entry for entry in entries if entry.group in FAILED_GROUPS and entry.name != DUPLICATE]
+        if refused and not any(entry.group in ACCEPTED_GROUPS for entry in entries):
             last = refused[-1]
-            return Refused(f"{last.name}: an earlier try", permanent=last.name not in PASSING, spent=True)
-        return Accepted(provider_id, max((each.parts for each in entries), default=1))
+            return SendRefused(
+                f"{last.name}: an earlier try", permanent=last.name not in TRANSIENT_STATUSES, id_used=True
+            )
+        return SendAccepted(provider_id, max((entry.parts for entry in entries), default=1))
 
-    def look_up(self, provider_id: str) -> Taken:
-        entries = self._log(provider_id)
-        if isinstance(entries, Unsure):
+    def look_up(self, provider_id: str) -> LookupResult:
+        entries = self._fetch_log(provider_id)
+        if isinstance(entries, OutcomeUnknown):
             return entries
-        return "taken" if any(each.group in GOOD_GROUPS for each in entries) else "not taken"
+        return "taken" if any(entry.group in ACCEPTED_GROUPS for entry in entries) else "not taken"
 
-    def _log(self, provider_id: str) -> "list[_Entry] | Unsure":
+    def _fetch_log(self, provider_id: str) -> "list[_SmsLogEntry] | OutcomeUnknown":
         """What its log has of an id, or why it cannot be asked."""
         try:
-            answer = self._client.get(LOGS, params={"messageId": provider_id, "limit": 10})
-            if answer.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
-                return Unsure(f"the key in alerts.sms_key may not read {LOGS} of {self._host} ({answer.status_code})")
-            if answer.status_code != httpx.codes.OK:
-                return Unsure(f"the log of {self._host} does not answer ({answer.status_code})")
-            results = answer.json().get("results") or []
-            return [_entry(each) for each in results if each.get("messageId") == provider_id]
+            response = self._client.get(LOGS_PATH, params={"messageId": provider_id, "limit": 10})
+            if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
+                return OutcomeUnknown(
+                    f"the key in alerts.sms_key may not read {LOGS_PATH} of {self._host} ({response.status_code})"
+                )
+            if response.status_code != httpx.codes.OK:
+                return OutcomeUnknown(f"the log of {self._host} does not answer ({response.status_code})")
+            results = response.json().get("results") or []
+            return [_parse_log_entry(entry) for entry in results if entry.get("messageId") == provider_id]
         except httpx.HTTPError as error:
-            return Unsure(f"the log of {self._host} does not answer: {_line(error) or type(error).__name__}")
-        except _NOT_ITS_API:
-            return Unsure(f"the log of {self._host} answered with what is not its API")
+            return OutcomeUnknown(
+                f"the log of {self._host} does not answer: {_single_line(error) or type(error).__name__}"
+            )
+        except _INVALID_RESPONSE_ERRORS:
+            return OutcomeUnknown(f"the log of {self._host} answered with what is not its API")
 
-    def _body(self, message: Message, e164: str, provider_id: str) -> dict[str, Any]:
-        one: dict[str, Any] = {
+    def _body(self, message: AlertMessage, e164: str, provider_id: str) -> dict[str, Any]:
+        body: dict[str, Any] = {
             "sender": self._config.sender,
             "destinations": [{"to": e164.removeprefix("+"), "messageId": provider_id}],
             "content": {"text": message.text},
@@ -244,7 +252,7 @@ class SmsChannel:
         if message.expires:
             # Later than this the network need not try either.
             seconds = max(1, (message.expires - self._clock()) // 1000)
-            options["validityPeriod"] = {"amount": min(seconds, MOST_VALID_SECONDS), "timeUnit": "SECONDS"}
+            options["validityPeriod"] = {"amount": min(seconds, MAX_VALIDITY_SECONDS), "timeUnit": "SECONDS"}
         if self._config.entity:
             registered = {
                 "principalEntityId": self._config.entity,
@@ -253,16 +261,16 @@ class SmsChannel:
             }
             options["regional"] = {"indiaDlt": {name: value for name, value in registered.items() if value}}
         if options:
-            one["options"] = options
+            body["options"] = options
         if callback := self._config.callback_url or self._callback():
-            one["webhooks"] = {
+            body["webhooks"] = {
                 "delivery": {"url": callback},
                 "contentType": "application/json",
-                "callbackData": self._marks.of(provider_id),
+                "callbackData": self._signer.sign(provider_id),
             }
-        return {"messages": [one], "options": {"includeSmsCountInResponse": True}}
+        return {"messages": [body], "options": {"includeSmsCountInResponse": True}}
 
-    def _template(self, message: Message) -> str:
+    def _template(self, message: AlertMessage) -> str:
         return message.template or self._config.template
 
     @property
@@ -271,48 +279,48 @@ class SmsChannel:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _SmsLogEntry:
     group: str
     name: str
     parts: int
 
 
-def _entry(found: Mapping[str, Any]) -> _Entry:
-    status = found["status"]
-    return _Entry(str(status["groupName"]), str(status.get("name", "")), int(found.get("messageCount") or 1))
+def _parse_log_entry(entry: Mapping[str, Any]) -> _SmsLogEntry:
+    status = entry["status"]
+    return _SmsLogEntry(str(status["groupName"]), str(status.get("name", "")), int(entry.get("messageCount") or 1))
 
 
-def _count(found: Mapping[str, Any]) -> int:
+def _message_count(entry: Mapping[str, Any]) -> int:
     try:
-        return max(1, int(found["details"]["messageCount"]))
+        return max(1, int(entry["details"]["messageCount"]))
     except (LookupError, TypeError, ValueError):
         return 1
 
 
-def _not_accepted(answer: httpx.Response, host: str) -> Answer:
-    status = answer.status_code
+def _parse_error(response: httpx.Response, host: str) -> SendResult:
+    status = response.status_code
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        return NotNow(f"{host} is asked too often", retry_after=_retry_after(answer), down=False)
+        return SendDeferred(f"{host} is asked too often", retry_after=_retry_after(response), down=False)
     if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
-        return NotNow(f"{host} refuses the key in alerts.sms_key ({status})")
+        return SendDeferred(f"{host} refuses the key in alerts.sms_key ({status})")
     if status >= httpx.codes.INTERNAL_SERVER_ERROR:
-        return Unsure(f"{host} failed ({status})")
+        return OutcomeUnknown(f"{host} failed ({status})")
     if status == httpx.codes.NOT_FOUND or status < httpx.codes.BAD_REQUEST:
-        return NotNow(f"{host} has no {SEND} ({status}): look at alerts.sms_url")
-    return Refused(_violations(answer) or f"{host} refused it ({status})")
+        return SendDeferred(f"{host} has no {SEND_PATH} ({status}): look at alerts.sms_url")
+    return SendRefused(_violations(response) or f"{host} refused it ({status})")
 
 
-def _violations(answer: httpx.Response) -> str:
+def _violations(response: httpx.Response) -> str:
     try:
-        found = answer.json()
-        said = [f"{each['property']}: {each['violation']}" for each in found.get("violations") or []]
-        return _line("; ".join(said) or found.get("description") or "")
-    except _NOT_ITS_API:
+        body = response.json()
+        violations = [f"{each['property']}: {each['violation']}" for each in body.get("violations") or []]
+        return _single_line("; ".join(violations) or body.get("description") or "")
+    except _INVALID_RESPONSE_ERRORS:
         return ""
 
 
-def _retry_after(answer: httpx.Response) -> float | None:
-    text = answer.headers.get("retry-after", "")
+def _retry_after(response: httpx.Response) -> float | None:
+    text = response.headers.get("retry-after", "")
     if text.isdecimal():
         return float(text)
     try:
@@ -321,45 +329,49 @@ def _retry_after(answer: httpx.Response) -> float | None:
         return None
 
 
-def _line(said: object) -> str:
+def _single_line(text: object) -> str:
     """What somebody else's program said, as one short line."""
-    return " ".join("".join(each if each.isprintable() else " " for each in str(said)).split())[:MOST_REASON]
+    return " ".join("".join(character if character.isprintable() else " " for character in str(text)).split())[
+        :MAX_REASON
+    ]
 
 
-def problems_of(config: SmsConfig) -> list[str]:
+def config_problems(config: SmsConfig) -> list[str]:
     """What is wrong with the settings."""
-    found = []
+    problems = []
     parts = urlsplit(config.url)
     if not config.url:
-        found.append("alerts.sms_url is empty: it is the API's base URL, such as https://xyz.api.infobip.com")
+        problems.append("alerts.sms_url is empty: it is the API's base URL, such as https://xyz.api.infobip.com")
     elif parts.scheme not in {"http", "https"} or not parts.hostname:
-        found.append(f"alerts.sms_url must be an http(s) address, not {config.url!r}")
+        problems.append(f"alerts.sms_url must be an http(s) address, not {config.url!r}")
     elif parts.scheme == "http" and not is_loopback(parts.hostname):
-        found.append("alerts.sms_url is not https, and the key would go through the network in clear")
+        problems.append("alerts.sms_url is not https, and the key would go through the network in clear")
     elif parts.username or parts.query:
-        found.append("alerts.sms_url holds a login or a query: only the base URL belongs there")
+        problems.append("alerts.sms_url holds a login or a query: only the base URL belongs there")
     key = config.key.reveal()
     if not key:
-        found.append("alerts.sms_key is empty")
+        problems.append("alerts.sms_key is empty")
     elif not key.isascii() or not key.isprintable() or " " in key:
-        found.append("alerts.sms_key has characters that no key has, such as a space or a line's end")
-    found += _sender_problem(config.sender)
-    if config.region and not is_region(config.region):
-        found.append(f"alerts.sms_region must be a country's two letters, such as IE, not {config.region!r}")
+        problems.append("alerts.sms_key has characters that no key has, such as a space or a line's end")
+    problems += _sender_problems(config.sender)
+    if config.region and not is_region_code(config.region):
+        problems.append(f"alerts.sms_region must be a country's two letters, such as IE, not {config.region!r}")
     for name, value in (("sms_entity_id", config.entity), ("sms_template_id", config.template)):
         if value and not value.isdecimal():
-            found.append(f"alerts.{name} must be digits, as registered, not {value!r}")
+            problems.append(f"alerts.{name} must be digits, as registered, not {value!r}")
     if config.template and not config.entity:
-        found.append("alerts.sms_template_id needs alerts.sms_entity_id")
-    return found
+        problems.append("alerts.sms_template_id needs alerts.sms_entity_id")
+    return problems
 
 
-def _sender_problem(sender: str) -> list[str]:
+def _sender_problems(sender: str) -> list[str]:
     digits = sender.removeprefix("+")
     if not sender:
         return ["alerts.sms_sender is empty: it is the name or number that receivers see"]
     if digits.isdecimal() and digits.isascii():
-        return [] if len(digits) <= MOST_DIGITS else [f"alerts.sms_sender has more than {MOST_DIGITS} digits"]
-    if not sender.isascii() or not sender.replace(" ", "").isalnum() or len(sender) > MOST_NAME:
-        return [f"alerts.sms_sender must be a number, or at most {MOST_NAME} letters and digits, not {sender!r}"]
+        return (
+            [] if len(digits) <= MAX_SENDER_DIGITS else [f"alerts.sms_sender has more than {MAX_SENDER_DIGITS} digits"]
+        )
+    if not sender.isascii() or not sender.replace(" ", "").isalnum() or len(sender) > MAX_SENDER_NAME:
+        return [f"alerts.sms_sender must be a number, or at most {MAX_SENDER_NAME} letters and digits, not {sender!r}"]
     return []

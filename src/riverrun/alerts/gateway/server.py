@@ -10,26 +10,26 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from riverrun.alerts.channels.limits import Rate
-from riverrun.alerts.gateway.api import Api
-from riverrun.alerts.gateway.book import Book
-from riverrun.alerts.gateway.courier import Courier
-from riverrun.alerts.gateway.faults import Faults
-from riverrun.alerts.gateway.page import Bell, Page
-from riverrun.alerts.gateway.statuses import error
-from riverrun.cluster.loopback import listen, listening
-from riverrun.cluster.ports import HOST, Claims
-from riverrun.config.private import write_private
+from riverrun.alerts.channels.limits import MessageRate
+from riverrun.alerts.gateway.api import GatewayApi
+from riverrun.alerts.gateway.delivery_worker import DeliveryWorker
+from riverrun.alerts.gateway.faults import FaultInjector
+from riverrun.alerts.gateway.message_store import MessageStore
+from riverrun.alerts.gateway.phone_page import EventStream, PhonePage
+from riverrun.alerts.gateway.statuses import error_body
+from riverrun.cluster.loopback import listen_on_free_port, listening_socket
+from riverrun.cluster.ports import HOST, PortClaims
+from riverrun.config.private_files import write_private
 from riverrun.config.secret import Secret
-from riverrun.store.listening import Listener, Listeners
-from riverrun.store.manners import Manners
+from riverrun.web.guard import RequestGuard
+from riverrun.web.server import HttpEndpoint, HttpServer
 
 FIRST_PORT = 8460
 
 
 class Gateway:
     """`path` is its book; `key` is what callers must have; `rate` is where it says 429; `minute_ms` shortens the waits
-    between callbacks. `book` and `faults` are for whoever judges and troubles it."""
+    between callbacks. `store` and `faults` are for whoever judges and troubles it."""
 
     def __init__(
         self,
@@ -37,58 +37,60 @@ class Gateway:
         *,
         key: Secret | None = None,
         port: int = 0,
-        faults: Faults | None = None,
-        rate: Rate | None = None,
+        faults: FaultInjector | None = None,
+        rate: MessageRate | None = None,
         delivery_ms: int = 400,
         minute_ms: int = 60_000,
     ) -> None:
         self.key = key or Secret(secrets.token_hex(16))
-        self.faults = faults or Faults()
-        self.book = Book(path)
+        self.faults = faults or FaultInjector()
+        self.store = MessageStore(path)
         self._port = port
-        self._bell = Bell()
-        self._courier = Courier(self.book, delivery_ms=delivery_ms, minute_ms=minute_ms, changed=self._bell.ring)
-        self._api = Api(self.book, self.key, faults=self.faults, rate=rate, changed=self._changed)
-        self._claims = Claims()
-        self._listeners: Listeners | None = None
+        self._event_stream = EventStream()
+        self._worker = DeliveryWorker(
+            self.store, delivery_ms=delivery_ms, minute_ms=minute_ms, on_change=self._event_stream.notify
+        )
+        self._api = GatewayApi(self.store, self.key, faults=self.faults, rate=rate, on_change=self._on_change)
+        self._claims = PortClaims()
+        self._listeners: HttpServer | None = None
         self.address = ""
 
-    def _changed(self) -> None:
-        self._bell.ring()
-        self._courier.wake()
+    def _on_change(self) -> None:
+        self._event_stream.notify()
+        self._worker.wake()
 
     def application(self) -> Starlette:
         return Starlette(
-            routes=[*self._api.routes(), *Page(self.book, self._bell).routes()],
-            middleware=[Middleware(Manners)],
+            routes=[*self._api.routes(), *PhonePage(self.store, self._event_stream).routes()],
+            middleware=[Middleware(RequestGuard)],
             exception_handlers={Exception: _failed},
         )
 
     def start(self) -> str:
         """Listen; gives the address, such as `http://127.0.0.1:8460`."""
         with contextlib.ExitStack() as undo:
-            undo.callback(self.book.close)
+            undo.callback(self.store.close)
             undo.callback(self._claims.close)
-            made = listen(
-                listening, self._claims, self._port, first=FIRST_PORT, what="the SMS gateway", setting="--port"
+            sock = listen_on_free_port(
+                listening_socket, self._claims, self._port, first=FIRST_PORT, what="the SMS gateway", setting="--port"
             )  # fmt: skip
-            undo.callback(made.close)
-            listeners = Listeners([Listener(self.application(), made)])
+            undo.callback(sock.close)
+            listeners = HttpServer([HttpEndpoint(self.application(), sock)])
             listeners.start()
             undo.pop_all()
         self._listeners = listeners
-        self.address = f"http://{HOST}:{made.getsockname()[1]}"
-        self._courier.start()
+        self.address = f"http://{HOST}:{sock.getsockname()[1]}"
+        self._worker.start()
         return self.address
 
     def close(self) -> None:
-        self._bell.close()
-        self._courier.close()
+        self._event_stream.close()
+        self._worker.close()
         listeners, self._listeners = self._listeners, None
         if listeners is not None:
             listeners.close()
         self._claims.close()
-        self.book.close()
+        self.store.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,16 +101,16 @@ class Gateway:
 
 
 async def _failed(request: Request, exception: Exception) -> Response:  # noqa: ARG001
-    return JSONResponse(error(500, "Something went wrong on our side"), 500)
+    return JSONResponse(error_body(500, "Something went wrong on our side"), 500)
 
 
-def kept_key(folder: Path) -> Secret:
+def load_or_create_key(folder: Path) -> Secret:
     """The key in a folder, made when there is none. No other user reads it."""
     path = folder / "key.txt"
     with contextlib.suppress(FileNotFoundError):
-        if found := path.read_text(encoding="utf-8").strip():
-            return Secret(found)
+        if key := path.read_text(encoding="utf-8").strip():
+            return Secret(key)
     folder.mkdir(parents=True, exist_ok=True)
-    made = secrets.token_hex(16)
-    write_private(path, made + "\n")
-    return Secret(made)
+    new_key = secrets.token_hex(16)
+    write_private(path, new_key + "\n")
+    return Secret(new_key)

@@ -9,7 +9,7 @@ EXPIRED = "EXPIRED_EXPIRED"
 DUPLICATE = "REJECTED_DUPLICATE_MESSAGE_ID"
 WRONG_NUMBER = "REJECTED_INVALID_DESTINATION"
 NO_CREDIT = "REJECTED_NOT_ENOUGH_CREDITS"
-_KNOWN = {
+_STATUSES = {
     PENDING: (26, "The message is accepted"),
     DELIVERED: (5, "The message is on the phone"),
     EXPIRED: (15, "It could not be delivered in its time"),
@@ -19,13 +19,13 @@ _KNOWN = {
 }
 
 
-def status(name: str) -> dict[str, Any]:
+def status_body(name: str) -> dict[str, Any]:
     group = name.partition("_")[0]
-    number, words = _KNOWN[name]
+    number, words = _STATUSES[name]
     return {"groupId": GROUPS[group], "groupName": group, "id": number, "name": name, "description": words}
 
 
-def failure(name: str) -> dict[str, Any]:
+def report_error(name: str) -> dict[str, Any]:
     """The `error` of a report."""
     if name == DELIVERED or name.startswith("PENDING"):
         return {
@@ -46,7 +46,7 @@ def failure(name: str) -> dict[str, Any]:
     }
 
 
-def error(code: int, description: str, violations: list[tuple[str, str]] | None = None) -> dict[str, Any]:
+def error_body(code: int, description: str, violations: list[tuple[str, str]] | None = None) -> dict[str, Any]:
     return {
         "errorCode": f"E{code}",
         "description": description,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts import Progress, State, cache_folder, check_set, fetch, find_java
-from riverrun.artifacts.unpack import unpacked
-from riverrun.cluster.jvm import Runtime
+from riverrun.artifacts import CacheStatus, FetchProgress, cache_folder, check_set, fetch, find_java
+from riverrun.artifacts.unpack import unpack_archive
+from riverrun.cluster.jvm import JavaRuntime
 from riverrun.config import Settings
 from riverrun.errors import ConfigError
 
@@ -18,19 +18,19 @@ PLUGIN_SETS = ("debezium-postgres", "debezium-jdbc")
 ALL_SETS = (*BASE_SETS, *PLUGIN_SETS)
 # Drivers of other databases under licences of their own (Oracle's, and the GPL): who wants them adds them to a folder of
 # plugins of their own.
-LEFT_OUT: Mapping[str, tuple[str, ...]] = {"debezium-jdbc": ("ojdbc", "mysql-connector")}
+EXCLUDED_JARS: Mapping[str, tuple[str, ...]] = {"debezium-jdbc": ("ojdbc", "mysql-connector")}
 
 
 @dataclass(frozen=True)
 class ConnectRuntime:
     """A Java with Connect's class path, and the folders of the plugins that come with riverrun."""
 
-    runtime: Runtime
+    runtime: JavaRuntime
     plugins: Mapping[str, Path]
 
     @classmethod
     def prepare(
-        cls, settings: Settings, *, progress: Progress | None = None, plugins: Sequence[str] = PLUGIN_SETS
+        cls, settings: Settings, *, progress: FetchProgress | None = None, plugins: Sequence[str] = PLUGIN_SETS
     ) -> "ConnectRuntime":
         """Find Java and the jars; fetch what is missing. `plugins` are the sets that are needed; others are taken where they
         are here anyway, for connectors that were made before."""
@@ -38,20 +38,22 @@ class ConnectRuntime:
         jars = [path for name in BASE_SETS for path in fetch(name, settings.artifacts, progress=progress)]
         folders = {}
         for name in PLUGIN_SETS:
-            if name not in plugins and not is_here(name, settings):
+            if name not in plugins and not is_cached(name, settings):
                 continue
             (archive,) = fetch(name, settings.artifacts, progress=progress)
-            folders[name] = unpacked(archive, cache / "connect-plugins", without=LEFT_OUT.get(name, ()))
-        return cls(Runtime(find_java(settings.java), tuple(jars), cache), folders)
+            folders[name] = unpack_archive(
+                archive, cache / "connect-plugins", excluded_prefixes=EXCLUDED_JARS.get(name, ())
+            )
+        return cls(JavaRuntime(find_java(settings.java), tuple(jars), cache), folders)
 
     @property
     def version(self) -> str:
         return self.runtime.kafka_version
 
 
-def is_here(name: str, settings: Settings) -> bool:
+def is_cached(name: str, settings: Settings) -> bool:
     """Whether a set is in the cache, whole."""
-    return all(each.state is State.GOOD for each in check_set(name, settings.artifacts))
+    return all(artifact.status is CacheStatus.GOOD for artifact in check_set(name, settings.artifacts))
 
 
 def own_plugins(folder: str) -> dict[str, Path]:
@@ -60,10 +62,10 @@ def own_plugins(folder: str) -> dict[str, Path]:
         return {}
     path = Path(folder)
     try:
-        found = sorted(path.iterdir())
+        entries = sorted(path.iterdir())
     except OSError as error:
         raise ConfigError([f"connect.plugins: the folder {folder} cannot be read: {error.strerror}"]) from error
-    return {each.name: each.absolute() for each in found if each.is_dir() or each.suffix == ".jar"}
+    return {each.name: each.absolute() for each in entries if each.is_dir() or each.suffix == ".jar"}
 
 
 def link_plugins(folder: Path, plugins: Mapping[str, Path]) -> None:

@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.beside import USER, LocalBeside
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.connect.jars import ConnectRuntime
 from riverrun.cluster.connect.plan import NAME, ConnectPlan, connect_folder
 from riverrun.cluster.connect.worker import ConnectWorker
 from riverrun.cluster.home import make_folder
-from riverrun.cluster.jvm import QUICK_START
+from riverrun.cluster.jvm import FAST_START_FLAGS
+from riverrun.cluster.single_server import USER, SingleServer
 from riverrun.config import ConnectSettings, Secret, Settings
 
 FIRST_PORT = 8083
 
 
-class LocalConnect(LocalBeside[ConnectWorker]):
+class LocalConnect(SingleServer[ConnectWorker]):
     """One worker in distributed mode beside a Kafka that runs, with its password, logs and run state under `root`.
 
     What it was told (connectors, how far they are) is in the Kafka. `copies` is how many of each of its topics there are
@@ -32,8 +32,8 @@ class LocalConnect(LocalBeside[ConnectWorker]):
     port it had before when that is free.
     """
 
-    called = "Connect"
-    server: ClassVar[str] = NAME
+    label = "Connect"
+    server_name: ClassVar[str] = NAME
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class LocalConnect(LocalBeside[ConnectWorker]):
 
     @property
     def url(self) -> str:
-        return f"http://{self.worker.address}"
+        return f"http://{self.node.address}"
 
     @property
     def attached(self) -> ConnectSettings:
@@ -67,7 +67,7 @@ class LocalConnect(LocalBeside[ConnectWorker]):
         return replace(self.settings, url=self.url, username=USER, password=Secret(self._password()))
 
     def start(self) -> None:
-        if self.nodes and self.worker.alive:
+        if self.nodes and self.node.alive:
             return
         self.home.make()
         folder = connect_folder(self.home)
@@ -75,11 +75,11 @@ class LocalConnect(LocalBeside[ConnectWorker]):
         connect = self._runtime = self._runtime or ConnectRuntime.prepare(Settings(connect=self.settings))
         if self._use_archive:
             name, log = f"connect-{connect.version}", self.home.logs / "class-archive.out"
-            self._archive = ClassArchive(connect.runtime, log, name, (*QUICK_START, "-Xmx256m"))
-        record = self._recorded(folder / "connect.json")
+            self._archive = ClassArchive(connect.runtime, log, name, (*FAST_START_FLAGS, "-Xmx256m"))
+        manifest = self._load_manifest(folder / "connect.json")
         worker = ConnectWorker(
             self.plan,
-            record,
+            manifest,
             Secret(self._password()),
             plugins=self.settings.plugins,
             home=self.home,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from riverrun.cluster.home import Home
+from riverrun.cluster.home import ClusterHome
 from riverrun.config import ConnectSettings, Project
 from riverrun.errors import ConfigError
 
@@ -12,10 +12,10 @@ NAME = "connect"
 # Connect stores by itself what it was told, in these topics of the cluster.
 TOPICS = {"config": "_connect-configs", "offset": "_connect-offsets", "status": "_connect-status"}
 # The config provider that reads the files of `secrets_folder`.
-PROVIDER = "secrets"
+CONFIG_PROVIDER = "secrets"
 
 # The runner decides these: a Connect in which they differ would not be found, not start, or send records twice.
-OWNED = frozenset({
+MANAGED_PROPERTIES = frozenset({
     "bootstrap.servers", "group.id", "listeners", "rest.advertised.host.name", "rest.advertised.port",
     "rest.advertised.listener", "rest.extension.classes", "admin.listeners", "plugin.path",
     "exactly.once.source.support", *(f"{each}.storage.topic" for each in TOPICS),
@@ -37,8 +37,8 @@ class ConnectPlan:
 
     @classmethod
     def of(cls, settings: ConnectSettings, bootstrap_servers: str, copies: int = 1) -> "ConnectPlan":
-        wrong = sorted(OWNED & set(settings.config))
-        wrong += sorted(name for name in settings.config if name.startswith(f"config.providers.{PROVIDER}."))
+        wrong = sorted(MANAGED_PROPERTIES & set(settings.config))
+        wrong += sorted(name for name in settings.config if name.startswith(f"config.providers.{CONFIG_PROVIDER}."))
         if wrong:
             raise ConfigError([f"connect.config sets {name}, which riverrun sets itself: remove it" for name in wrong])
         return cls(
@@ -59,7 +59,7 @@ def connect_settings(settings: ConnectSettings, project: Project) -> ConnectSett
     return replace(settings, plugins=str(project.root / Path(settings.plugins).expanduser()))
 
 
-def connect_folder(home: Home) -> Path:
+def connect_folder(home: ClusterHome) -> Path:
     return home.data / NAME
 
 

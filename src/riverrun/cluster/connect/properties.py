@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from riverrun.cluster.connect.plan import NAME, PROVIDER, TOPICS, ConnectPlan
+from riverrun.cluster.connect.plan import CONFIG_PROVIDER, NAME, TOPICS, ConnectPlan
 from riverrun.cluster.ports import HOST
 
 GROUP = "riverrun-connect"
@@ -21,7 +21,7 @@ def worker_properties(plan: ConnectPlan, port: int, *, plugins: str, secrets: Pa
     }
     topics = {f"{kind}.storage.topic": name for kind, name in TOPICS.items()}
     copies = {f"{kind}.storage.replication.factor": str(plan.copies) for kind in TOPICS}
-    found = {
+    properties = {
         "bootstrap.servers": plan.bootstrap_servers,
         "group.id": GROUP,
         "client.id": NAME,
@@ -48,13 +48,15 @@ def worker_properties(plan: ConnectPlan, port: int, *, plugins: str, secrets: Pa
         # One that was killed is a member of the group until this has passed, and its successor waits for that.
         "session.timeout.ms": "6000",
         "heartbeat.interval.ms": "2000",
-        "config.providers": PROVIDER,
-        f"config.providers.{PROVIDER}.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
-        f"config.providers.{PROVIDER}.param.allowed.paths": str(secrets),
+        "config.providers": CONFIG_PROVIDER,
+        f"config.providers.{CONFIG_PROVIDER}.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+        f"config.providers.{CONFIG_PROVIDER}.param.allowed.paths": str(secrets),
     }
-    found |= plan.properties
+    properties |= plan.properties
     others = [
-        each for each in plan.properties.get("config.providers", "").split(",") if each.strip() not in ("", PROVIDER)
+        provider
+        for provider in plan.properties.get("config.providers", "").split(",")
+        if provider.strip() not in ("", CONFIG_PROVIDER)
     ]
-    found["config.providers"] = ",".join([PROVIDER, *others])
-    return found
+    properties["config.providers"] = ",".join([CONFIG_PROVIDER, *others])
+    return properties

@@ -5,24 +5,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.beside import USER, BesideRecord
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.connect.jars import ConnectRuntime, link_plugins, own_plugins
 from riverrun.cluster.connect.plan import NAME, ConnectPlan, connect_folder, secrets_folder
 from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.connect.properties import worker_properties
 from riverrun.cluster.diagnosis import CONNECT, Product
-from riverrun.cluster.home import Home, check_space, make_folder
-from riverrun.cluster.jvm import small_java
-from riverrun.cluster.node import SideNode, write_logging
+from riverrun.cluster.home import ClusterHome, check_space, make_folder
+from riverrun.cluster.jvm import small_heap_options
+from riverrun.cluster.node import OptionalNode, write_logging
 from riverrun.cluster.properties import format_properties
+from riverrun.cluster.single_server import USER, SingleServerManifest
 from riverrun.config import Secret
-from riverrun.config.private import write_private
+from riverrun.config.private_files import write_private
 from riverrun.errors import ConfigError
 
 LOGGING = "log4j2-connect.properties"
 PLUGINS = "connect-plugins"
-QUIET = {
+LOG_LEVELS = {
     # All values of all configurations at each start, secrets that were put in among them.
     "org.apache.kafka.common.config.AbstractConfig": "warn",
     "org.apache.kafka.common.config.ConfigDef": "warn",
@@ -35,10 +35,10 @@ QUIET = {
     "org.eclipse.jetty": "warn",
 }
 # What Connect's own configuration file cannot have in a path.
-UNFIT = frozenset(',:"}')
+FORBIDDEN_CHARACTERS = frozenset(',:"}')
 
 
-class ConnectWorker(SideNode):
+class ConnectWorker(OptionalNode):
     """One worker. Without it Kafka and all else still work."""
 
     product: ClassVar[Product] = CONNECT
@@ -46,18 +46,18 @@ class ConnectWorker(SideNode):
     def __init__(
         self,
         plan: ConnectPlan,
-        record: BesideRecord,
+        manifest: SingleServerManifest,
         password: Secret,
         *,
         plugins: str,
-        home: Home,
+        home: ClusterHome,
         connect: ConnectRuntime,
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(NAME, NAME, plan, home=home, runtime=connect.runtime, archive=archive, notice=notice)
         self.plan = plan
-        self.record = record
+        self.manifest = manifest
         self._password = password
         self._plugins = plugins
         self._connect = connect
@@ -68,7 +68,7 @@ class ConnectWorker(SideNode):
 
     @property
     def port(self) -> int:
-        return self.record.ports[self.name]
+        return self.manifest.ports[self.name]
 
     @property
     def folder(self) -> Path:
@@ -80,11 +80,11 @@ class ConnectWorker(SideNode):
 
     def prepare(self) -> None:
         secrets = secrets_folder(self.home.data)
-        if UNFIT & set(str(secrets)):
+        if FORBIDDEN_CHARACTERS & set(str(secrets)):
             raise ConfigError(
                 [
-                    f"Connect cannot be run in {self.home.root}: it cannot write {' '.join(sorted(UNFIT))} in the name "
-                    "of a folder; use a project folder without them"
+                    f"Connect cannot be run in {self.home.root}: it cannot write {' '.join(sorted(FORBIDDEN_CHARACTERS))} "
+                    "in the name of a folder; use a project folder without them"
                 ]
             )
         make_folder(self.folder)
@@ -98,21 +98,21 @@ class ConnectWorker(SideNode):
         write_private(self._file("properties"), format_properties(properties))
         write_private(self._file("users"), format_properties({USER: self._password.reveal()}))
         write_private(self._file("jaas"), JAAS.format(file=self._relative("users")))
-        write_logging(self.home.run / LOGGING, QUIET)
+        write_logging(self.home.run / LOGGING, LOG_LEVELS)
 
     def command(self, options: Sequence[str]) -> list[str]:
         return self.runtime.command(
             "org.apache.kafka.connect.cli.ConnectDistributed",
             [self._relative("properties")],
             options=[
-                *small_java(self.plan.heap_mb),
+                *small_heap_options(self.plan.heap_mb),
                 *options,
                 f"-Djava.security.auth.login.config={self._relative('jaas')}",
                 f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
             ],
         )
 
-    def answers(self, seconds: float) -> bool:
+    def is_responding(self, seconds: float) -> bool:
         return is_ready(f"http://{self.address}", USER, self._password.reveal(), seconds)
 
     def _file(self, suffix: str) -> Path:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from riverrun.artifacts import Progress, cache_folder, fetch
+from riverrun.artifacts import FetchProgress, cache_folder, fetch
 from riverrun.cluster.druid.record_headers import record_headers_jar
-from riverrun.cluster.jvm import Runtime
+from riverrun.cluster.jvm import JavaRuntime
 from riverrun.config import Settings
 from riverrun.errors import CacheError, ClusterError
 
@@ -28,13 +28,13 @@ ALL_SETS = (BASE_SET, *EXTENSION_SETS.values())
 class DruidRuntime:
     """A Java with Druid's class path, and the folder of its extensions."""
 
-    runtime: Runtime
+    runtime: JavaRuntime
     extensions: Path
 
     @classmethod
-    def prepare(cls, settings: Settings, *, progress: Progress | None = None) -> "DruidRuntime":
+    def prepare(cls, settings: Settings, *, progress: FetchProgress | None = None) -> "DruidRuntime":
         """Find Java and the jars; fetch what is missing."""
-        runtime = Runtime.prepare(settings, server_set=BASE_SET, progress=progress)
+        runtime = JavaRuntime.prepare(settings, server_set=BASE_SET, progress=progress)
         jars = {
             name: list(fetch(server_set, settings.artifacts, progress=progress))
             for name, server_set in EXTENSION_SETS.items()
@@ -48,8 +48,8 @@ class DruidRuntime:
     def version(self) -> str:
         """As the jars say it: 33.0.0."""
         for path in self.runtime.class_path:
-            if found := re.fullmatch(r"druid-services-(\d.*)\.jar", path.name):
-                return found[1]
+            if match := re.fullmatch(r"druid-services-(\d.*)\.jar", path.name):
+                return match[1]
         raise ClusterError("The class path has no druid-services jar")
 
 
@@ -65,7 +65,7 @@ def extension_folder(jars: Mapping[str, Sequence[Path]], cache: Path) -> Path:
     identity = "\n".join(f"{link} {target}" for link, target in sorted(links.items()))
     folder = parent / hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
-        if not _is_right(folder, links):
+        if not _is_complete(folder, links):
             _make(folder, links)
     except OSError as error:
         raise CacheError(
@@ -76,7 +76,7 @@ def extension_folder(jars: Mapping[str, Sequence[Path]], cache: Path) -> Path:
     return folder
 
 
-def _is_right(folder: Path, links: Mapping[str, str]) -> bool:
+def _is_complete(folder: Path, links: Mapping[str, str]) -> bool:
     try:
         return all(os.readlink(folder / link) == target for link, target in links.items())  # noqa: PTH115
     except OSError:
@@ -94,7 +94,7 @@ def _make(folder: Path, links: Mapping[str, str]) -> None:
         try:
             new.rename(folder)
         except OSError:
-            if not _is_right(folder, links):
+            if not _is_complete(folder, links):
                 # Somebody changed what is there: put it aside, it goes with the temporary folder.
                 folder.rename(Path(temporary) / "old")
                 new.rename(folder)

@@ -9,16 +9,16 @@ with LocalDruid(Path("/tmp/cluster"), DruidSettings()) as druid:
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.druid.jars import DruidRuntime
-from riverrun.cluster.druid.plan import ZOOKEEPER, DruidPlan, DruidRecord
-from riverrun.cluster.druid.probe import answers_sql, leads
+from riverrun.cluster.druid.plan import ZOOKEEPER, DruidManifest, DruidPlan
+from riverrun.cluster.druid.probe import answers_sql, is_leader
 from riverrun.cluster.druid.properties import DERBY
 from riverrun.cluster.druid.role import DruidNode, DruidRole, ZooKeeper, druid_folder
 from riverrun.cluster.home import make_folder
-from riverrun.cluster.jvm import QUICK_START
-from riverrun.cluster.local import LocalServers
-from riverrun.cluster.node import ANSWER_SECONDS
+from riverrun.cluster.jvm import FAST_START_FLAGS
+from riverrun.cluster.local_servers import LocalServers
+from riverrun.cluster.node import PROBE_SECONDS
 from riverrun.cluster.server import Deadline
 from riverrun.config import DruidSettings, Settings
 from riverrun.errors import NotRunningError, ServerNotReadyError
@@ -27,7 +27,7 @@ FIRST_PORT = 8888
 # All but the router listen this far above it, out of the way of what users type.
 INNER_PORTS_ABOVE = 1000
 # A question through several servers, the first of which may still be loading its classes.
-QUESTION_SECONDS = 5.0
+QUERY_SECONDS = 5.0
 # Without ZooKeeper no role can say goodbye, and each tries for minutes.
 WITHOUT_ZOOKEEPER_SECONDS = 3.0
 
@@ -40,7 +40,7 @@ class LocalDruid(LocalServers[DruidNode]):
     `progressed` is called when a server has begun to answer.
     """
 
-    called = "Druid"
+    label = "Druid"
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class LocalDruid(LocalServers[DruidNode]):
         self.settings = settings or DruidSettings()
         self.plan = DruidPlan.of(self.settings)
         super().__init__(root, first_port, notice, fixed_port=bool(self.plan.port))
-        self.answering: set[str] = set()
+        self.responding: set[str] = set()
         self._runtime = runtime
         self._progressed = progressed
 
@@ -117,21 +117,21 @@ class LocalDruid(LocalServers[DruidNode]):
         druid = self._runtime = self._runtime or DruidRuntime.prepare(Settings(druid=self.settings))
         if self.settings.quick_start:
             name, log = f"druid-{druid.version}", self.home.logs / "class-archive.out"
-            flags = (*QUICK_START, "-Xmx256m")
+            flags = (*FAST_START_FLAGS, "-Xmx256m")
             self._archive = ClassArchive(druid.runtime, log, name, flags, recordings=len(self.plan.roles))
-        record = self._recorded(druid.version, folder)
-        self._wait_for_earlier(self.plan.names)
-        self._choose_ports(record)
-        record.write(self._record_path)
-        self.answering = set()
-        self.nodes = self._made(druid, record)
+        manifest = self._load_manifest(druid.version, folder)
+        self._wait_for_previous(self.plan.names)
+        self._choose_ports(manifest)
+        manifest.write(self._manifest_path)
+        self.responding = set()
+        self.nodes = self._create_nodes(druid, manifest)
         for node in self.nodes:
             node.start()
 
-    def _gather(self, deadline: Deadline) -> None:
+    def _wait_until_ready(self, deadline: Deadline) -> None:
         """All servers answer, the coordinator leads, and SQL through the router comes back."""
-        self._answer(deadline)
-        self._work_together(deadline)
+        self._wait_for_nodes(deadline)
+        self._wait_for_leader(deadline)
 
     def stop(self) -> None:
         """Those first who need the others most: ask, wait, then kill. ZooKeeper last."""
@@ -144,19 +144,19 @@ class LocalDruid(LocalServers[DruidNode]):
             stop_together([self.zookeeper], deadline)
         self._close()
 
-    def works(self) -> bool:
+    def is_working(self) -> bool:
         """Whether it answers SQL now, and the coordinator leads."""
         port = self.router.port
-        return leads(port, QUESTION_SECONDS) and answers_sql(port, QUESTION_SECONDS)
+        return is_leader(port, QUERY_SECONDS) and answers_sql(port, QUERY_SECONDS)
 
     # --- how ---
 
-    def _made(self, druid: DruidRuntime, record: DruidRecord) -> list[DruidNode]:
+    def _create_nodes(self, druid: DruidRuntime, manifest: DruidManifest) -> list[DruidNode]:
         zookeeper = ZooKeeper(
             ZOOKEEPER,
             ZOOKEEPER,
             self.plan,
-            record,
+            manifest,
             # Without the class archive: it is quick by itself, and would hold all of Druid's classes in memory.
             home=self.home,
             runtime=druid.runtime,
@@ -166,7 +166,7 @@ class LocalDruid(LocalServers[DruidNode]):
             DruidRole(
                 role,
                 self.plan,
-                record,
+                manifest,
                 extensions=druid.extensions,
                 home=self.home,
                 runtime=druid.runtime,
@@ -177,20 +177,20 @@ class LocalDruid(LocalServers[DruidNode]):
         ]
         return [zookeeper, *roles]
 
-    def _answer(self, deadline: Deadline) -> None:
-        while waiting := [node for node in self.nodes if node.name not in self.answering]:
+    def _wait_for_nodes(self, deadline: Deadline) -> None:
+        while waiting := [node for node in self.nodes if node.name not in self.responding]:
             for node in self.nodes:
                 node.check()
             for node in waiting:
-                if node.answers(ANSWER_SECONDS):
-                    self.answering.add(node.name)
+                if node.is_responding(PROBE_SECONDS):
+                    self.responding.add(node.name)
                     self._progressed()
-            if deadline.passed and len(self.answering) < len(self.nodes):
-                raise next(node for node in self.nodes if node.name not in self.answering).not_ready(deadline)
+            if deadline.passed and len(self.responding) < len(self.nodes):
+                raise next(node for node in self.nodes if node.name not in self.responding).not_ready_error(deadline)
             waiting[0].pause()
 
-    def _work_together(self, deadline: Deadline) -> None:
-        while not self.works():
+    def _wait_for_leader(self, deadline: Deadline) -> None:
+        while not self.is_working():
             for node in self.nodes:
                 node.check()
             if deadline.passed:
@@ -202,26 +202,26 @@ class LocalDruid(LocalServers[DruidNode]):
             self.router.pause()
 
     @property
-    def _record_path(self) -> Path:
+    def _manifest_path(self) -> Path:
         return druid_folder(self.home) / "druid.json"
 
-    def _recorded(self, version: str, folder: Path) -> DruidRecord:
-        record = DruidRecord.read(self._record_path)
-        if record is None:
-            return DruidRecord(version, str(folder))
-        record.check(version, folder)
-        return record
+    def _load_manifest(self, version: str, folder: Path) -> DruidManifest:
+        manifest = DruidManifest.read(self._manifest_path)
+        if manifest is None:
+            return DruidManifest(version, str(folder))
+        manifest.check(version, folder)
+        return manifest
 
-    def _choose_ports(self, record: DruidRecord) -> None:
+    def _choose_ports(self, manifest: DruidManifest) -> None:
         self._claims.close()
-        before, record.ports = record.ports, {}
+        before, manifest.ports = manifest.ports, {}
         router, *others = [*reversed(self.plan.names), DERBY]
         if self.plan.port:
-            record.ports[router] = self._claims.claim_exactly(self.plan.port, router, "druid.port")
+            manifest.ports[router] = self._claims.claim_exactly(self.plan.port, router, "druid.port")
         else:
-            record.ports[router] = self._claims.claim_again(router, before, self._first_port, self._notice)
+            manifest.ports[router] = self._claims.reclaim(router, before, self._first_port, self._notice)
         for name in others:
-            record.ports[name] = self._claims.claim_again(
+            manifest.ports[name] = self._claims.reclaim(
                 name, before, self._first_port + INNER_PORTS_ABOVE, self._notice
             )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from riverrun.cluster.record import Record
+from riverrun.cluster.manifest import ServerManifest
 from riverrun.config import DruidSettings
 from riverrun.errors import ConfigError, DataDirectoryError
 
@@ -31,19 +31,19 @@ class RolePlan:
 # The least that works: measured in docs/decisions/0010-druid.md. ZooKeeper holds a few hundred small nodes, whatever
 # Druid's own size is.
 ZOOKEEPER_HEAP_MB = 48
-SMALLEST = (
+SMALLEST_ROLES = (
     RolePlan("coordinator", 128, 16),
     RolePlan("broker", 112, 72),
     RolePlan("historical", 96, 72),
     RolePlan("indexer", 256, 112),
     RolePlan("router", 64, 16),
 )
-LEAST_MB = sum(role.memory_mb for role in SMALLEST)
+MIN_MEMORY_MB = sum(role.memory_mb for role in SMALLEST_ROLES)
 # The router only passes questions on: it does not grow with the others.
-FIXED = frozenset({"router"})
+FIXED_SIZE_ROLES = frozenset({"router"})
 
 # The runner decides these: a Druid in which they differ would not be found, would not start, or would count rows twice.
-OWNED = frozenset({
+MANAGED_PROPERTIES = frozenset({
     "druid.host", "druid.bindOnHost", "druid.port", "druid.plaintextPort", "druid.tlsPort", "druid.enablePlaintextPort",
     "druid.service", "druid.zk.service.host", "druid.zk.paths.base", "druid.extensions.directory",
     "druid.extensions.loadList", "druid.metadata.storage.type", "druid.metadata.storage.connector.connectURI",
@@ -57,7 +57,7 @@ OWNED = frozenset({
 class DruidPlan:
     """A Druid on this machine."""
 
-    roles: tuple[RolePlan, ...] = SMALLEST
+    roles: tuple[RolePlan, ...] = SMALLEST_ROLES
     port: int = 0
     start_timeout_seconds: float = 240.0
     stop_timeout_seconds: float = 30.0
@@ -65,10 +65,10 @@ class DruidPlan:
 
     @classmethod
     def of(cls, settings: DruidSettings) -> "DruidPlan":
-        if wrong := sorted(OWNED & set(settings.config)):
+        if wrong := sorted(MANAGED_PROPERTIES & set(settings.config)):
             raise ConfigError([f"druid.config sets {name}, which riverrun sets itself: remove it" for name in wrong])
         return cls(
-            roles=sized(settings.memory_mb),
+            roles=scale_roles(settings.memory_mb),
             port=settings.port,
             start_timeout_seconds=settings.start_timeout_seconds,
             stop_timeout_seconds=settings.stop_timeout_seconds,
@@ -86,18 +86,20 @@ class DruidPlan:
         return [ZOOKEEPER, *(role.name for role in self.roles)]
 
 
-def sized(memory_mb: int) -> tuple[RolePlan, ...]:
+def scale_roles(memory_mb: int) -> tuple[RolePlan, ...]:
     """The roles, when all of them together are to have so much; never less than the least that works."""
-    fixed = sum(role.memory_mb for role in SMALLEST if role.role in FIXED)
-    factor = max(1.0, (memory_mb - fixed) / (LEAST_MB - fixed))
+    fixed = sum(role.memory_mb for role in SMALLEST_ROLES if role.role in FIXED_SIZE_ROLES)
+    factor = max(1.0, (memory_mb - fixed) / (MIN_MEMORY_MB - fixed))
     return tuple(
-        role if role.role in FIXED else RolePlan(role.role, int(role.heap_mb * factor), int(role.direct_mb * factor))
-        for role in SMALLEST
+        role
+        if role.role in FIXED_SIZE_ROLES
+        else RolePlan(role.role, int(role.heap_mb * factor), int(role.direct_mb * factor))
+        for role in SMALLEST_ROLES
     )
 
 
 @dataclass
-class DruidRecord(Record):
+class DruidManifest(ServerManifest):
     """What Druid's data is made for, kept beside it: `data/druid/druid.json`.
 
     `folder` is where it was made: Druid writes the whole path of each segment into its metadata.

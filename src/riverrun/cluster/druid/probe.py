@@ -8,10 +8,10 @@ from typing import Any
 from riverrun.cluster.ports import HOST
 
 # More than any answer asked for here.
-MOST_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
 
-def ask(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, Any]:
+def request_json(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, Any]:
     """Status and JSON of an answer; (0, None) when there was none. With a body it is posted."""
     connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
     try:
@@ -20,7 +20,7 @@ def ask(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, An
         else:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
-        content = response.read(MOST_BYTES)
+        content = response.read(MAX_RESPONSE_BYTES)
     except (OSError, http.client.HTTPException):
         return 0, None
     finally:
@@ -33,23 +33,23 @@ def ask(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, An
 
 def is_healthy(port: int, seconds: float) -> bool:
     """Whether a role has started all its parts."""
-    return ask(port, "/status/health", seconds) == (200, True)
+    return request_json(port, "/status/health", seconds) == (200, True)
 
 
-def leads(port: int, seconds: float) -> bool:
+def is_leader(port: int, seconds: float) -> bool:
     """Whether the coordinator coordinates and gives out tasks: after a start it waits for its predecessor's session to
     end. Asked through the router, whether that knows where the coordinator is."""
     paths = ("/druid/coordinator/v1/isLeader", "/druid/indexer/v1/isLeader")
-    return all(ask(port, path, seconds) == (200, {"leader": True}) for path in paths)
+    return all(request_json(port, path, seconds) == (200, {"leader": True}) for path in paths)
 
 
 def answers_sql(port: int, seconds: float) -> bool:
     """Whether a question through the router reaches a broker and comes back."""
     question = {"query": "SELECT 1", "resultFormat": "array"}
-    return ask(port, "/druid/v2/sql", seconds, question) == (200, [[1]])
+    return request_json(port, "/druid/v2/sql", seconds, question) == (200, [[1]])
 
 
-def zookeeper_answers(port: int, seconds: float) -> bool:
+def is_zookeeper_ready(port: int, seconds: float) -> bool:
     try:
         with socket.create_connection((HOST, port), timeout=seconds) as connection:
             connection.sendall(b"ruok")

@@ -4,25 +4,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from riverrun.cluster.archive import ClassArchive
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.diagnosis import DRUID, Product
-from riverrun.cluster.druid.plan import ZOOKEEPER, ZOOKEEPER_HEAP_MB, DruidPlan, DruidRecord, RolePlan
-from riverrun.cluster.druid.probe import is_healthy, leads, zookeeper_answers
+from riverrun.cluster.druid.plan import ZOOKEEPER, ZOOKEEPER_HEAP_MB, DruidManifest, DruidPlan, RolePlan
+from riverrun.cluster.druid.probe import is_healthy, is_leader, is_zookeeper_ready
 from riverrun.cluster.druid.properties import DERBY, role_properties, zookeeper_properties
-from riverrun.cluster.home import Home, check_space, make_folder
-from riverrun.cluster.jvm import Runtime, small_java
-from riverrun.cluster.node import NEEDED_SECONDS, SideNode, write_logging
+from riverrun.cluster.home import ClusterHome, check_space, make_folder
+from riverrun.cluster.jvm import JavaRuntime, small_heap_options
+from riverrun.cluster.node import DEPENDENT_DELAY_SECONDS, OptionalNode, write_logging
 from riverrun.cluster.properties import format_properties
-from riverrun.config.private import write_private
+from riverrun.config.private_files import write_private
 
 LOGGING = "log4j2-druid.properties"
-QUIET = {
+LOG_LEVELS = {
     # A line for each of its web resources, at each start.
     "com.sun.jersey": "warn",
     "com.google.inject": "warn",
 }
 # What Druid reaches into Java for; as its own start scripts say it.
-OPENED = (
+ADD_OPENS = (
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -43,7 +43,7 @@ DRUID_JAVA = (
 )
 
 
-class DruidNode(SideNode):
+class DruidNode(OptionalNode):
     """What ZooKeeper and the roles share: they run in Druid's folder."""
 
     product: ClassVar[Product] = DRUID
@@ -53,20 +53,20 @@ class DruidNode(SideNode):
         name: str,
         kind: str,
         plan: DruidPlan,
-        record: DruidRecord,
+        manifest: DruidManifest,
         *,
-        home: Home,
-        runtime: Runtime,
+        home: ClusterHome,
+        runtime: JavaRuntime,
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(name, kind, plan, home=home, runtime=runtime, archive=archive, notice=notice)
         self.plan = plan
-        self.record = record
+        self.manifest = manifest
 
     @property
     def port(self) -> int:
-        return self.record.ports[self.name]
+        return self.manifest.ports[self.name]
 
     @property
     def folder(self) -> Path:
@@ -80,7 +80,7 @@ class DruidNode(SideNode):
         make_folder(self.folder / "tmp")
         check_space(self.folder)
         write_private(self._configuration, format_properties(self.properties()))
-        write_logging(self.home.run / LOGGING, QUIET)
+        write_logging(self.home.run / LOGGING, LOG_LEVELS)
 
     def properties(self) -> dict[str, str]:
         """What is in its configuration file."""
@@ -95,7 +95,7 @@ class ZooKeeper(DruidNode):
     """One ZooKeeper: by it the roles find each other and choose who leads. Its jars come with Druid's."""
 
     # The roles say goodbye to it when they stop.
-    orphan_delay_seconds = NEEDED_SECONDS
+    orphan_delay_seconds = DEPENDENT_DELAY_SECONDS
 
     @property
     def heap_mb(self) -> int:
@@ -114,7 +114,7 @@ class ZooKeeper(DruidNode):
             # The dot tells ZooKeeper that a relative path is meant.
             [f"./../../run/{self._configuration.name}"],
             options=[
-                *small_java(self.heap_mb),
+                *small_heap_options(self.heap_mb),
                 *options,
                 "-Dzookeeper.jmx.log4j.disable=true",
                 # It sets so much aside for its log at once: 64 MiB by default, of which it needs a thousandth.
@@ -123,8 +123,8 @@ class ZooKeeper(DruidNode):
             ],
         )
 
-    def answers(self, seconds: float) -> bool:
-        return zookeeper_answers(self.port, seconds)
+    def is_responding(self, seconds: float) -> bool:
+        return is_zookeeper_ready(self.port, seconds)
 
 
 class DruidRole(DruidNode):
@@ -134,15 +134,15 @@ class DruidRole(DruidNode):
         self,
         role: RolePlan,
         plan: DruidPlan,
-        record: DruidRecord,
+        manifest: DruidManifest,
         *,
         extensions: Path,
-        home: Home,
-        runtime: Runtime,
+        home: ClusterHome,
+        runtime: JavaRuntime,
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
-        super().__init__(role.name, "druid", plan, record, home=home, runtime=runtime, archive=archive, notice=notice)
+        super().__init__(role.name, "druid", plan, manifest, home=home, runtime=runtime, archive=archive, notice=notice)
         self.role = role
         self.extensions = extensions
 
@@ -152,31 +152,31 @@ class DruidRole(DruidNode):
 
     @property
     def own_ports(self) -> tuple[int, ...]:
-        return (self.port, self.record.ports[DERBY]) if self.role.role == "coordinator" else (self.port,)
+        return (self.port, self.manifest.ports[DERBY]) if self.role.role == "coordinator" else (self.port,)
 
     def properties(self) -> dict[str, str]:
-        return role_properties(self.role, self.plan, self.record.ports, str(self.extensions))
+        return role_properties(self.role, self.plan, self.manifest.ports, str(self.extensions))
 
     def command(self, options: Sequence[str]) -> list[str]:
         return self.runtime.command(
             "org.apache.druid.cli.Main",
             ["server", self.role.role],
             options=[
-                *small_java(self.role.heap_mb),
+                *small_heap_options(self.role.heap_mb),
                 f"-XX:MaxDirectMemorySize={self.role.direct_mb}m",
                 *DRUID_JAVA,
-                *OPENED,
+                *ADD_OPENS,
                 *options,
                 f"-Ddruid.properties.file=../../run/{self._configuration.name}",
                 f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
             ],
         )
 
-    def answers(self, seconds: float) -> bool:
+    def is_responding(self, seconds: float) -> bool:
         if not is_healthy(self.port, seconds):
             return False
-        return self.role.role != "coordinator" or leads(self.port, seconds)
+        return self.role.role != "coordinator" or is_leader(self.port, seconds)
 
 
-def druid_folder(home: Home) -> Path:
+def druid_folder(home: ClusterHome) -> Path:
     return home.data / "druid"

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from riverrun.artifacts import Progress, cache_folder, fetch, find_java, read_lock
-from riverrun.artifacts.unpack import unpacked
-from riverrun.cluster.jvm import Runtime
+from riverrun.artifacts import FetchProgress, cache_folder, fetch, find_java, read_lock
+from riverrun.artifacts.unpack import unpack_archive
+from riverrun.cluster.jvm import JavaRuntime
 from riverrun.config import Settings
 from riverrun.errors import ArtifactCorruptError
 
@@ -16,16 +16,16 @@ PROGRAM = "apicurio-registry-app"
 class RegistryRuntime:
     """A Java with the registry's class path: one jar, which names the others."""
 
-    runtime: Runtime
+    runtime: JavaRuntime
     version: str
 
     @classmethod
-    def prepare(cls, settings: Settings, *, progress: Progress | None = None) -> "RegistryRuntime":
+    def prepare(cls, settings: Settings, *, progress: FetchProgress | None = None) -> "RegistryRuntime":
         """Find Java and the archive; fetch what is missing."""
         cache = cache_folder(settings.artifacts)
         (archive,) = fetch(SET, settings.artifacts, progress=progress)
-        folder = unpacked(archive, cache / "registry", bare=True)
+        folder = unpack_archive(archive, cache / "registry", flat=True)
         jars = list(folder.glob(f"{PROGRAM}-*-runner.jar"))
         if len(jars) != 1:
             raise ArtifactCorruptError(f"The archive {archive} has no {PROGRAM}-…-runner.jar", path=archive)
-        return cls(Runtime(find_java(settings.java), (jars[0],), cache), read_lock(SET).artifacts[0].version)
+        return cls(JavaRuntime(find_java(settings.java), (jars[0],), cache), read_lock(SET).artifacts[0].version)

@@ -15,31 +15,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.beside import USER, BesideRecord, LocalBeside, folder_of
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.home import make_folder
-from riverrun.cluster.jvm import QUICK_START
+from riverrun.cluster.jvm import FAST_START_FLAGS
 from riverrun.cluster.registry.jars import RegistryRuntime
 from riverrun.cluster.registry.properties import PATH
 from riverrun.cluster.registry.server import NAME, RegistryServer
 from riverrun.cluster.server import Deadline
+from riverrun.cluster.single_server import USER, SingleServer, SingleServerManifest, server_folder
 from riverrun.config import RegistrySettings, Secret, Settings
 from riverrun.errors import ServerNotReadyError
 
 FIRST_PORT = 8081
 # What holds where nobody says otherwise, as in Confluent's own: who reads with the new type can read what is there.
-LEVEL = "BACKWARD"
+COMPATIBILITY_LEVEL = "BACKWARD"
 
 
-class LocalRegistry(LocalBeside[RegistryServer]):
+class LocalRegistry(SingleServer[RegistryServer]):
     """One registry beside a Kafka that runs, with its password and logs under `root`; its schemas are in the Kafka.
 
     `runtime` is the Java and the program to use; by default they are found, and fetched when missing. It takes the port it
     had before when that is free.
     """
 
-    called = "the registry"
-    server: ClassVar[str] = NAME
+    label = "the registry"
+    server_name: ClassVar[str] = NAME
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LocalRegistry(LocalBeside[RegistryServer]):
         self._bootstrap_servers = bootstrap_servers
         self._runtime = runtime
         self._use_archive = archive
-        self._record = BesideRecord()
+        self._manifest = SingleServerManifest()
 
     @property
     def start_timeout_seconds(self) -> float:
@@ -65,7 +65,7 @@ class LocalRegistry(LocalBeside[RegistryServer]):
 
     @property
     def url(self) -> str:
-        return f"http://{self.worker.address}{PATH}"
+        return f"http://{self.node.address}{PATH}"
 
     @property
     def attached(self) -> RegistrySettings:
@@ -73,56 +73,56 @@ class LocalRegistry(LocalBeside[RegistryServer]):
         return replace(self.settings, url=self.url, username=USER, password=Secret(self._password()))
 
     @property
-    def _record_file(self) -> Path:
-        return folder_of(self.home, NAME) / "registry.json"
+    def _manifest_file(self) -> Path:
+        return server_folder(self.home, NAME) / "registry.json"
 
     def start(self) -> None:
-        if self.nodes and self.worker.alive:
+        if self.nodes and self.node.alive:
             return
         self.home.make()
-        make_folder(folder_of(self.home, NAME))
-        found = self._runtime = self._runtime or RegistryRuntime.prepare(Settings(registry=self.settings))
+        make_folder(server_folder(self.home, NAME))
+        registry_runtime = self._runtime = self._runtime or RegistryRuntime.prepare(Settings(registry=self.settings))
         if self._use_archive:
-            name, log = f"registry-{found.version}", self.home.logs / "class-archive.out"
-            self._archive = ClassArchive(found.runtime, log, name, (*QUICK_START, "-Xmx256m"))
-        self._record = self._recorded(self._record_file)
+            name, log = f"registry-{registry_runtime.version}", self.home.logs / "class-archive.out"
+            self._archive = ClassArchive(registry_runtime.runtime, log, name, (*FAST_START_FLAGS, "-Xmx256m"))
+        self._manifest = self._load_manifest(self._manifest_file)
         server = RegistryServer(
             self.settings,
             self._bootstrap_servers,
-            self._record,
+            self._manifest,
             Secret(self._password()),
             home=self.home,
-            runtime=found.runtime,
+            runtime=registry_runtime.runtime,
             archive=self._archive,
             notice=self._notice,
         )
         self.nodes = [server]
         server.start()
 
-    def _gather(self, deadline: Deadline) -> None:
-        super()._gather(deadline)
-        if not self._record.told:
-            self._tell_level(deadline)
-            self._record.told = True
-            self._record.write(self._record_file)
+    def _wait_until_ready(self, deadline: Deadline) -> None:
+        super()._wait_until_ready(deadline)
+        if not self._manifest.configured:
+            self._set_compatibility(deadline)
+            self._manifest.configured = True
+            self._manifest.write(self._manifest_file)
 
-    def _tell_level(self, deadline: Deadline) -> None:
+    def _set_compatibility(self, deadline: Deadline) -> None:
         """Its own default compares nothing. Told once: whoever changes it later has changed it."""
         login = base64.b64encode(f"{USER}:{self._password()}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(self.worker.address, timeout=max(5.0, deadline.left))
+        connection = http.client.HTTPConnection(self.node.address, timeout=max(5.0, deadline.left))
         try:
-            connection.request("PUT", f"{PATH}/config", json.dumps({"compatibility": LEVEL}), headers)
-            answer = connection.getresponse()
-            said = answer.read()
+            connection.request("PUT", f"{PATH}/config", json.dumps({"compatibility": COMPATIBILITY_LEVEL}), headers)
+            response = connection.getresponse()
+            body = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self.worker.not_ready(deadline) from error
+            raise self.node.not_ready_error(deadline) from error
         finally:
             connection.close()
-        if answer.status != http.client.OK:
+        if response.status != http.client.OK:
             raise ServerNotReadyError(
-                f"The registry did not take its compatibility level {LEVEL}",
-                found=f"HTTP {answer.status}: {said[:200].decode(errors='replace')}",
-                hint=f"See {self.worker.log}",
+                f"The registry did not take its compatibility level {COMPATIBILITY_LEVEL}",
+                found=f"HTTP {response.status}: {body[:200].decode(errors='replace')}",
+                hint=f"See {self.node.log}",
                 server=NAME,
             )

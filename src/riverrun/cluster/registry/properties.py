@@ -1,7 +1,7 @@
 """What the registry is told. Its own names, and why these: docs/decisions/0019-schema-registry.md."""
 
-from riverrun.cluster.beside import USER
 from riverrun.cluster.ports import HOST
+from riverrun.cluster.single_server import USER
 
 # Where it serves Confluent's API.
 PATH = "/apis/ccompat/v7"

@@ -5,23 +5,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from riverrun.cluster.archive import ClassArchive
-from riverrun.cluster.beside import USER, BesideRecord, folder_of
+from riverrun.cluster.class_archive import ClassArchive
 from riverrun.cluster.connect.probe import is_ready
 from riverrun.cluster.diagnosis import REGISTRY, Product
-from riverrun.cluster.home import Home, check_space, make_folder
-from riverrun.cluster.jvm import Runtime, small_java
-from riverrun.cluster.node import SideNode
+from riverrun.cluster.home import ClusterHome, check_space, make_folder
+from riverrun.cluster.jvm import JavaRuntime, small_heap_options
+from riverrun.cluster.node import OptionalNode
 from riverrun.cluster.properties import format_properties
 from riverrun.cluster.registry.properties import registry_properties
+from riverrun.cluster.single_server import USER, SingleServerManifest, server_folder
 from riverrun.config import RegistrySettings, Secret
-from riverrun.config.private import write_private
+from riverrun.config.private_files import write_private
 
 NAME = "registry"
 MAIN = "io.quarkus.runner.GeneratedMain"
 
 
-class RegistryServer(SideNode):
+class RegistryServer(OptionalNode):
     """One registry. Topics of plain JSON work without it."""
 
     product: ClassVar[Product] = REGISTRY
@@ -30,18 +30,18 @@ class RegistryServer(SideNode):
         self,
         settings: RegistrySettings,
         bootstrap_servers: str,
-        record: BesideRecord,
+        manifest: SingleServerManifest,
         password: Secret,
         *,
-        home: Home,
-        runtime: Runtime,
+        home: ClusterHome,
+        runtime: JavaRuntime,
         archive: ClassArchive | None = None,
         notice: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(NAME, NAME, settings, home=home, runtime=runtime, archive=archive, notice=notice)
         self._settings = settings
         self._bootstrap_servers = bootstrap_servers
-        self._record = record
+        self._manifest = manifest
         self._password = password
 
     @property
@@ -50,11 +50,11 @@ class RegistryServer(SideNode):
 
     @property
     def port(self) -> int:
-        return self._record.ports[self.name]
+        return self._manifest.ports[self.name]
 
     @property
     def folder(self) -> Path:
-        return folder_of(self.home, NAME)
+        return server_folder(self.home, NAME)
 
     @property
     def work_folder(self) -> Path:
@@ -85,14 +85,14 @@ class RegistryServer(SideNode):
         return self.runtime.command(
             MAIN,
             options=[
-                *small_java(self.heap_mb),
+                *small_heap_options(self.heap_mb),
                 *options,
                 f"-Dquarkus.config.locations={os.path.relpath(self._file, self.work_folder)}",
                 "-Djava.util.logging.manager=org.jboss.logmanager.LogManager",
             ],
         )
 
-    def answers(self, seconds: float) -> bool:
+    def is_responding(self, seconds: float) -> bool:
         # It looks through its storage to answer, which takes longer than a question to a port.
         return is_ready(
             f"http://{self.address}", USER, self._password.reveal(), max(seconds, 2.0), path="/health/ready"

@@ -18,50 +18,50 @@ from typing import Any
 
 import msgspec
 
-from riverrun.connectors.contract import Around
-from riverrun.connectors.files.chunk import read_lines
-from riverrun.connectors.files.lines import key_in, parser_of, row_of, unreadable
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.files.line_chunks import read_lines
+from riverrun.connectors.files.line_parsers import csv_item, key_from, line_parser_factory, unreadable_item
 from riverrun.errors import ConnectorRefusedError, PositionUnknownError
 from riverrun.model.connector import Item, Items, Position, Reader, Source
 from riverrun.model.connectors.files import folder
 
-LIST_SECONDS = 1.0
+SCAN_SECONDS = 1.0
 # Rows that one `read` gives.
-BITE = 2000
-BITE_BYTES = 1 << 20
+MAX_READ_ROWS = 2000
+MAX_READ_BYTES = 1 << 20
 # How long the mark of a file that is not there any more is kept.
 FORGET_DAYS = 30
 # Marks that one `read` changes without rows.
-MOST_MARKS = 5000
-_ENDINGS = {"csv": "*.csv", "json": "*.json*", "parquet": "*.parquet", "text": "*.txt"}
+MAX_MARKS = 5000
+_DEFAULT_PATTERNS = {"csv": "*.csv", "json": "*.json*", "parquet": "*.parquet", "text": "*.txt"}
 # What programs call a file that they are still writing.
-_UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
+_TEMPORARY_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
 
 
-class Done(msgspec.Struct, frozen=True):
+class ProcessedFile(msgspec.Struct, frozen=True):
     """A file that was read: its size, last change (mtime in nanoseconds), inode and content. `missing_since`, in seconds
     since 1970, is 0 while the file is there."""
 
     size: int
-    changed: int
-    content: str
+    mtime_ns: int
+    content_hash: str
     rows: int = 0
     inode: int = 0
     missing_since: int = 0
 
-    def looks_like(self, now: os.stat_result) -> bool:
+    def matches_stat(self, stat: os.stat_result) -> bool:
         """Whether this is the file without looking into it."""
-        return (self.size, self.changed, self.inode) == (now.st_size, now.st_mtime_ns, now.st_ino)
+        return (self.size, self.mtime_ns, self.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
-class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FolderPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inside a file. Between two files there is no `name`."""
 
     name: str = ""
-    content: str = ""
+    content_hash: str = ""
     offset: int = 0
     rows: int = 0
-    long: bool = False
+    in_long_line: bool = False
 
 
 class FolderSource(Source):
@@ -69,13 +69,13 @@ class FolderSource(Source):
 
     lag_unit = "files"
 
-    def __init__(self, declared: folder, around: Around) -> None:
+    def __init__(self, declared: folder, context: ConnectorContext) -> None:
         self._declared = declared
-        self._around = around
+        self._context = context
 
-    def open_with(self, part: str, position: Position, marks: Mapping[str, Any]) -> Reader:  # noqa: ARG002
-        path = self._around.folder / self._declared.path
-        return FolderReader(self._declared, path, position, marks, notice=self._around.notice)
+    def open_with_marks(self, part: str, position: Position, marks: Mapping[str, Any]) -> Reader:  # noqa: ARG002
+        path = self._context.pipeline_folder / self._declared.path
+        return FolderReader(self._declared, path, position, marks, notice=self._context.notice)
 
 
 class FolderReader(Reader):
@@ -96,45 +96,45 @@ class FolderReader(Reader):
         self._notice = notice
         self._clock = clock
         try:
-            self._done = {name: msgspec.convert(each, Done) for name, each in marks.items()}
-            at = msgspec.convert(position, At) if position is not None else At()
+            self._processed = {name: msgspec.convert(each, ProcessedFile) for name, each in marks.items()}
+            start = msgspec.convert(position, FolderPosition) if position is not None else FolderPosition()
         except msgspec.ValidationError as error:
             raise PositionUnknownError("This is no position in a folder", found=f"{position!r}: {error}") from error
-        self._waiting: list[str] = []
+        self._pending_files: list[str] = []
         # Marks that are not written yet; None forgets one.
-        self._changed: dict[str, Done | None] = {}
-        self._warned = False
-        self._list_at = 0.0
-        self._file: _File | None = None
-        if at.name:
-            self._resume(at)
+        self._pending_marks: dict[str, ProcessedFile | None] = {}
+        self._warned_missing = False
+        self._next_scan_at = 0.0
+        self._file: _FolderFile | None = None
+        if start.name:
+            self._resume(start)
 
     # --- the contract -------------------------------------------------------------------------------------------------
 
     def read(self) -> Items | None:
         if self._file is None:
-            self._look()
-            if self._changed:
-                return Items((), msgspec.to_builtins(At()), marks=self._changed_marks())
-            if not self._begin_next():
+            self._scan()
+            if self._pending_marks:
+                return Items((), msgspec.to_builtins(FolderPosition()), marks=self._take_pending_marks())
+            if not self._open_next():
                 return None
         file = self._file
         assert file is not None  # noqa: S101
         try:
-            items, over = file.read()
+            items, finished = file.read()
         except FileNotFoundError as error:
-            raise self._gone(file) from error
-        if not over:
-            return Items(items, msgspec.to_builtins(file.at()))
-        if not file.same():
-            raise self._gone(file)
-        done = file.done()
-        self._done[file.name] = done
+            raise self._changed_file_error(file) from error
+        if not finished:
+            return Items(items, msgspec.to_builtins(file.position()))
+        if not file.is_unchanged():
+            raise self._changed_file_error(file)
+        processed = file.processed()
+        self._processed[file.name] = processed
         self._close_file()
-        return Items(items, msgspec.to_builtins(At()), marks={file.name: msgspec.to_builtins(done)})
+        return Items(items, msgspec.to_builtins(FolderPosition()), marks={file.name: msgspec.to_builtins(processed)})
 
     def lag(self) -> int | None:
-        return len(self._waiting) + (self._file is not None)
+        return len(self._pending_files) + (self._file is not None)
 
     def close(self) -> None:
         self._close_file()
@@ -146,105 +146,107 @@ class FolderReader(Reader):
             self._file.close()
             self._file = None
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """See what there is to read now, and what became of the files that were read."""
         now = time.monotonic()
-        if self._waiting or self._changed or now < self._list_at:
+        if self._pending_files or self._pending_marks or now < self._next_scan_at:
             return
-        self._list_at = now + LIST_SECONDS
+        self._next_scan_at = now + SCAN_SECONDS
         if not self._path.is_dir():
             if self._path.exists():
                 raise ConnectorRefusedError(f"{self._path} is not a folder", file=str(self._path))
             return
         files = self._files()
         latest = self._clock() - self._declared.stable_seconds
-        fresh = [name for name, stat in files.items() if stat.st_mtime <= latest and not self._is_done(name, stat)]
-        self._waiting = sorted(fresh, key=lambda name: (files[name].st_mtime_ns, name), reverse=True)
-        self._note_missing(files)
+        unread = [
+            name for name, stat in files.items() if stat.st_mtime <= latest and not self._is_processed(name, stat)
+        ]
+        self._pending_files = sorted(unread, key=lambda name: (files[name].st_mtime_ns, name), reverse=True)
+        self._track_missing(files)
 
     def _files(self) -> dict[str, os.stat_result]:
         """The files of the folder by name, but those that are hidden or being written."""
         files: dict[str, os.stat_result] = {}
-        for path in self._path.glob(self._declared.pattern or _ENDINGS[self._declared.format]):
-            if path.name.startswith(".") or path.name.endswith(_UNFINISHED):
+        for path in self._path.glob(self._declared.pattern or _DEFAULT_PATTERNS[self._declared.format]):
+            if path.name.startswith(".") or path.name.endswith(_TEMPORARY_SUFFIXES):
                 continue
             with contextlib.suppress(OSError):
                 if path.is_file():
                     files[path.relative_to(self._path).as_posix()] = path.stat()
         return files
 
-    def _note_missing(self, files: Mapping[str, os.stat_result]) -> None:
+    def _track_missing(self, files: Mapping[str, os.stat_result]) -> None:
         """Note since when files are missing, and forget those that have been for long enough."""
         now = int(self._clock())
-        for name, done in list(self._done.items()):
+        for name, processed in list(self._processed.items()):
             if name in files:
-                if done.missing_since:
-                    self._mark(name, msgspec.structs.replace(done, missing_since=0))
-            elif not done.missing_since:
-                self._mark(name, msgspec.structs.replace(done, missing_since=now))
-            elif now - done.missing_since > FORGET_DAYS * 86_400:
+                if processed.missing_since:
+                    self._mark(name, msgspec.structs.replace(processed, missing_since=0))
+            elif not processed.missing_since:
+                self._mark(name, msgspec.structs.replace(processed, missing_since=now))
+            elif now - processed.missing_since > FORGET_DAYS * 86_400:
                 self._mark(name, None)
-        if self._done and not files:
-            if not self._warned:
+        if self._processed and not files:
+            if not self._warned_missing:
                 self._notice(
-                    f"{self._path} has none of the {len(self._done)} files that were read from it. If it is not mounted, "
-                    f"nothing is lost: they are remembered for {FORGET_DAYS} days"
+                    f"{self._path} has none of the {len(self._processed)} files that were read from it. If it is not "
+                    f"mounted, nothing is lost: they are remembered for {FORGET_DAYS} days"
                 )
-            self._warned = True
+            self._warned_missing = True
         else:
-            self._warned = False
+            self._warned_missing = False
 
-    def _mark(self, name: str, done: Done | None) -> None:
-        self._changed[name] = done
-        if done is None:
-            del self._done[name]
+    def _mark(self, name: str, processed: ProcessedFile | None) -> None:
+        self._pending_marks[name] = processed
+        if processed is None:
+            del self._processed[name]
         else:
-            self._done[name] = done
+            self._processed[name] = processed
 
-    def _changed_marks(self) -> dict[str, Any]:
+    def _take_pending_marks(self) -> dict[str, Any]:
         """Some of the changed marks, as they are written."""
-        names = list(self._changed)[:MOST_MARKS]
-        return {name: msgspec.to_builtins(self._changed.pop(name)) for name in names}
+        names = list(self._pending_marks)[:MAX_MARKS]
+        return {name: msgspec.to_builtins(self._pending_marks.pop(name)) for name in names}
 
-    def _is_done(self, name: str, now: os.stat_result) -> bool:
-        known = self._done.get(name)
-        if known is None or known.size != now.st_size:
+    def _is_processed(self, name: str, stat: os.stat_result) -> bool:
+        known = self._processed.get(name)
+        if known is None or known.size != stat.st_size:
             return False
-        if known.looks_like(now):
+        if known.matches_stat(stat):
             return True
         try:
-            same = content_of(self._path / name) == known.content
+            same = hash_file(self._path / name) == known.content_hash
         except FileNotFoundError:
             return True  # it is gone again; the next look sees that
         if same:
             # Written down, so that the next start need not read it through again.
-            self._mark(name, Done(known.size, now.st_mtime_ns, known.content, known.rows, now.st_ino))
+            self._mark(name, ProcessedFile(known.size, stat.st_mtime_ns, known.content_hash, known.rows, stat.st_ino))
         return same
 
-    def _begin_next(self) -> bool:
-        while self._waiting:
-            name = self._waiting.pop()
+    def _open_next(self) -> bool:
+        while self._pending_files:
+            name = self._pending_files.pop()
             with contextlib.suppress(FileNotFoundError):
-                self._file = _open(self._declared, self._path, name, At(name))
+                self._file = _open_file(self._declared, self._path, name, FolderPosition(name))
                 return True
         return False
 
-    def _resume(self, at: At) -> None:
+    def _resume(self, position: FolderPosition) -> None:
         """Go on inside a file, if it is still what it was."""
         with contextlib.suppress(FileNotFoundError):
-            if content_of(self._path / at.name) == at.content:
-                self._file = _open(self._declared, self._path, at.name, at)
+            if hash_file(self._path / position.name) == position.content_hash:
+                self._file = _open_file(self._declared, self._path, position.name, position)
                 return
         problem = PositionUnknownError(
-            f"{at.name} was changed or removed after {at.rows} of its rows were read",
+            f"{position.name} was changed or removed after {position.rows} of its rows were read",
             hint='Put it back as it was; or say lost="continue" to go on with the next file',
-            file=str(self._path / at.name),
+            file=str(self._path / position.name),
         )
         if self._declared.lost == "stop":
             raise problem
         self._notice(f"{problem.what}; going on with the next file")
 
-    def _gone(self, file: "_File") -> PositionUnknownError:
+    def _changed_file_error(self, file: "_FolderFile") -> PositionUnknownError:
         return PositionUnknownError(
             f"{file.name} was changed or removed while it was read",
             hint="Write files elsewhere and rename them into the folder; or raise stable_seconds",
@@ -252,82 +254,86 @@ class FolderReader(Reader):
         )
 
 
-def content_of(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """What tells a file's content from another's: a hash of all of it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
 
-def _open(declared: folder, root: Path, name: str, at: At) -> "_File":
-    kinds: dict[str, type[_File]] = {"csv": _CsvFile, "parquet": _ParquetFile}
+def _open_file(declared: folder, root: Path, name: str, position: FolderPosition) -> "_FolderFile":
+    kinds: dict[str, type[_FolderFile]] = {"csv": _CsvFile, "parquet": _ParquetFile}
     try:
-        return kinds.get(declared.format, _LinesFile)(declared, root, name, at)
+        return kinds.get(declared.format, _LineFile)(declared, root, name, position)
     except _UnreadableError as error:
-        return _BadFile(declared, root, name, at, str(error))
+        return _UnreadableFile(declared, root, name, position, str(error))
 
 
 class _UnreadableError(Exception):
     """A file that is not what it is said to be."""
 
 
-class _File:
+class _FolderFile:
     """One file while it is read."""
 
-    def __init__(self, declared: folder, root: Path, name: str, at: At) -> None:
+    def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition) -> None:
         self.declared = declared
         self.name = name
         self.path = root / name
         # Before the content is looked at, so that a change meanwhile is noticed in the end.
         self._stat = self.path.stat()
-        self.content = at.content or content_of(self.path)
-        self.offset = at.offset
-        self.rows = at.rows
-        self.long = at.long
+        self.content_hash = position.content_hash or hash_file(self.path)
+        self.offset = position.offset
+        self.rows = position.rows
+        self.in_long_line = position.in_long_line
 
     def read(self) -> tuple[list[Item], bool]:
         """Some rows, and whether they were the last."""
         raise NotImplementedError
 
-    def at(self) -> At:
-        return At(self.name, self.content, self.offset, self.rows, self.long)
+    def position(self) -> FolderPosition:
+        return FolderPosition(self.name, self.content_hash, self.offset, self.rows, self.in_long_line)
 
-    def same(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether it is still the file that was begun."""
         try:
-            return self.done().looks_like(self.path.stat()) or content_of(self.path) == self.content
+            return self.processed().matches_stat(self.path.stat()) or hash_file(self.path) == self.content_hash
         except FileNotFoundError:
             return False
 
-    def done(self) -> Done:
-        return Done(self._stat.st_size, self._stat.st_mtime_ns, self.content, self.rows, self._stat.st_ino)
+    def processed(self) -> ProcessedFile:
+        return ProcessedFile(
+            self._stat.st_size, self._stat.st_mtime_ns, self.content_hash, self.rows, self._stat.st_ino
+        )
 
     def close(self) -> None:
         """Let go of it."""
 
 
-class _LinesFile(_File):
+class _LineFile(_FolderFile):
     """JSON or text, a line each."""
 
-    def __init__(self, declared: folder, root: Path, name: str, at: At) -> None:
-        super().__init__(declared, root, name, at)
+    def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition) -> None:
+        super().__init__(declared, root, name, position)
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._parse = parser_of(declared.format, field=declared.field, key=declared.key, delimiter="")(())
+        self._parse = line_parser_factory(declared.format, field=declared.field, key=declared.key, delimiter="")(())
 
     def read(self) -> tuple[list[Item], bool]:
-        limit = self.declared.most_line_bytes
-        chunk = read_lines(self._fd, self.offset, most_line=limit, long=self.long, at_end=True)
+        limit = self.declared.max_line_bytes
+        chunk = read_lines(
+            self._fd, self.offset, max_line_bytes=limit, in_long_line=self.in_long_line, file_closed=True
+        )
         items = [
-            self._parse(line.text, f"{self.name}@{line.begin}")
-            if line.whole
-            else unreadable(
-                line.text, f"{self.name}@{line.begin}", f"A line is longer than {limit} bytes; this is a piece of it"
+            self._parse(line.text, f"{self.name}@{line.offset}")
+            if line.complete
+            else unreadable_item(
+                line.text, f"{self.name}@{line.offset}", f"A line is longer than {limit} bytes; this is a piece of it"
             )
             for line in chunk.lines
         ]
         self.rows += len(items)
-        over = chunk.next == self.offset
-        self.offset, self.long = chunk.next, chunk.long
-        return items, over
+        finished = chunk.next_offset == self.offset
+        self.offset, self.in_long_line = chunk.next_offset, chunk.in_long_line
+        return items, finished
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -335,34 +341,34 @@ class _LinesFile(_File):
             os.close(fd)
 
 
-class _CsvFile(_File):
+class _CsvFile(_FolderFile):
     """CSV as programs write it: a quoted cell may have line breaks."""
 
-    def __init__(self, declared: folder, root: Path, name: str, at: At) -> None:
-        super().__init__(declared, root, name, at)
+    def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition) -> None:
+        super().__init__(declared, root, name, position)
         self._file = self.path.open("rb")
         self._columns: Sequence[str] = declared.columns
-        self._behind = 0
-        self._raw: list[bytes] = []
+        self._next_offset = 0
+        self._raw_lines: list[bytes] = []
         if not self._columns:
-            header = next(self._cells(), None)
+            header = next(self._parse_rows(), None)
             self._columns = header if isinstance(header, list) else ()
-            self._behind = max(self._behind, 0)
-        self.offset = max(self.offset, self._behind)
+            self._next_offset = max(self._next_offset, 0)
+        self.offset = max(self.offset, self._next_offset)
         self._file.seek(self.offset)
-        self._behind = self.offset
-        self._records = self._cells()
+        self._next_offset = self.offset
+        self._rows = self._parse_rows()
 
     def _lines(self) -> Iterator[str]:
         for line in self._file:
-            self._behind += len(line)
-            self._raw.append(line)
-            yield line.decode("utf-8-sig" if self._behind == len(line) else "utf-8")
+            self._next_offset += len(line)
+            self._raw_lines.append(line)
+            yield line.decode("utf-8-sig" if self._next_offset == len(line) else "utf-8")
 
-    def _cells(self) -> Iterator[list[str] | Exception]:
+    def _parse_rows(self) -> Iterator[list[str] | Exception]:
         """Rows; an exception for one that is none. The offset behind it is `_behind`, its bytes are `_raw`."""
         while True:
-            self._raw = []
+            self._raw_lines = []
             reader = csv.reader(self._lines(), delimiter=self.declared.delimiter, strict=True)
             try:
                 row = next(reader)
@@ -375,18 +381,18 @@ class _CsvFile(_File):
 
     def read(self) -> tuple[list[Item], bool]:
         items: list[Item] = []
-        begun = self.offset
-        while len(items) < BITE and self.offset - begun < BITE_BYTES:
-            place = f"{self.name}@{self.offset}"
-            row = next(self._records, None)
+        first_offset = self.offset
+        while len(items) < MAX_READ_ROWS and self.offset - first_offset < MAX_READ_BYTES:
+            location = f"{self.name}@{self.offset}"
+            row = next(self._rows, None)
             if row is None:
                 return items, True
-            raw = b"".join(self._raw).rstrip(b"\r\n")
+            raw = b"".join(self._raw_lines).rstrip(b"\r\n")
             if isinstance(row, Exception):
-                items.append(unreadable(raw, place, f"The row is not CSV: {row}"))
+                items.append(unreadable_item(raw, location, f"The row is not CSV: {row}"))
             elif row:
-                items.append(row_of(self._columns, row, raw, self.declared.key, place))
-            self.offset = self._behind
+                items.append(csv_item(self._columns, row, raw, self.declared.key, location))
+            self.offset = self._next_offset
             self.rows += bool(row)
         return items, False
 
@@ -394,11 +400,11 @@ class _CsvFile(_File):
         self._file.close()
 
 
-class _ParquetFile(_File):
+class _ParquetFile(_FolderFile):
     """Parquet; the offset is a row number. Times without a zone are taken as UTC."""
 
-    def __init__(self, declared: folder, root: Path, name: str, at: At) -> None:
-        super().__init__(declared, root, name, at)
+    def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition) -> None:
+        super().__init__(declared, root, name, position)
         try:
             from pyarrow import parquet
         except ImportError as error:
@@ -411,9 +417,9 @@ class _ParquetFile(_File):
             raise
         except (OSError, ValueError) as error:
             raise _UnreadableError(f"The file is not Parquet: {error}") from error
-        self._batches = self._from(at.offset)
+        self._batches = self._batches_from(position.offset)
 
-    def _from(self, first: int) -> Iterator[list[dict[str, Any]]]:
+    def _batches_from(self, first: int) -> Iterator[list[dict[str, Any]]]:
         """Rows from a number on; whole row groups before it are not read."""
         skipped = 0
         for group in range(self._file.metadata.num_row_groups):
@@ -422,7 +428,7 @@ class _ParquetFile(_File):
                 skipped += count
                 continue
             left = first - skipped
-            for batch in self._file.iter_batches(batch_size=BITE, row_groups=[group]):
+            for batch in self._file.iter_batches(batch_size=MAX_READ_ROWS, row_groups=[group]):
                 if left >= batch.num_rows:
                     left -= batch.num_rows
                     continue
@@ -435,35 +441,35 @@ class _ParquetFile(_File):
         try:
             rows = next(self._batches, None)
         except (OSError, ValueError) as error:
-            return [self._broken(error)], True
+            return [self._unreadable_rest(error)], True
         if rows is None:
             return [], True
         items = []
         for number, row in enumerate(rows, self.offset):
-            value = {name: _zoned(each) for name, each in row.items()}
-            items.append(Item(value, key=key_in(value, self.declared.key), place=f"{self.name}@{number}"))
+            value = {name: _with_utc(each) for name, each in row.items()}
+            items.append(Item(value, key=key_from(value, self.declared.key), location=f"{self.name}@{number}"))
         self.offset += len(rows)
         self.rows += len(rows)
         return items, False
 
-    def _broken(self, error: Exception) -> Item:
+    def _unreadable_rest(self, error: Exception) -> Item:
         problem = f"The file cannot be read from row {self.offset} on: {error}"
-        return unreadable(self.name.encode(), f"{self.name}@{self.offset}", problem)
+        return unreadable_item(self.name.encode(), f"{self.name}@{self.offset}", problem)
 
     def close(self) -> None:
         self._file.close()
 
 
-class _BadFile(_File):
+class _UnreadableFile(_FolderFile):
     """A file that cannot be read at all: its name is a dead letter, and it is done."""
 
-    def __init__(self, declared: folder, root: Path, name: str, at: At, problem: str) -> None:
-        super().__init__(declared, root, name, at)
+    def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition, problem: str) -> None:
+        super().__init__(declared, root, name, position)
         self._problem = problem
 
     def read(self) -> tuple[list[Item], bool]:
-        return [unreadable(self.name.encode(), self.name, self._problem)], True
+        return [unreadable_item(self.name.encode(), self.name, self._problem)], True
 
 
-def _zoned(value: Any) -> Any:
+def _with_utc(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value

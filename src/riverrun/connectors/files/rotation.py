@@ -9,9 +9,9 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _NUMBER = re.compile(r"[.-](\d{1,5})$")
 
 
-def chain_of(path: Path) -> list[Path]:
+def rotated_files(path: Path) -> list[Path]:
     """The rotated files of a log and, last, the log itself where it is there. Compressed ones cannot be gone on with."""
-    found: list[tuple[tuple[int, float, str], Path]] = []
+    rotated: list[tuple[tuple[int, float, str], Path]] = []
     with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         for each in entries:
             ending = each.name.removeprefix(path.name)
@@ -19,12 +19,12 @@ def chain_of(path: Path) -> list[Path]:
                 continue
             with contextlib.suppress(OSError):
                 if each.is_file():
-                    found.append((_age(ending, each.stat().st_mtime), path.parent / each.name))
-    files = [each for _, each in sorted(found)]
+                    rotated.append((_sort_key(ending, each.stat().st_mtime), path.parent / each.name))
+    files = [each for _, each in sorted(rotated)]
     return [*files, path] if path.exists() else files
 
 
-def _age(ending: str, changed: float) -> tuple[int, float, str]:
+def _sort_key(ending: str, changed: float) -> tuple[int, float, str]:
     """What sorts rotated files from old to new: numbers fall, dates rise, and anything else goes by its last change."""
     number = _NUMBER.fullmatch(ending)
     if number is not None:

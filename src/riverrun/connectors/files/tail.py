@@ -19,43 +19,43 @@ from pathlib import Path
 
 import msgspec
 
-from riverrun.connectors.contract import Around
-from riverrun.connectors.files.chunk import Chunk, first_line, read_lines
-from riverrun.connectors.files.lines import Parse, parser_of, unreadable
-from riverrun.connectors.files.print import Print, begins_as, fits, print_of
-from riverrun.connectors.files.rotation import chain_of
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.files.fingerprint import FileFingerprint, fingerprint_of, matches_fingerprint, matches_head
+from riverrun.connectors.files.line_chunks import LineChunk, first_line, read_lines
+from riverrun.connectors.files.line_parsers import LineParser, line_parser_factory, unreadable_item
+from riverrun.connectors.files.rotation import rotated_files
 from riverrun.errors import ConnectorFailedError, ConnectorRefusedError, PositionUnknownError
 from riverrun.model.connector import Item, Items, Position, Reader, Source
 from riverrun.model.connectors.files import tail
 
 # How often the names are looked at: whether the file was rotated or replaced.
-LOOK_SECONDS = 0.25
+ROTATION_CHECK_SECONDS = 0.25
 # Of several files, one that was read to its end and left alone for so long is closed until it changes.
-REST_SECONDS = 60.0
+IDLE_CLOSE_SECONDS = 60.0
 
 # What tells that a file has changed: its inode, size and last change.
-State = tuple[int, int, int]
+FileState = tuple[int, int, int]
 
 
-class Before(msgspec.Struct, frozen=True):
+class PreviousFile(msgspec.Struct, frozen=True):
     """The file before the one that is read: whole, with its size."""
 
     size: int
-    print: Print
+    fingerprint: FileFingerprint
 
 
-class At(msgspec.Struct, frozen=True):
+class TailPosition(msgspec.Struct, frozen=True):
     """A position. `long`: inside a line that is too long. `name` is for people. `before` is for a file that was empty when
     it was begun: nothing else would tell it from one that was filled, copied and truncated since. `rested`: its last change
     (ns) where it was read to its very end and then left alone; 0 where more may have come."""
 
     inode: int
     offset: int
-    print: Print
+    fingerprint: FileFingerprint
     name: str = ""
-    long: bool = False
-    before: Before | None = None
-    rested: int = 0
+    in_long_line: bool = False
+    previous: PreviousFile | None = None
+    idle_mtime_ns: int = 0
 
 
 class TailSource(Source):
@@ -66,35 +66,38 @@ class TailSource(Source):
     """
 
     lag_unit = "bytes"
-    begins_again = True
+    reopens_finished = True
 
-    def __init__(self, declared: tail, around: Around) -> None:
+    def __init__(self, declared: tail, context: ConnectorContext) -> None:
         self._declared = declared
-        self._around = around
+        self._context = context
         # Files that rest, as they were then.
-        self._resting: dict[str, State] = {}
+        self._idle_files: dict[str, FileState] = {}
 
     def parts(self) -> Sequence[str]:
         path = self._declared.path
         if not glob.has_magic(path):
             return (path,)
-        found = {part: _state(self._around.folder / part) for part in glob.glob(path, root_dir=self._around.folder)}  # noqa: PTH207  -- an absolute one works, too
-        for part, state in list(self._resting.items()):
-            if found.get(part) != state:
-                self._resting.pop(part, None)
+        states = {
+            part: _file_state(self._context.pipeline_folder / part)
+            for part in glob.glob(path, root_dir=self._context.pipeline_folder)  # noqa: PTH207  -- an absolute one works, too
+        }
+        for part, state in list(self._idle_files.items()):
+            if states.get(part) != state:
+                self._idle_files.pop(part, None)
         # Those that are being written first: they must not wait behind all the others.
-        awake = [part for part in found if part not in self._resting]
-        recently = time.time_ns() - REST_SECONDS * 1e9
-        return sorted(awake, key=lambda part: ((found[part] or (0, 0, 0))[2] < recently, part))
+        active = [part for part in states if part not in self._idle_files]
+        recently = time.time_ns() - IDLE_CLOSE_SECONDS * 1e9
+        return sorted(active, key=lambda part: ((states[part] or (0, 0, 0))[2] < recently, part))
 
     def open(self, part: str, position: Position) -> Reader:
-        rests = glob.has_magic(self._declared.path)
+        closes_idle = glob.has_magic(self._declared.path)
         return TailReader(
             self._declared,
-            self._around.folder / part,
+            self._context.pipeline_folder / part,
             position,
-            notice=self._around.notice,
-            on_rest=(lambda state: self._resting.update({part: state})) if rests else None,
+            notice=self._context.notice,
+            on_idle=(lambda state: self._idle_files.update({part: state})) if closes_idle else None,
         )
 
 
@@ -109,63 +112,65 @@ class TailReader(Reader):
         *,
         notice: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
-        on_rest: Callable[[State], None] | None = None,
+        on_idle: Callable[[FileState], None] | None = None,
     ) -> None:
         """`on_rest` is told the file's state when it was read and is left alone: then the reader is at its end."""
         self._declared = declared
         self._path = path
-        self._on_rest = on_rest
+        self._on_idle = on_idle
         self._notice = notice
         self._clock = clock
-        self._parsing = parser_of(declared.format, field=declared.field, key=declared.key, delimiter=declared.delimiter)
-        self._parse: Parse | None = None
+        self._parser_factory = line_parser_factory(
+            declared.format, field=declared.field, key=declared.key, delimiter=declared.delimiter
+        )
+        self._parse: LineParser | None = None
         self._fd = -1
         self._name = ""
         self._offset = 0
-        self._long = False
-        self._print = Print("", 0, "", 0)
-        self._before: Before | None = None
-        self._look_at = 0.0
-        self._begun = position is not None
+        self._in_long_line = False
+        self._fingerprint = FileFingerprint("", 0, "", 0)
+        self._previous: PreviousFile | None = None
+        self._next_check_at = 0.0
+        self._started = position is not None
         if position is not None:
-            self._resume(_at(position))
+            self._resume(_parse_position(position))
 
     # --- the contract -------------------------------------------------------------------------------------------------
 
     def read(self) -> Items | None:
-        if self._fd < 0 and not self._begin():
+        if self._fd < 0 and not self._open_first():
             return None
-        if not self._begun:
+        if not self._started:
             # Kept before the first line is: else a rotation before the first commit would leave this file behind.
-            self._begun = True
+            self._started = True
             return Items((), self._position())
         # Before it is read: what is written from now on makes it another.
-        state = _state(self._path) if self._on_rest is not None else None
-        chunk = self._chunk(at_end=False)
-        if chunk is not None and chunk.next > self._offset:
+        state = _file_state(self._path) if self._on_idle is not None else None
+        chunk = self._read_chunk(file_closed=False)
+        if chunk is not None and chunk.next_offset > self._offset:
             # After it was read: if it is still the file that it was, then so it was before.
-            if not fits(self._fd, self._offset, self._print):
-                self._replaced()
+            if not matches_fingerprint(self._fd, self._offset, self._fingerprint):
+                self._on_truncated()
                 return None
-            if self._is_blank and self._skipped_one():
+            if self._was_empty and self._switch_to_skipped():
                 return None
-            return self._given(chunk)
+            return self._to_items(chunk)
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_check_at:
             return None
-        self._look_at = now + LOOK_SECONDS
-        if not fits(self._fd, self._offset, self._print):
-            self._replaced()
+        self._next_check_at = now + ROTATION_CHECK_SECONDS
+        if not matches_fingerprint(self._fd, self._offset, self._fingerprint):
+            self._on_truncated()
             return None
-        if self._is_blank and self._skipped_one():
+        if self._was_empty and self._switch_to_skipped():
             return None
-        if self._is_over():
+        if self._is_rotated_away():
             return self._next_file()
-        return self._rest(state)
+        return self._close_if_idle(state)
 
-    def _rest(self, state: State | None) -> Items | None:
+    def _close_if_idle(self, state: FileState | None) -> Items | None:
         """End, where this is the file that has the name, or none has, and nobody has written to it for a while."""
-        if self._on_rest is None:
+        if self._on_idle is None:
             return None
         here = os.fstat(self._fd)
         if state is None:
@@ -174,14 +179,14 @@ class TailReader(Reader):
             state = here.st_ino, here.st_size, here.st_mtime_ns
         if state[0] != here.st_ino:
             return None
-        if self._clock() - state[2] / 1e9 < max(REST_SECONDS, self._declared.settle_seconds):
+        if self._clock() - state[2] / 1e9 < max(IDLE_CLOSE_SECONDS, self._declared.settle_seconds):
             return None
         if self._path.exists():
-            self._on_rest(state)
-        elif (chunk := self._chunk(at_end=True)) is not None and chunk.next > self._offset:
+            self._on_idle(state)
+        elif (chunk := self._read_chunk(file_closed=True)) is not None and chunk.next_offset > self._offset:
             # It was removed: its last line gets no newline any more.
-            return self._given(chunk)
-        return Items((), self._position(rested=state[2] if self._offset == state[1] else 0), last=True)
+            return self._to_items(chunk)
+        return Items((), self._position(idle_mtime_ns=state[2] if self._offset == state[1] else 0), last=True)
 
     def lag(self) -> int | None:
         return max(0, os.fstat(self._fd).st_size - self._offset) if self._fd >= 0 else 0
@@ -193,154 +198,186 @@ class TailReader(Reader):
 
     # --- lines --------------------------------------------------------------------------------------------------------
 
-    def _chunk(self, *, at_end: bool) -> Chunk | None:
+    def _read_chunk(self, *, file_closed: bool) -> LineChunk | None:
         if self._parse is None:
             columns = self._columns()
             if columns is None:
                 return None
-            self._parse = self._parsing(columns)
+            self._parse = self._parser_factory(columns)
         return read_lines(
-            self._fd, self._offset, most_line=self._declared.most_line_bytes, long=self._long, at_end=at_end
+            self._fd,
+            self._offset,
+            max_line_bytes=self._declared.max_line_bytes,
+            in_long_line=self._in_long_line,
+            file_closed=file_closed,
         )
 
     def _columns(self) -> Sequence[str] | None:
         """The columns of this file; None while its first line is not whole. Moves behind that line at the beginning."""
         if self._declared.format != "csv" or self._declared.columns:
             return self._declared.columns
-        found = first_line(self._fd, self._declared.most_line_bytes)
-        if found is None:
+        header = first_line(self._fd, self._declared.max_line_bytes)
+        if header is None:
             return None
-        line, behind = found
-        self._offset = max(self._offset, behind)
+        line, next_offset = header
+        self._offset = max(self._offset, next_offset)
         return next(csv.reader([line.decode("utf-8-sig", errors="replace")], delimiter=self._declared.delimiter))
 
-    def _given(self, chunk: Chunk) -> Items:
+    def _to_items(self, chunk: LineChunk) -> Items:
         parse = self._parse
         assert parse is not None  # noqa: S101  -- there are no lines without
         items = [
-            parse(line.text, f"{self._name}@{line.begin}") if line.whole else self._too_long(line.text, line.begin)
+            parse(line.text, f"{self._name}@{line.offset}") if line.complete else self._too_long(line.text, line.offset)
             for line in chunk.lines
         ]
-        self._offset, self._long = chunk.next, chunk.long
+        self._offset, self._in_long_line = chunk.next_offset, chunk.in_long_line
         return Items(items, self._position())
 
     def _too_long(self, text: bytes, begin: int) -> Item:
-        limit = self._declared.most_line_bytes
-        return unreadable(text, f"{self._name}@{begin}", f"A line is longer than {limit} bytes; this is a piece of it")
+        limit = self._declared.max_line_bytes
+        return unreadable_item(
+            text, f"{self._name}@{begin}", f"A line is longer than {limit} bytes; this is a piece of it"
+        )
 
-    def _position(self, *, rested: int = 0) -> Position:
-        self._print = print_of(self._fd, self._offset)
-        at = At(os.fstat(self._fd).st_ino, self._offset, self._print, self._name, self._long, self._before, rested)
-        return msgspec.to_builtins(at)
+    def _position(self, *, idle_mtime_ns: int = 0) -> Position:
+        self._fingerprint = fingerprint_of(self._fd, self._offset)
+        position = TailPosition(
+            os.fstat(self._fd).st_ino,
+            self._offset,
+            self._fingerprint,
+            self._name,
+            self._in_long_line,
+            self._previous,
+            idle_mtime_ns,
+        )
+        return msgspec.to_builtins(position)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> bool:
+    def _open_first(self) -> bool:
         """Open the log for the first time; False while it is not there."""
         if self._path.exists() and not os.access(self._path, os.R_OK):
             raise ConnectorRefusedError(
                 f"{self._path} cannot be read", hint="Give this user the right to", file=str(self._path)
             )
-        fd = _open(self._path)
+        fd = _open_file(self._path)
         if fd is None:
             return False
-        self._take(fd, self._path, 0, before=self._newest_rotated())
-        if self._declared.begin == "end" and not self._begun:
-            self._offset = _end_of_lines(fd)
+        self._switch_to(fd, self._path, 0, previous=self._newest_rotated())
+        if self._declared.begin == "end" and not self._started:
+            self._offset = _last_line_end(fd)
         return True
 
-    def _take(self, fd: int, path: Path, offset: int, *, long: bool = False, before: Before | None = None) -> None:
+    def _switch_to(
+        self, fd: int, path: Path, offset: int, *, in_long_line: bool = False, previous: PreviousFile | None = None
+    ) -> None:
         self.close()
-        self._fd, self._name, self._offset, self._long, self._before = fd, path.name, offset, long, before
-        self._print = print_of(fd, offset)
+        self._fd, self._name, self._offset, self._in_long_line, self._previous = (
+            fd,
+            path.name,
+            offset,
+            in_long_line,
+            previous,
+        )
+        self._fingerprint = fingerprint_of(fd, offset)
         self._parse = None
 
-    def _resume(self, at: At) -> None:
+    def _resume(self, position: TailPosition) -> None:
         """Find the file again."""
         for same_inode in (True, False):
-            for path in chain_of(self._path):
-                fd = _open(path)
+            for path in rotated_files(self._path):
+                fd = _open_file(path)
                 if fd is None:
                     continue
-                known = os.fstat(fd).st_ino == at.inode if same_inode else at.print.head_bytes > 0
-                if known and fits(fd, at.offset, at.print):
-                    self._take(fd, path, at.offset, long=at.long, before=at.before)
+                known = os.fstat(fd).st_ino == position.inode if same_inode else position.fingerprint.head_bytes > 0
+                if known and matches_fingerprint(fd, position.offset, position.fingerprint):
+                    self._switch_to(
+                        fd, path, position.offset, in_long_line=position.in_long_line, previous=position.previous
+                    )
                     # Not as it is now: a file that was empty may have been filled, copied and truncated since.
-                    self._print = at.print
+                    self._fingerprint = position.fingerprint
                     return
                 os.close(fd)
         # Nothing of it may be left to read: a copy that has less than was read of it already.
-        if (after := self._behind_copy(at.offset, at.print)) is not None:
-            fd, path, before = after
-            self._take(fd, path, 0, before=before)
+        if (after := self._file_after_copy(position.offset, position.fingerprint)) is not None:
+            fd, path, previous = after
+            self._switch_to(fd, path, 0, previous=previous)
             return
-        if at.rested:
-            self._begin_after(at)
+        if position.idle_mtime_ns:
+            self._start_after(position)
             return
         if self._declared.lost == "stop":
             raise PositionUnknownError(
-                f"{at.name} is not there any more, and its lines from offset {at.offset} on may not have been read",
+                f"{position.name} is not there any more, and its lines from offset {position.offset} on "
+                "may not have been read",
                 expected=f"it, or its copy, beside {self._path}",
                 hint='Bring it back uncompressed; or say lost="continue" to go on with the oldest file there is',
                 file=str(self._path),
-                offset=at.offset,
+                offset=position.offset,
             )
-        oldest = next(iter(chain_of(self._path)), None)
+        oldest = next(iter(rotated_files(self._path)), None)
         self._notice(
-            f"{at.name} is gone: lines from offset {at.offset} on may be missing; going on with {oldest or 'none'}"
+            f"{position.name} is gone: lines from offset {position.offset} on may be missing; "
+            f"going on with {oldest or 'none'}"
         )
-        if oldest is not None and (fd := _open(oldest)) is not None:
-            self._take(fd, oldest, 0)
+        if oldest is not None and (fd := _open_file(oldest)) is not None:
+            self._switch_to(fd, oldest, 0)
 
-    def _begin_after(self, at: At) -> None:
+    def _start_after(self, position: TailPosition) -> None:
         """The file was read to its end, and is gone: what was changed after it comes after it, and what has its name now."""
-        before: Before | None = None
-        for path in chain_of(self._path):
-            fd = _open(path)
+        previous: PreviousFile | None = None
+        for path in rotated_files(self._path):
+            fd = _open_file(path)
             if fd is None:
                 continue
-            if path == self._path or os.fstat(fd).st_mtime_ns > at.rested:
-                self._take(fd, path, 0, before=before)
+            if path == self._path or os.fstat(fd).st_mtime_ns > position.idle_mtime_ns:
+                self._switch_to(fd, path, 0, previous=previous)
                 return
             size = os.fstat(fd).st_size
-            before = Before(size, print_of(fd, size))
+            previous = PreviousFile(size, fingerprint_of(fd, size))
             os.close(fd)
 
-    def _behind_copy(self, offset: int, known: Print) -> tuple[int, Path, Before] | None:
+    def _file_after_copy(self, offset: int, fingerprint: FileFingerprint) -> tuple[int, Path, PreviousFile] | None:
         """The file after a copy of which everything was read before it was made."""
-        chain = chain_of(self._path)
+        chain = rotated_files(self._path)
         for copy, after in itertools.pairwise(chain):
-            fd = _open(copy)
+            fd = _open_file(copy)
             if fd is None:
                 continue
             size = os.fstat(fd).st_size
-            whole = known.head_bytes and size <= offset and size >= known.head_bytes and begins_as(fd, known)
-            before = Before(size, print_of(fd, size))
+            whole = (
+                fingerprint.head_bytes
+                and size <= offset
+                and size >= fingerprint.head_bytes
+                and matches_head(fd, fingerprint)
+            )
+            previous = PreviousFile(size, fingerprint_of(fd, size))
             os.close(fd)
-            if whole and (next_fd := _open(after)) is not None:
-                return next_fd, after, before
+            if whole and (next_fd := _open_file(after)) is not None:
+                return next_fd, after, previous
         return None
 
     @property
-    def _is_blank(self) -> bool:
+    def _was_empty(self) -> bool:
         """Whether the file was empty when it was begun, and nothing was read of it."""
-        return self._offset == 0 and self._print.head_bytes == 0
+        return self._offset == 0 and self._fingerprint.head_bytes == 0
 
-    def _newest_rotated(self) -> Before | None:
-        for path in reversed(chain_of(self._path)[:-1]):
-            if (fd := _open(path)) is not None:
+    def _newest_rotated(self) -> PreviousFile | None:
+        for path in reversed(rotated_files(self._path)[:-1]):
+            if (fd := _open_file(path)) is not None:
                 size = os.fstat(fd).st_size
-                found = Before(size, print_of(fd, size))
+                previous = PreviousFile(size, fingerprint_of(fd, size))
                 os.close(fd)
-                return found
+                return previous
         return None
 
-    def _skipped_one(self) -> bool:
+    def _switch_to_skipped(self) -> bool:
         """Whether there is a file between the one before and this one: it was this one, and has been copied. Begin that."""
-        chain = [(path, fd) for path in chain_of(self._path) if (fd := _open(path)) is not None]
-        places = [0] if self._before is None else [
+        chain = [(path, fd) for path in rotated_files(self._path) if (fd := _open_file(path)) is not None]
+        places = [0] if self._previous is None else [
             number + 1 for number, (_, fd) in enumerate(chain)
-            if os.fstat(fd).st_size == self._before.size and fits(fd, self._before.size, self._before.print)
+            if os.fstat(fd).st_size == self._previous.size
+            and matches_fingerprint(fd, self._previous.size, self._previous.fingerprint)
         ]  # fmt: skip
         here = os.fstat(self._fd).st_ino
         keep = chain[places[-1]] if places and places[-1] < len(chain) else None
@@ -351,30 +388,30 @@ class TailReader(Reader):
                 os.close(each[1])
         if keep is None:
             return False
-        self._take(keep[1], keep[0], 0, before=self._before)
+        self._switch_to(keep[1], keep[0], 0, previous=self._previous)
         return True
 
-    def _replaced(self) -> None:
+    def _on_truncated(self) -> None:
         """The same inode with other content: it was truncated, maybe after it was copied."""
-        for path in chain_of(self._path)[:-1]:
-            fd = _open(path)
+        for path in rotated_files(self._path)[:-1]:
+            fd = _open_file(path)
             if fd is None:
                 continue
-            if self._print.head_bytes and fits(fd, self._offset, self._print):
-                self._take(fd, path, self._offset, long=self._long, before=self._before)
+            if self._fingerprint.head_bytes and matches_fingerprint(fd, self._offset, self._fingerprint):
+                self._switch_to(fd, path, self._offset, in_long_line=self._in_long_line, previous=self._previous)
                 return
             os.close(fd)
-        after = self._behind_copy(self._offset, self._print)
+        after = self._file_after_copy(self._offset, self._fingerprint)
         if after is not None:
-            self._take(after[0], after[1], 0, before=after[2])
+            self._switch_to(after[0], after[1], 0, previous=after[2])
             return
         self._notice(f"{self._name} was truncated at offset {self._offset}; reading it from its beginning")
-        found = _open(self._path)
-        if found is None:
+        reopened_fd = _open_file(self._path)
+        if reopened_fd is None:
             raise ConnectorFailedError(f"{self._path} was truncated and is gone")
-        self._take(found, self._path, 0, before=self._newest_rotated())
+        self._switch_to(reopened_fd, self._path, 0, previous=self._newest_rotated())
 
-    def _is_over(self) -> bool:
+    def _is_rotated_away(self) -> bool:
         """Whether nothing more comes of this file: another one has the name, and it was left alone for long enough."""
         here = os.fstat(self._fd)
         try:
@@ -387,11 +424,11 @@ class TailReader(Reader):
 
     def _next_file(self) -> Items | None:
         """Give the end of this file, if it has one without a newline; else begin the one after it."""
-        chunk = self._chunk(at_end=True)
-        if chunk is not None and chunk.next > self._offset:
-            return self._given(chunk)
+        chunk = self._read_chunk(file_closed=True)
+        if chunk is not None and chunk.next_offset > self._offset:
+            return self._to_items(chunk)
         here = os.fstat(self._fd)
-        chain = [(path, fd) for path in chain_of(self._path) if (fd := _open(path)) is not None]
+        chain = [(path, fd) for path in rotated_files(self._path) if (fd := _open_file(path)) is not None]
         inodes = [os.fstat(fd).st_ino for _, fd in chain]
         if here.st_ino in inodes:
             following = chain[inodes.index(here.st_ino) + 1 :]
@@ -404,33 +441,35 @@ class TailReader(Reader):
                 os.close(each[1])
         if keep is None:
             return None
-        self._take(keep[1], keep[0], 0, before=Before(here.st_size, print_of(self._fd, here.st_size)))
+        self._switch_to(
+            keep[1], keep[0], 0, previous=PreviousFile(here.st_size, fingerprint_of(self._fd, here.st_size))
+        )
         return Items((), self._position())
 
 
-def _at(position: Position) -> At:
+def _parse_position(position: Position) -> TailPosition:
     try:
-        return msgspec.convert(position, At)
+        return msgspec.convert(position, TailPosition)
     except msgspec.ValidationError as error:
         raise PositionUnknownError("This is no position in a file", found=f"{position!r}: {error}") from error
 
 
-def _state(path: Path) -> State | None:
+def _file_state(path: Path) -> FileState | None:
     try:
-        found = path.stat()
+        stat = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _open(path: Path) -> int | None:
+def _open_file(path: Path) -> int | None:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         return None
 
 
-def _end_of_lines(fd: int) -> int:
+def _last_line_end(fd: int) -> int:
     """Behind the last newline."""
     size = os.fstat(fd).st_size
     step = 64 << 10

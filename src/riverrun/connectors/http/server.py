@@ -7,27 +7,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from riverrun.cluster.loopback import listen, listening
-from riverrun.cluster.ports import Claims
+from riverrun.cluster.loopback import listen_on_free_port, listening_socket
+from riverrun.cluster.ports import PortClaims
 from riverrun.config.project import Project
-from riverrun.config.spec import IngestSettings, is_everywhere
-from riverrun.connectors.http.body import Budget
-from riverrun.connectors.http.ingest import Ingest
-from riverrun.connectors.http.keys import keys_of
-from riverrun.connectors.http.once import Scribe
-from riverrun.connectors.http.records import Taker
+from riverrun.config.spec import IngestSettings, is_wildcard_host
+from riverrun.connectors.http.api_keys import load_api_keys
+from riverrun.connectors.http.application import IngestApplication
+from riverrun.connectors.http.idempotency import IdempotentWriter
+from riverrun.connectors.http.record_parser import TopicRecordParser
+from riverrun.connectors.http.request_body import MemoryBudget
 from riverrun.errors import ConfigError, PortTakenError, RiverrunError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer.posting import Poster
-from riverrun.model.connector import Fed
+from riverrun.kafka.producer.request_producer import RequestProducer
+from riverrun.model.connector import SourceBinding
 from riverrun.model.connectors.http import http
-from riverrun.model.quantity import milliseconds
-from riverrun.store.listening import Listener, Listeners, most_connections, tls_of
+from riverrun.model.units import parse_duration_ms
+from riverrun.web.server import HttpEndpoint, HttpServer, max_connections, server_tls_context
 
 if TYPE_CHECKING:
     from riverrun.app import App
-    from riverrun.connectors.http.counts import Counts
+    from riverrun.connectors.http.metrics import IngestCounts
 
 FIRST_PORT = 8470
 # What the client library takes at most where the topic takes more.
@@ -46,7 +46,7 @@ class IngestServer:
     def __init__(
         self,
         app: "App",
-        feds: Sequence[Fed],
+        bindings: Sequence[SourceBinding],
         connection: Connection,
         settings: IngestSettings,
         project: Project,
@@ -55,7 +55,7 @@ class IngestServer:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._app = app
-        self._feds = feds
+        self._bindings = bindings
         self._connection = connection
         self._settings = settings
         self._project = project
@@ -64,31 +64,31 @@ class IngestServer:
         self._closing = contextlib.ExitStack()
         self.address = ""
         self.port = 0
-        self.counts: Mapping[str, Counts] = {}
+        self.counts: Mapping[str, IngestCounts] = {}
         # Whether senders need a key.
-        self.wants_key = False
+        self.requires_key = False
 
     def start(self, last_port: int = 0) -> str:
         """Listen; gives the address. ConfigError, PortTakenError, TopicNotFoundError and what Kafka says."""
         settings = self._settings
-        sources = {fed.topic: fed.source for fed in self._feds if isinstance(fed.source, http)}
-        keys, made = keys_of(
+        sources = {binding.topic: binding.source for binding in self._bindings if isinstance(binding.source, http)}
+        keys, created_path = load_api_keys(
             settings, self._project.home, self._project.root, frozenset(sources), environ=self._environ
         )
-        self.wants_key = keys.required
-        if made is not None:
-            self._notice(f"a key for posting records is made, in {made}")
-        tls = tls_of(
+        self.requires_key = keys.required
+        if created_path is not None:
+            self._notice(f"a key for posting records is made, in {created_path}")
+        tls = server_tls_context(
             "ingest",
             self._file(settings.ssl_certificate_file),
             self._file(settings.ssl_key_file),
             settings.ssl_key_password,
         )
-        takers = self._takers(sources)
-        limits = [each.topic_limit for each in takers.values()]
-        largest = max(CLIENT_BYTES, *limits)
-        with contextlib.ExitStack() as undo:
-            poster = Poster(
+        parsers = self._parsers(sources)
+        limits = [taker.max_message_bytes for taker in parsers.values()]
+        max_message_bytes = max(CLIENT_BYTES, *limits)
+        with contextlib.ExitStack() as cleanup:
+            poster = RequestProducer(
                 self._connection,
                 queue_records=max(QUEUE_RECORDS, 2 * settings.max_records),
                 # Requests that wait hold their share of the memory, so this is never what is full first.
@@ -97,42 +97,45 @@ class IngestServer:
                 delivery_timeout_seconds=settings.timeout_seconds,
                 linger_ms=LINGER_MS,
                 # A broker refuses a whole batch that is larger than a record of the topic may be.
-                properties={"message.max.bytes": largest, "batch.size": min(CLIENT_BYTES, min(limits) * 3 // 4)},
+                properties={
+                    "message.max.bytes": max_message_bytes,
+                    "batch.size": min(CLIENT_BYTES, min(limits) * 3 // 4),
+                },
             )
-            undo.callback(_close, poster, self._notice)
-            scribe = Scribe(
+            cleanup.callback(_close, poster, self._notice)
+            writer = IdempotentWriter(
                 self._connection,
                 self._app.name,
-                window_ms=milliseconds(settings.idempotency_window, what="ingest.idempotency_window"),
-                most_keys=settings.idempotency_keys,
+                window_ms=parse_duration_ms(settings.idempotency_window, what="ingest.idempotency_window"),
+                max_keys=settings.idempotency_keys,
                 timeout_seconds=settings.timeout_seconds,
-                largest=largest,
+                max_message_bytes=max_message_bytes,
             )
-            undo.callback(scribe.close)
-            ingest = Ingest(
-                takers,
+            cleanup.callback(writer.close)
+            ingest = IngestApplication(
+                parsers,
                 poster,
-                scribe,
+                writer,
                 keys=keys,
-                budget=Budget(max(settings.memory_mb, settings.max_body_mb) * _MIB),
+                budget=MemoryBudget(max(settings.memory_mb, settings.max_body_mb) * _MIB),
                 max_body=settings.max_body_mb * _MIB,
                 max_records=settings.max_records,
                 timeout_seconds=settings.timeout_seconds,
                 local=not settings.beyond,
             )
-            claims = Claims()
-            undo.callback(claims.close)
-            found = self._listen(claims, last_port)
-            undo.callback(found.close)
-            listeners = Listeners(
-                [Listener(ingest.application(), found, tls, most_connections())], name="riverrun-ingest"
+            claims = PortClaims()
+            cleanup.callback(claims.close)
+            listening_socket = self._listen(claims, last_port)
+            cleanup.callback(listening_socket.close)
+            listeners = HttpServer(
+                [HttpEndpoint(ingest.application(), listening_socket, tls, max_connections())], name="riverrun-ingest"
             )
-            undo.callback(listeners.close)
+            cleanup.callback(listeners.close)
             listeners.start()
-            self._closing = undo.pop_all()
+            self._closing = cleanup.pop_all()
         self.counts = ingest.counts
-        self.port = found.getsockname()[1]
-        name = socket.gethostname() if is_everywhere(settings.host) else settings.host
+        self.port = listening_socket.getsockname()[1]
+        name = socket.gethostname() if is_wildcard_host(settings.host) else settings.host
         name = f"[{name}]" if ":" in name and not name.startswith("[") else name
         self.address = f"{'https' if tls else 'http'}://{name}:{self.port}"
         return self.address
@@ -147,11 +150,11 @@ class IngestServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _takers(self, sources: Mapping[str, http]) -> dict[str, Taker]:
+    def _parsers(self, sources: Mapping[str, http]) -> dict[str, TopicRecordParser]:
         """Each topic as the cluster has it: how large its records may be is its own setting."""
         admin = Admin(self._connection)
         return {
-            name: Taker(
+            name: TopicRecordParser(
                 self._app.topics[name],
                 source,
                 int(admin.topic(name).config["max.message.bytes"].value),
@@ -160,15 +163,17 @@ class IngestServer:
             for name, source in sources.items()
         }
 
-    def _listen(self, claims: Claims, last_port: int) -> socket.socket:
+    def _listen(self, claims: PortClaims, last_port: int) -> socket.socket:
         settings = self._settings
-        make = partial(listening, host=settings.host.strip("[]"))
+        make = partial(listening_socket, host=settings.host.strip("[]"))
         if last_port and not settings.port:
             # Where senders know us. Somebody else may have it by now.
             with contextlib.suppress(PortTakenError, OSError):
-                return listen(make, claims, last_port, first=0, what="HTTP ingest", setting="ingest.port")
+                return listen_on_free_port(make, claims, last_port, first=0, what="HTTP ingest", setting="ingest.port")
         try:
-            return listen(make, claims, settings.port, first=FIRST_PORT, what="HTTP ingest", setting="ingest.port")
+            return listen_on_free_port(
+                make, claims, settings.port, first=FIRST_PORT, what="HTTP ingest", setting="ingest.port"
+            )
         except OSError as error:
             raise ConfigError(
                 [f"ingest.host {settings.host} is no address of this machine: {error.strerror or error}"]
@@ -178,7 +183,7 @@ class IngestServer:
         return self._project.root / Path(name).expanduser() if name else None
 
 
-def _close(poster: Poster, notice: Callable[[str], None]) -> None:
+def _close(poster: RequestProducer, notice: Callable[[str], None]) -> None:
     try:
         poster.close(CLOSE_SECONDS)
     except RiverrunError as error:

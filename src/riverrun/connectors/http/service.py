@@ -6,51 +6,53 @@ from collections.abc import Mapping, Sequence
 
 from riverrun.config.ingest_state import IngestState
 from riverrun.config.project import Project
-from riverrun.connectors.contract import Around
+from riverrun.connectors.contract import ConnectorContext
 from riverrun.connectors.http.server import IngestServer
-from riverrun.connectors.standing import Standing, now_ms
-from riverrun.model.connector import Fed
+from riverrun.connectors.status import ConnectorStatus, now_ms
+from riverrun.model.connector import SourceBinding
 
-LOOK_SECONDS = 0.5
+STATUS_SECONDS = 0.5
 
 
 class HttpService:
     """Serves until it is told to stop. It needs no position: a record is in Kafka before its sender hears of it."""
 
-    def __init__(self, feds: Sequence[Fed], around: Around) -> None:
-        self._feds = feds
-        self._around = around
+    def __init__(self, bindings: Sequence[SourceBinding], context: ConnectorContext) -> None:
+        self._bindings = bindings
+        self._context = context
 
-    def run(self, stop: threading.Event, standings: Mapping[str, Standing]) -> None:
-        around = self._around
-        project = Project(around.root)
+    def run(self, stop: threading.Event, statuses: Mapping[str, ConnectorStatus]) -> None:
+        context = self._context
+        project = Project(context.project_root)
         server = IngestServer(
-            around.app,
-            self._feds,
-            around.connection,
-            around.settings.ingest,
+            context.app,
+            self._bindings,
+            context.connection,
+            context.settings.ingest,
             project,
-            notice=around.notice,
-            environ=around.environ,
+            notice=context.notice,
+            environ=context.environ,
         )
-        with IngestState(project, around.app.name) as state, server:
+        with IngestState(project, context.app.name) as state, server:
             address = server.start(state.last_port)
             state.write(address, server.port)
-            names = [fed.topic for fed in self._feds]
+            names = [binding.topic for binding in self._bindings]
             where = names[0] if len(names) == 1 else f"NAME ({', '.join(names)})"
-            key = "; senders need a key" if server.wants_key else ""
-            around.notice(f"records are taken by HTTP at {address}/topics/{where}{key}")
-            before = {each.name: each.records for each in standings.values()}
-            while not stop.wait(LOOK_SECONDS):
-                self._stand(server, standings, before)
-            self._stand(server, standings, before)
+            key = "; senders need a key" if server.requires_key else ""
+            context.notice(f"records are taken by HTTP at {address}/topics/{where}{key}")
+            before = {standing.name: standing.records for standing in statuses.values()}
+            while not stop.wait(STATUS_SECONDS):
+                self._update_statuses(server, statuses, before)
+            self._update_statuses(server, statuses, before)
 
-    def _stand(self, server: IngestServer, standings: Mapping[str, Standing], before: Mapping[str, int]) -> None:
-        for fed in self._feds:
-            standing, counts = standings[fed.name], server.counts[fed.topic]
-            records = before[fed.name] + counts.records
+    def _update_statuses(
+        self, server: IngestServer, statuses: Mapping[str, ConnectorStatus], before: Mapping[str, int]
+    ) -> None:
+        for binding in self._bindings:
+            status, counts = statuses[binding.name], server.counts[binding.topic]
+            records = before[binding.name] + counts.records
             # Whoever waits until all sources have brought what there is must not wait for senders.
-            standing.become("running" if records != standing.records else "waiting")
-            if records != standing.records:
-                standing.records = records
-                standing.committed_ms = now_ms()
+            status.set_state("running" if records != status.records else "waiting")
+            if records != status.records:
+                status.records = records
+                status.committed_ms = now_ms()

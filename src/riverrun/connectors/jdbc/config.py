@@ -8,56 +8,58 @@ from urllib.parse import quote, urlencode
 from riverrun.config import Project
 from riverrun.config.secret import Secret
 from riverrun.config.spec import PostgresSettings
-from riverrun.connectors.jdbc.target import Target, make_or_check
+from riverrun.connectors.jdbc.target import JdbcTarget, create_or_check
 from riverrun.connectors.postgres.address import Database, database_of
 from riverrun.errors import ConfigError, DatabaseError, DatabaseNotReadyError
 from riverrun.model.table import Column
 
 _KAFKA = "org.apache.kafka.connect.transforms"
-_PLAIN = {"boolean": "boolean", "bigint": "int64", "double": "double"}
+_CONNECT_TYPES = {"boolean": "boolean", "bigint": "int64", "double": "double"}
 # Between the parts of a name that was inside another; none of ours has it.
-_BETWEEN = "."
+_PATH_SEPARATOR = "."
 
 
 def sink_configs(
     app: str,
-    targets: Sequence[Target],
+    targets: Sequence[JdbcTarget],
     settings: PostgresSettings,
     project: Project,
     *,
-    copies: int = -1,
+    replication_factor: int = -1,
     notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, str | Secret]]:
     """The sinks' connectors, after their tables were made or compared. DatabaseNotReadyError has all problems."""
     problems: list[str] = []
-    found: dict[str, dict[str, str | Secret]] = {}
+    configs: dict[str, dict[str, str | Secret]] = {}
     for target in targets:
         try:
             database = database_of(settings, target.sink.database, project.root)
-            wrong, done = make_or_check(target, database)
+            table_problems, change = create_or_check(target, database)
         except ConfigError as error:
             problems += error.problems
             continue
         except DatabaseError as error:
             problems.append(f"{target.line}: {error}")
             continue
-        problems += wrong
-        if done:
-            notice(done)
-        if left_out := [each.name for each in target.table.columns if each.type == "json"]:
+        problems += table_problems
+        if change:
+            notice(change)
+        if left_out := [column.name for column in target.table.columns if column.type == "json"]:
             notice(f"{target.sink.table} does not get {', '.join(left_out)}: lists, maps and structs are left out")
-        if not wrong:
-            found[connector_name(app, target)] = connector_config(app, target, database, copies)
+        if not table_problems:
+            configs[connector_name(app, target)] = connector_config(app, target, database, replication_factor)
     if problems:
         raise DatabaseNotReadyError(problems)
-    return found
+    return configs
 
 
-def connector_name(app: str, target: Target) -> str:
+def connector_name(app: str, target: JdbcTarget) -> str:
     return f"{app}.jdbc.{target.name}"
 
 
-def connector_config(app: str, target: Target, database: Database, copies: int = -1) -> dict[str, str | Secret]:
+def connector_config(
+    app: str, target: JdbcTarget, database: Database, replication_factor: int = -1
+) -> dict[str, str | Secret]:
     # A number as text, a time as text: Postgres reads them as what the column is.
     options = {"stringtype": "unspecified", "ApplicationName": f"riverrun {app}", **database.java_options}
     url = f"jdbc:postgresql://{database.host}:{database.port}/{quote(database.dbname)}?{urlencode(options)}"
@@ -85,56 +87,62 @@ def connector_config(app: str, target: Target, database: Database, copies: int =
         "consumer.override.max.poll.records": "500",
         "errors.tolerance": "all",
         "errors.deadletterqueue.topic.name": f"{name}.dead-letters",
-        "errors.deadletterqueue.topic.replication.factor": str(copies),
+        "errors.deadletterqueue.topic.replication.factor": str(replication_factor),
         "errors.deadletterqueue.context.headers.enable": "true",
         "errors.log.enable": "true",
         "errors.log.include.messages": "false",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "true",
-        "value.converter.schema.content": json.dumps(schema_of(target), separators=(",", ":")),
+        "value.converter.schema.content": json.dumps(connect_schema(target), separators=(",", ":")),
         "value.converter.replace.null.with.default": "false",
         **_transforms(target),
     }
 
 
-def schema_of(target: Target) -> dict[str, Any]:
+def connect_schema(target: JdbcTarget) -> dict[str, Any]:
     """What a record's value looks like, in the words of Connect's JSON converter."""
     fields: list[dict[str, Any]] = []
     inner: dict[str, list[dict[str, Any]]] = {}
-    for each in target.columns:
-        kind = _kind(each, text=target.decimals_are_text)
-        if len(each.path) == 1:
-            fields.append({"field": each.path[0], "optional": True, **kind})
+    for column in target.columns:
+        kind = _connect_type(column, text=target.decimals_are_text)
+        if len(column.path) == 1:
+            fields.append({"field": column.path[0], "optional": True, **kind})
             continue
         # A window is a struct of two times, and nothing else is taken apart.
-        if each.path[0] not in inner:
-            inner[each.path[0]] = []
-            fields.append({"field": each.path[0], "optional": True, "type": "struct", "fields": inner[each.path[0]]})
-        inner[each.path[0]].append({"field": each.path[1], "optional": True, **kind})
+        if column.path[0] not in inner:
+            inner[column.path[0]] = []
+            fields.append(
+                {"field": column.path[0], "optional": True, "type": "struct", "fields": inner[column.path[0]]}
+            )
+        inner[column.path[0]].append({"field": column.path[1], "optional": True, **kind})
     return {"type": "struct", "optional": True, "fields": fields}
 
 
-def _kind(column: Column, *, text: bool) -> dict[str, Any]:
+def _connect_type(column: Column, *, text: bool) -> dict[str, Any]:
     if column.decimal is not None and not text:
         scale = str(column.decimal[1])
         return {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": scale}}
-    return {"type": _PLAIN.get(column.type, "string")}
+    return {"type": _CONNECT_TYPES.get(column.type, "string")}
 
 
-def _transforms(target: Target) -> dict[str, str]:
+def _transforms(target: JdbcTarget) -> dict[str, str]:
     chain: dict[str, dict[str, str]] = {}
     if target.deletes:
         # The sink looks for the key's column in a struct.
         chain["key"] = {"type": f"{_KAFKA}.HoistField$Key", "field": target.key[0]}
-    renames = {_BETWEEN.join(each.path): each.name for each in target.columns if _BETWEEN.join(each.path) != each.name}
+    renames = {
+        _PATH_SEPARATOR.join(column.path): column.name
+        for column in target.columns
+        if _PATH_SEPARATOR.join(column.path) != column.name
+    }
     if renames:
         listed = ",".join(f"{theirs}:{ours}" for theirs, ours in renames.items())
-        chain["flat"] = {"type": f"{_KAFKA}.Flatten$Value", "delimiter": _BETWEEN}
+        chain["flat"] = {"type": f"{_KAFKA}.Flatten$Value", "delimiter": _PATH_SEPARATOR}
         chain["named"] = {
             "type": f"{_KAFKA}.ReplaceField$Value",
             "renames": listed,
             "replace.null.with.default": "false",
         }
-    told = {f"transforms.{name}.{key}": value for name, each in chain.items() for key, value in each.items()}
-    return {"transforms": ",".join(chain), **told} if chain else {}
+    settings = {f"transforms.{name}.{key}": value for name, each in chain.items() for key, value in each.items()}
+    return {"transforms": ",".join(chain), **settings} if chain else {}

@@ -7,7 +7,7 @@ from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import Database
 from riverrun.connectors.postgres.sql import quoted, quoted_table
 from riverrun.model.connectors.jdbc import jdbc
-from riverrun.model.connectors.postgres_types import base_of
+from riverrun.model.connectors.postgres_types import base_type
 from riverrun.model.table import Column, TableSpec
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _TYPES = {
     "timestamp": "timestamp with time zone",
     "date": "date",
 }
-_ALSO = {
+_COMPATIBLE_TYPES = {
     "text": {"text", "character varying", "character", "citext", "uuid", "json", "jsonb", "inet", "bytea"},
     "bigint": {"bigint", "integer", "smallint", "numeric"},
     "double": {"double precision", "real", "numeric"},
@@ -32,7 +32,7 @@ _ALSO = {
 
 
 @dataclass(frozen=True)
-class Target:
+class JdbcTarget:
     """One sink: what it writes, where."""
 
     name: str
@@ -49,7 +49,7 @@ class Target:
     @property
     def columns(self) -> tuple[Column, ...]:
         """What is written: not lists, maps and the like, and not the time that only Kafka knows."""
-        return tuple(each for each in self.table.columns if each.path and each.type != "json")
+        return tuple(column for column in self.table.columns if column.path and column.type != "json")
 
     @property
     def deletes(self) -> bool:
@@ -57,21 +57,21 @@ class Target:
         return len(self.key) == 1 and self.key == self.table.key
 
 
-def type_of(column: Column) -> str:
+def sql_type(column: Column) -> str:
     if column.decimal is not None:
         return f"numeric({column.decimal[0]},{column.decimal[1]})"
     return _TYPES[column.type]
 
 
-def create_sql(target: Target) -> str:
-    columns = [f"{quoted(each.name)} {type_of(each)}" for each in target.columns]
+def create_sql(target: JdbcTarget) -> str:
+    columns = [f"{quoted(column.name)} {sql_type(column)}" for column in target.columns]
     key = ", ".join(quoted(each) for each in target.key)
     return f"CREATE TABLE {quoted_table(target.sink.table)} ({', '.join(columns)}, PRIMARY KEY ({key}));"
 
 
-def own_problems(target: Target) -> list[str]:
+def declaration_problems(target: JdbcTarget) -> list[str]:
     """What is wrong whatever the database says."""
-    names = [each.name for each in target.columns]
+    names = [column.name for column in target.columns]
     if not target.key:
         return [
             f"{target.line}: the rows of {target.table.name} have no key to be replaced by: say riverrun.jdbc(…, key=…)"
@@ -81,18 +81,18 @@ def own_problems(target: Target) -> list[str]:
     return []
 
 
-def make_or_check(target: Target, database: Database) -> tuple[list[str], str]:
+def create_or_check(target: JdbcTarget, database: Database) -> tuple[list[str], str]:
     """Problems, each with the SQL that mends it, and what was done, if anything."""
-    if problems := own_problems(target):
+    if problems := declaration_problems(target):
         return problems, ""
     with database.connect() as connection:
-        facts = catalog.table(connection, target.sink.table)
+        facts = catalog.read_table(connection, target.sink.table)
         if facts is None:
             return _create(target, database, connection)
     return _differences(target, facts, database), ""
 
 
-def _create(target: Target, database: Database, connection: "psycopg.Connection[Any]") -> tuple[list[str], str]:
+def _create(target: JdbcTarget, database: Database, connection: "psycopg.Connection[Any]") -> tuple[list[str], str]:
     import psycopg
 
     sql = create_sql(target)
@@ -106,7 +106,7 @@ def _create(target: Target, database: Database, connection: "psycopg.Connection[
     return [], f"made the table {target.sink.table} in {database}"
 
 
-def _differences(target: Target, facts: catalog.TableFacts, database: Database) -> list[str]:
+def _differences(target: JdbcTarget, facts: catalog.TableFacts, database: Database) -> list[str]:
     table, name, problems = target.sink.table, quoted_table(target.sink.table), list[str]()
     if not facts.writable:
         grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quoted(database.user)};"
@@ -114,19 +114,19 @@ def _differences(target: Target, facts: catalog.TableFacts, database: Database) 
     for each in target.columns:
         column = facts.column(each.name)
         if column is None:
-            add = f"ALTER TABLE {name} ADD COLUMN {quoted(each.name)} {type_of(each)};"
+            add = f"ALTER TABLE {name} ADD COLUMN {quoted(each.name)} {sql_type(each)};"
             problems.append(f"{target.line}: {table} has no column {each.name}. → {add}")
-        elif not _fits(each, column.type):
-            change = f"ALTER TABLE {name} ALTER COLUMN {quoted(each.name)} TYPE {type_of(each)};"
+        elif not _is_compatible(each, column.type):
+            change = f"ALTER TABLE {name} ALTER COLUMN {quoted(each.name)} TYPE {sql_type(each)};"
             problems.append(
-                f"{target.line}: {table}.{each.name} is {column.type}, and {type_of(each)} is written. → {change}"
+                f"{target.line}: {table}.{each.name} is {column.type}, and {sql_type(each)} is written. → {change}"
             )
     if set(facts.primary_key) != set(target.key):
         key = ", ".join(quoted(each) for each in target.key)
         change = f"ALTER TABLE {name} ADD PRIMARY KEY ({key});"
-        said = f"keyed by {', '.join(facts.primary_key)}" if facts.primary_key else "without a primary key"
+        key_text = f"keyed by {', '.join(facts.primary_key)}" if facts.primary_key else "without a primary key"
         problems.append(
-            f"{target.line}: {table} is {said}, and rows are replaced by {', '.join(target.key)}. → {change}"
+            f"{target.line}: {table} is {key_text}, and rows are replaced by {', '.join(target.key)}. → {change}"
         )
     written = {each.name for each in target.columns}
     problems += [
@@ -137,7 +137,7 @@ def _differences(target: Target, facts: catalog.TableFacts, database: Database) 
     return problems
 
 
-def _fits(column: Column, theirs: str) -> bool:
+def _is_compatible(column: Column, existing_type: str) -> bool:
     kind = "decimal" if column.decimal is not None else column.type
-    allowed = _ALSO.get(kind, {_TYPES.get(kind, "")})
-    return base_of(theirs) in allowed and not theirs.endswith("[]")
+    allowed = _COMPATIBLE_TYPES.get(kind, {_TYPES.get(kind, "")})
+    return base_type(existing_type) in allowed and not existing_type.endswith("[]")

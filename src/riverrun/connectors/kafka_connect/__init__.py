@@ -1,10 +1,10 @@
 """Kafka Connect from Python: its REST API, secrets by reference, and connectors kept equal to a pipeline file."""
 
 from riverrun.connectors.kafka_connect.client import ConnectClient
-from riverrun.connectors.kafka_connect.keeping import (
-    Kept,
-    dead_letters,
-    keep_connectors,
+from riverrun.connectors.kafka_connect.reconcile import (
+    ReconcileResult,
+    dead_letter_config,
+    reconcile_connectors,
     remove_connector,
     wait_until_running,
 )
@@ -14,12 +14,12 @@ from riverrun.connectors.kafka_connect.vault import Vault
 __all__ = [
     "ConnectClient",
     "ConnectorState",
-    "Kept",
     "Plugin",
+    "ReconcileResult",
     "TaskState",
     "Vault",
-    "dead_letters",
-    "keep_connectors",
+    "dead_letter_config",
+    "reconcile_connectors",
     "remove_connector",
     "wait_until_running",
 ]

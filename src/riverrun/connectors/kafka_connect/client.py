@@ -17,7 +17,7 @@ import httpx
 from riverrun.artifacts.tls import tls_context
 from riverrun.config.project import Project
 from riverrun.config.spec import ConnectSettings
-from riverrun.connectors.kafka_connect.state import ConnectorState, Plugin, state_of
+from riverrun.connectors.kafka_connect.state import ConnectorState, Plugin, parse_state
 from riverrun.errors import (
     ConnectError,
     ConnectorNotFoundError,
@@ -27,7 +27,7 @@ from riverrun.errors import (
 )
 
 _CONNECT_SECONDS = 5.0
-_AGAIN_SECONDS = 0.2
+_RETRY_SECONDS = 0.2
 
 
 class ConnectClient:
@@ -50,7 +50,7 @@ class ConnectClient:
             verify=tls_context(os.environ) if self.url.startswith("https:") else True,
             transport=transport,
             # No proxy stands between this machine and itself.
-            trust_env=not _is_here(self.url),
+            trust_env=not _is_loopback_url(self.url),
         )
 
     @classmethod
@@ -77,32 +77,36 @@ class ConnectClient:
     # --- what there is ---
 
     def version(self) -> str:
-        return str(self._do("GET", "/").get("version", ""))
+        return str(self._request("GET", "/").get("version", ""))
 
     def plugins(self) -> list[Plugin]:
         """The kinds of connectors it has, by class name."""
-        found = self._do("GET", "/connector-plugins", params={"connectorsOnly": "true"})
+        plugins = self._request("GET", "/connector-plugins", params={"connectorsOnly": "true"})
         return sorted(
-            (Plugin(str(each["class"]), str(each.get("type", "")), str(each.get("version") or "")) for each in found),
+            (Plugin(str(each["class"]), str(each.get("type", "")), str(each.get("version") or "")) for each in plugins),
             key=lambda each: each.name,
         )
 
     def names(self) -> list[str]:
-        return sorted(str(each) for each in self._do("GET", "/connectors"))
+        return sorted(str(each) for each in self._request("GET", "/connectors"))
 
     def states(self) -> dict[str, ConnectorState]:
         """All connectors, by name."""
-        found = self._do("GET", "/connectors", params={"expand": "status"})
-        return {name: state_of(found[name]["status"]) for name in sorted(found) if "status" in found[name]}
+        connectors = self._request("GET", "/connectors", params={"expand": "status"})
+        return {
+            name: parse_state(connectors[name]["status"]) for name in sorted(connectors) if "status" in connectors[name]
+        }
 
     def configs(self) -> dict[str, dict[str, str]]:
         """What all connectors were told, by name; secrets are the references they were given as."""
-        found = self._do("GET", "/connectors", params={"expand": "info"})
-        return {name: dict(found[name]["info"]["config"]) for name in sorted(found) if "info" in found[name]}
+        connectors = self._request("GET", "/connectors", params={"expand": "info"})
+        return {
+            name: dict(connectors[name]["info"]["config"]) for name in sorted(connectors) if "info" in connectors[name]
+        }
 
     def state(self, name: str) -> ConnectorState:
         try:
-            return state_of(self._of(name, "GET", "/status"))
+            return parse_state(self._connector_request(name, "GET", "/status"))
         except ConnectorNotFoundError:
             # One that was made a moment ago is not given to a worker yet, and has no status then.
             if name not in self.names():
@@ -111,15 +115,15 @@ class ConnectClient:
 
     def trace(self, name: str) -> str:
         """The stack traces of its tasks that failed, as Connect has them."""
-        tasks = self._of(name, "GET", "/status").get("tasks") or ()
+        tasks = self._connector_request(name, "GET", "/status").get("tasks") or ()
         return "\n".join(str(task.get("trace") or "") for task in tasks)
 
     def config(self, name: str) -> dict[str, str]:
-        return dict(self._of(name, "GET", "/config"))
+        return dict(self._connector_request(name, "GET", "/config"))
 
     # --- to change it ---
 
-    def problems(self, config: Mapping[str, str]) -> list[str]:
+    def validation_problems(self, config: Mapping[str, str]) -> list[str]:
         """All that Connect and the connector find wrong with a configuration, as `property: reason`; nothing is changed.
 
         A connector may look at its database for this.
@@ -129,7 +133,7 @@ class ConnectClient:
             return ["connector.class: it is missing; `riverrun connect plugins` lists what there is"]
         try:
             path = f"/connector-plugins/{_path(kind)}/config/validate"
-            found = self._do("PUT", path, body=dict(config))
+            validation = self._request("PUT", path, body=dict(config))
         except ConnectorNotFoundError:
             return [_no_plugin(kind, self.plugins())]
         except ConnectError as error:
@@ -139,7 +143,7 @@ class ConnectClient:
             if kind not in {each.name for each in known} | {each.name.rpartition(".")[2] for each in known}:
                 return [_no_plugin(kind, known)]
             return [f"connector.class: {error.found}"]
-        values = [each.get("value") or {} for each in found.get("configs") or ()]
+        values = [each.get("value") or {} for each in validation.get("configs") or ()]
         return [
             f"{value.get('name', '')}: {' '.join(str(reason).split())}"
             for value in values
@@ -149,31 +153,31 @@ class ConnectClient:
     def put(self, name: str, config: Mapping[str, str], *, checked: bool = False) -> None:
         """Make a connector, or give it another configuration: then its tasks start again. ConnectRefusedError says all
         that is wrong with it; `checked` is for one whose `problems` were asked for a moment ago."""
-        if not checked and (problems := self.problems({**config, "name": name})):
+        if not checked and (problems := self.validation_problems({**config, "name": name})):
             raise ConnectRefusedError([f"{name}: {problem}" for problem in problems], connector=name)
-        self._of(name, "PUT", "/config", body={**config, "name": name})
+        self._connector_request(name, "PUT", "/config", body={**config, "name": name})
 
     def pause(self, name: str) -> None:
         """Its tasks stop reading and keep what they hold. Takes effect soon after."""
-        self._of(name, "PUT", "/pause")
+        self._connector_request(name, "PUT", "/pause")
 
     def resume(self, name: str) -> None:
         """End a pause or a stop."""
-        self._of(name, "PUT", "/resume")
+        self._connector_request(name, "PUT", "/resume")
 
     def stop(self, name: str) -> None:
         """End its tasks; it is still there, and its offsets may be changed. Takes effect soon after."""
-        self._of(name, "PUT", "/stop")
+        self._connector_request(name, "PUT", "/stop")
 
     def restart(self, name: str, *, only_failed: bool = True) -> None:
         """Start it again with its tasks: those that failed, or all."""
         options = {"includeTasks": "true", "onlyFailed": "true" if only_failed else "false"}
-        self._of(name, "POST", "/restart", params=options)
+        self._connector_request(name, "POST", "/restart", params=options)
 
     def delete(self, name: str) -> bool:
         """Remove a connector; how far it was stays in Connect's topic. False when there is none."""
         try:
-            self._of(name, "DELETE", "")
+            self._connector_request(name, "DELETE", "")
         except ConnectorNotFoundError:
             return False
         return True
@@ -182,23 +186,23 @@ class ConnectClient:
 
     def offsets(self, name: str) -> list[dict[str, Any]]:
         """How far it is: `{"partition": …, "offset": …}` each, in the connector's own words."""
-        return list(self._of(name, "GET", "/offsets").get("offsets") or ())
+        return list(self._connector_request(name, "GET", "/offsets").get("offsets") or ())
 
     def set_offsets(self, name: str, offsets: Sequence[Mapping[str, Any]]) -> None:
         """Say where it is to go on; it must be stopped."""
-        self._of(name, "PATCH", "/offsets", body={"offsets": [dict(each) for each in offsets]})
+        self._connector_request(name, "PATCH", "/offsets", body={"offsets": [dict(offset) for offset in offsets]})
 
     def reset_offsets(self, name: str) -> None:
         """Let it begin anew; it must be stopped."""
-        self._of(name, "DELETE", "/offsets")
+        self._connector_request(name, "DELETE", "/offsets")
 
     # --- how ---
 
-    def _of(self, name: str, method: str, rest: str, **options: Any) -> Any:
+    def _connector_request(self, name: str, method: str, rest: str, **options: Any) -> Any:
         if not name or name != name.strip() or "\x00" in name:
             raise UsageError(f"{name!r} is no name of a connector")
         try:
-            return self._do(method, f"/connectors/{_path(name)}{rest}", **options)
+            return self._request(method, f"/connectors/{_path(name)}{rest}", **options)
         except ConnectorNotFoundError as error:
             known = ", ".join(self.names()) or "none"
             raise ConnectorNotFoundError(
@@ -208,7 +212,7 @@ class ConnectClient:
                 connector=name,
             ) from error
 
-    def _do(self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None) -> Any:
+    def _request(self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None) -> Any:
         until = time.monotonic() + self._seconds
         while True:
             try:
@@ -217,7 +221,7 @@ class ConnectClient:
                 raise self._unreachable(error) from error
             if response.status_code != httpx.codes.CONFLICT or time.monotonic() > until:
                 break
-            self._sleep(_AGAIN_SECONDS)
+            self._sleep(_RETRY_SECONDS)
         if response.is_error:
             raise self._failed(response, f"{method} {path}")
         try:
@@ -241,13 +245,13 @@ class ConnectClient:
         )
 
     def _failed(self, response: httpx.Response, doing: str) -> ConnectError:
-        said, status = _said(response), response.status_code
+        message, status = _error_message(response), response.status_code
         if status == httpx.codes.NOT_FOUND:
-            return ConnectorNotFoundError(f"Kafka Connect at {self.url} knows no {doing}", found=said, url=self.url)
+            return ConnectorNotFoundError(f"Kafka Connect at {self.url} knows no {doing}", found=message, url=self.url)
         if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             return ConnectError(
                 f"Kafka Connect at {self.url} does not know the user or the password",
-                found=said,
+                found=message,
                 hint="Set connect.username and connect.password",
                 url=self.url,
                 status=status,
@@ -255,12 +259,12 @@ class ConnectClient:
         if status in (httpx.codes.CONFLICT, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.BAD_GATEWAY):
             return ConnectUnavailableError(
                 f"Kafka Connect at {self.url} is not ready for {doing}",
-                found=said,
+                found=message,
                 hint="It is starting or sharing out its work; try again in a moment",
                 url=self.url,
                 status=status,
             )
-        return ConnectError(f"Kafka Connect at {self.url} refused {doing}", found=said, url=self.url, status=status)
+        return ConnectError(f"Kafka Connect at {self.url} refused {doing}", found=message, url=self.url, status=status)
 
 
 def _no_plugin(kind: str, known: Sequence[Plugin]) -> str:
@@ -270,7 +274,7 @@ def _no_plugin(kind: str, known: Sequence[Plugin]) -> str:
     return f"connector.class: there is no plugin {kind!r}; there are: {names}{ours}"
 
 
-def _said(response: httpx.Response) -> str:
+def _error_message(response: httpx.Response) -> str:
     """Connect's own words for what went wrong, in one line."""
     try:
         content = response.json()
@@ -285,7 +289,7 @@ def _path(name: str) -> str:
     return quote(name, safe="")
 
 
-def _is_here(url: str) -> bool:
+def _is_loopback_url(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

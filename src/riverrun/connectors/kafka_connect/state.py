@@ -8,7 +8,7 @@ from typing import Any
 RUNNING, PAUSED, STOPPED, FAILED = "running", "paused", "stopped", "failed"
 
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable|Failure)[\w$]*)(?:: (.*))?$")
-_PLACE = re.compile(r"^\s+(?:at |\.\.\. \d+ )|^\s*Suppressed: ")
+_STACK_FRAME = re.compile(r"^\s+(?:at |\.\.\. \d+ )|^\s*Suppressed: ")
 # What only says that something below it went wrong.
 _WRAPPERS = (
     "Tolerance exceeded in error handler",
@@ -70,7 +70,7 @@ class ConnectorState:
         return sum(task.state == RUNNING for task in self.tasks)
 
 
-def state_of(content: Mapping[str, Any]) -> ConnectorState:
+def parse_state(content: Mapping[str, Any]) -> ConnectorState:
     """Connect's answer about one connector."""
     own = content.get("connector") or {}
     tasks = tuple(
@@ -101,28 +101,28 @@ def root_cause(trace: str) -> str:
     worded = [(kind, text) for kind, text in causes if text and not text.startswith(_WRAPPERS)]
     if worded:
         kind, text = worded[-1]
-        return text if len(text.split()) > 2 else f"{_short(kind)}: {text}"
+        return text if len(text.split()) > 2 else f"{_short_class_name(kind)}: {text}"
     if causes:
         kind, text = causes[-1]
-        return f"{_short(kind)}: {text}" if text else _short(kind)
+        return f"{_short_class_name(kind)}: {text}" if text else _short_class_name(kind)
     first = trace.strip().partition("\n")[0].strip()
     return first[:500]
 
 
 def _causes(trace: str) -> list[tuple[str, str]]:
     """Each exception of a trace, outermost first, with its message in one line."""
-    found: list[tuple[str, list[str]]] = []
+    exceptions: list[tuple[str, list[str]]] = []
     within = False
     for line in trace.splitlines():
-        if _PLACE.match(line):
+        if _STACK_FRAME.match(line):
             within = False
         elif match := _CAUSE.match(line):
-            found.append((match[1], [match[2] or ""]))
+            exceptions.append((match[1], [match[2] or ""]))
             within = True
-        elif within and found:
-            found[-1][1].append(line)
+        elif within and exceptions:
+            exceptions[-1][1].append(line)
     causes = []
-    for kind, lines in found:
+    for kind, lines in exceptions:
         text = " ".join(" ".join(lines).split())
         # A cause that a wrapper repeats with its class before it.
         while inner := _CAUSE.match(text):
@@ -133,5 +133,5 @@ def _causes(trace: str) -> list[tuple[str, str]]:
     return causes
 
 
-def _short(kind: str) -> str:
+def _short_class_name(kind: str) -> str:
     return kind.rpartition(".")[2].rpartition("$")[2]

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
-from riverrun.cluster.connect.plan import PROVIDER, secrets_folder
-from riverrun.config import Loaded, Secret
+from riverrun.cluster.connect.plan import CONFIG_PROVIDER, secrets_folder
+from riverrun.config import LoadedSettings, Secret
 from riverrun.config.load import looks_secret
-from riverrun.config.private import write_private
-from riverrun.config.secret import secret_of
+from riverrun.config.private_files import write_private
+from riverrun.config.secret import resolve_secret
 from riverrun.errors import ConfigError, DataDirectoryError
 
 # Not an address such as file:///tmp.
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!//).+")
 # What follows the app in the name of a connector of a pipeline file.
 KINDS = ("postgres", "jdbc.")
-_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+_UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Vault:
@@ -34,22 +34,22 @@ class Vault:
         self._references = references or {}
 
     @classmethod
-    def of(cls, loaded: Loaded) -> Self:
+    def of(cls, loaded: LoadedSettings) -> Self:
         """That of a project's Connect."""
         folder = None if loaded.connect_attached else secrets_folder(loaded.project.data)
         return cls(folder, loaded.settings.connect.references)
 
     def hide(self, connector: str, config: Mapping[str, str | Secret]) -> dict[str, str]:
         """The configuration with a reference in place of each secret; ConfigError names all that have no place."""
-        found: dict[str, str] = {}
+        hidden: dict[str, str] = {}
         problems: list[str] = []
         for name, value in config.items():
             if not isinstance(value, Secret):
-                found[name] = value
+                hidden[name] = value
             elif (reference := self._references.get(f"{connector}.{name}")) is not None:
-                found[name] = reference
+                hidden[name] = reference
             elif self._folder is not None:
-                found[name] = self._kept(connector, name, value)
+                hidden[name] = self._store_secret(connector, name, value)
             else:
                 problems.append(
                     f"{connector}: {name} is a secret, which a Connect that runs elsewhere must have itself: say what "
@@ -57,7 +57,7 @@ class Vault:
                 )
         if problems:
             raise ConfigError(problems)
-        return found
+        return hidden
 
     def reveal(self, reference: str) -> Secret | None:
         """The secret that a reference of ours stands for; None for one that is not here to be read."""
@@ -72,7 +72,7 @@ class Vault:
         """Connectors of an app that Connect was told of here, and that were not removed since: those with secrets."""
         if self._folder is None:
             return set()
-        kinds = tuple(f"{_plain(app)}.{kind}" for kind in KINDS)
+        kinds = tuple(f"{_safe_name(app)}.{kind}" for kind in KINDS)
         return {file.name.partition("@")[0] for file in self._folder.glob("*@*") if file.name.startswith(kinds)}
 
     def forget(self, connector: str, config: Mapping[str, str] | None = None) -> None:
@@ -84,16 +84,16 @@ class Vault:
 
     def forget_others(self, app: str, used: Iterable[str]) -> None:
         """Delete the secrets of connectors of an app that are none of these: left by a removal that was cut off."""
-        for connector in self.connectors(app) - {_plain(name) for name in used}:
+        for connector in self.connectors(app) - {_safe_name(name) for name in used}:
             self.forget(connector)
 
-    def _kept(self, connector: str, name: str, secret: Secret) -> str:
-        stem = f"{_plain(connector)}@{_plain(name)}@"
+    def _store_secret(self, connector: str, name: str, secret: Secret) -> str:
+        stem = f"{_safe_name(connector)}@{_safe_name(name)}@"
         try:
             for file in self._files(connector):
                 if file.name.startswith(stem) and file.read_text(encoding="utf-8") == secret.reveal():
                     return self._reference(file)
-            folder = self._require()
+            folder = self._require_folder()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = folder / f"{stem}{secrets.token_hex(6)}"
             write_private(file, secret.reveal())
@@ -107,38 +107,38 @@ class Vault:
 
     def _files(self, connector: str) -> Iterator[Path]:
         if self._folder is not None:
-            yield from sorted(self._folder.glob(f"{_plain(connector)}@*"))
+            yield from sorted(self._folder.glob(f"{_safe_name(connector)}@*"))
 
-    def _require(self) -> Path:
+    def _require_folder(self) -> Path:
         if self._folder is None:
             raise ConfigError(["a Connect that runs elsewhere keeps its own secrets"])
         return self._folder
 
     def _reference(self, file: Path) -> str:
-        return f"${{{PROVIDER}:{file.parent.absolute()}:{file.name}}}"
+        return f"${{{CONFIG_PROVIDER}:{file.parent.absolute()}:{file.name}}}"
 
 
-def _plain(name: str) -> str:
-    return _PLAIN.sub("_", name)
+def _safe_name(name: str) -> str:
+    return _UNSAFE_CHARACTERS.sub("_", name)
 
 
-def with_secrets(
+def resolve_secrets(
     config: Mapping[str, str], root: Path, environ: Mapping[str, str] | None = None
 ) -> dict[str, str | Secret]:
     """A configuration as a user writes it, its secrets taken out: "env:NAME" and "file:PATH" (from `root`) are looked up,
     and what is written under a name such as `…password` is a secret as well. ConfigError names all that are not there."""
-    found: dict[str, str | Secret] = {}
+    resolved: dict[str, str | Secret] = {}
     problems: list[str] = []
     for name, value in config.items():
         if _REFERENCE.fullmatch(value):
             try:
-                found[name] = secret_of(value, name, root, environ)
+                resolved[name] = resolve_secret(value, name, root, environ)
             except ConfigError as error:
                 problems += error.problems
         elif looks_secret(name) and value and not value.startswith("${"):
-            found[name] = Secret(value)
+            resolved[name] = Secret(value)
         else:
-            found[name] = value
+            resolved[name] = value
     if problems:
         raise ConfigError(problems)
-    return found
+    return resolved

@@ -59,7 +59,7 @@ def parse_url(url: str, *, where: str) -> tuple[str, int, bool]:
     return host, port or PORTS[parts.scheme], parts.scheme == "mqtts"
 
 
-def address_of(
+def broker_address(
     declared: mqtt, settings: MqttSettings, root: Path, secret: Callable[[str, str], Secret], name: str
 ) -> Address:
     """The broker of a connector. Its own url has no login of the settings: that is another broker's.
@@ -72,7 +72,7 @@ def address_of(
             [f'mqtt.url is not set, and the connector {name} names no broker: write [mqtt] url = "mqtt://…"']
         )
     host, port, secured = parse_url(url, where=where)
-    own = bool(declared.url) and parse_url(declared.url, where=where)[:2] != _host(settings)
+    own = bool(declared.url) and parse_url(declared.url, where=where)[:2] != _settings_host(settings)
     username = declared.username or ("" if own else settings.username)
     password = secret(declared.password, f"password of the connector {name}")
     if not password and not own:
@@ -105,7 +105,7 @@ def address_of(
     )
 
 
-def _host(settings: MqttSettings) -> tuple[str, int] | None:
+def _settings_host(settings: MqttSettings) -> tuple[str, int] | None:
     return parse_url(settings.url, where="mqtt.url")[:2] if settings.url else None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from riverrun.connectors.mqtt.inbox import Message
+from riverrun.connectors.mqtt.message_queue import MqttMessage
 from riverrun.model.connector import Item
 from riverrun.model.connectors.mqtt import mqtt
 from riverrun.model.topic import Topic
@@ -17,23 +17,23 @@ RETAIN_HEADER = "mqtt.retain"
 REPEAT_HEADER = "mqtt.repeat"
 
 _load = msgspec.json.decode
-_SHOWN = 80
+_SHOWN_BYTES = 80
 
 
-class _ProblemError(Exception):
+class _InvalidMessageError(Exception):
     """Why a message cannot become a record."""
 
 
-def maker(declared: mqtt, topic: Topic[Any]) -> Callable[[Message], Item]:
+def item_factory(declared: mqtt, topic: Topic[Any]) -> Callable[[MqttMessage], Item]:
     """How messages become items of this topic."""
-    kinds = _kinds(declared, topic)
+    level_types = _level_types(declared, topic)
     schema = topic.schema
     key_field = schema.key_field if schema else declared.key if isinstance(declared.key, str) else None
-    key_level = declared.key if isinstance(declared.key, int) else declared.levels.get(key_field or "")
+    key_level = declared.key if isinstance(declared.key, int) else declared.field_levels.get(key_field or "")
     # Payloads that nothing is taken from or put into are not even looked at here: the topic's events are checked later.
-    plain = not (declared.levels or declared.value or declared.arrived or isinstance(declared.key, str))
+    plain = not (declared.field_levels or declared.value or declared.arrived or isinstance(declared.key, str))
 
-    def make(message: Message) -> Item:
+    def make(message: MqttMessage) -> Item:
         levels = message.topic.split("/")
         headers = {
             TOPIC_HEADER: message.topic,
@@ -48,59 +48,63 @@ def maker(declared: mqtt, topic: Topic[Any]) -> Callable[[Message], Item]:
                 key = _level(levels, key_level, "the key")
             if not message.payload:
                 if not (topic.compact and key is not None):
-                    raise _ProblemError("the payload is empty")
-                return Item(None, key, headers, place=message.topic)
+                    raise _InvalidMessageError("the payload is empty")
+                return Item(None, key, headers, location=message.topic)
             if not plain:
-                value = filled(declared, kinds, levels, message)
+                value = fill_fields(declared, level_types, levels, message)
                 if schema is None and key_field is not None:
                     key = _key(value, key_field)
-        except _ProblemError as problem:
-            return Item(message.payload, key, headers, problem=str(problem), place=message.topic)
+        except _InvalidMessageError as problem:
+            return Item(message.payload, key, headers, problem=str(problem), location=message.topic)
         # An event brings its key along.
-        return Item(value, None if schema else key, headers, place=message.topic)
+        return Item(value, None if schema else key, headers, location=message.topic)
 
     return make
 
 
-def filled(declared: mqtt, kinds: Mapping[str, Any], levels: list[str], message: Message) -> dict[str, Any]:
+def fill_fields(
+    declared: mqtt, level_types: Mapping[str, Any], levels: list[str], message: MqttMessage
+) -> dict[str, Any]:
     """The payload as an object, with what the topic, the options and the clock put in."""
     try:
         value = _load(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _ProblemError(f"the payload is not JSON: {error}") from error
+        raise _InvalidMessageError(f"the payload is not JSON: {error}") from error
     if not isinstance(value, dict):
         if not declared.value:
-            shown = message.payload[:_SHOWN].decode(errors="replace")
-            raise _ProblemError(f"the payload is no JSON object, and no value= names a field for it: {shown}")
+            shown = message.payload[:_SHOWN_BYTES].decode(errors="replace")
+            raise _InvalidMessageError(f"the payload is no JSON object, and no value= names a field for it: {shown}")
         value = {declared.value: value}
-    for name, level in declared.levels.items():
+    for name, level in declared.field_levels.items():
         text = _level(levels, level, f"the field {name}")
         try:
-            value[name] = msgspec.convert(text, kinds[name], strict=False) if name in kinds else text
+            value[name] = msgspec.convert(text, level_types[name], strict=False) if name in level_types else text
         except msgspec.ValidationError as error:
-            raise _ProblemError(f"level {level} of {message.topic} cannot be {name}: {error}") from error
+            raise _InvalidMessageError(f"level {level} of {message.topic} cannot be {name}: {error}") from error
     if declared.arrived and value.get(declared.arrived) is None:
-        value[declared.arrived] = datetime.fromtimestamp(message.at_ms / 1000, UTC)
+        value[declared.arrived] = datetime.fromtimestamp(message.received_ms / 1000, UTC)
     return value
 
 
 def _level(levels: list[str], level: int, what: str) -> str:
     if level >= len(levels) or not levels[level]:
-        raise _ProblemError(f"{'/'.join(levels)} has no level {level}, which is {what}")
+        raise _InvalidMessageError(f"{'/'.join(levels)} has no level {level}, which is {what}")
     return levels[level]
 
 
 def _key(value: Mapping[str, Any], name: str) -> str:
-    found = value.get(name)
-    if isinstance(found, bool) or not isinstance(found, str | int):
-        raise _ProblemError(
-            f"the payload's field {name}, which is the key, is {found!r}: text or a whole number is needed"
+    key = value.get(name)
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise _InvalidMessageError(
+            f"the payload's field {name}, which is the key, is {key!r}: text or a whole number is needed"
         )
-    return str(found)
+    return str(key)
 
 
-def _kinds(declared: mqtt, topic: Topic[Any]) -> dict[str, Any]:
+def _level_types(declared: mqtt, topic: Topic[Any]) -> dict[str, Any]:
     """The types that levels become."""
     if topic.event is None:
         return {}
-    return {each.name: each.type for each in msgspec.structs.fields(topic.event) if each.name in declared.levels}
+    return {
+        field.name: field.type for field in msgspec.structs.fields(topic.event) if field.name in declared.field_levels
+    }

@@ -30,23 +30,23 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from riverrun.connectors.mqtt.address import Address
-from riverrun.connectors.mqtt.inbox import Inbox, Message, Repeat
-from riverrun.connectors.mqtt.seen import Seen, digest_of
+from riverrun.connectors.mqtt.duplicates import DuplicateDetector, message_digest
+from riverrun.connectors.mqtt.message_queue import MessageQueue, MqttMessage, Repeat
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 30.0
-_ANSWER_SECONDS = 15.0
+INITIAL_BACKOFF_SECONDS = 0.2
+MAX_BACKOFF_SECONDS = 30.0
+_CONNECT_SECONDS = 15.0
 _CLOSING_SECONDS = 5.0
 _LEAVING_SECONDS = 1.0
-_LASTING_SECONDS = 5.0
+_STABLE_SECONDS = 5.0
 # How long messages of a lost connection are held for a broker that does not come back.
 HOLD_SECONDS = 15.0
 # Without news for so long, and with nothing unacknowledged, the broker has sent all that it had.
 _QUIET_SECONDS = 1.0
 # As many packets are read before acknowledgements and the end are looked after.
-_PACKETS = 64
+_MAX_PACKETS = 64
 _RETAINED = {
     "always": SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE,
     "first": SubscribeOptions.RETAIN_SEND_IF_NEW_SUB,
@@ -55,7 +55,7 @@ _RETAINED = {
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SessionOptions:
     """What a session asks of its broker. `expiry_seconds` is how long the broker keeps it while nobody is there."""
 
     client_id: str
@@ -66,88 +66,90 @@ class Wanted:
     in_flight: int
     keepalive_seconds: int
     # Filters of an earlier life: the session still has them until we say otherwise.
-    dropped: Sequence[str] = ()
+    removed_filters: Sequence[str] = ()
 
 
 @dataclass
-class Counts:
+class MqttCounts:
     """What happened since the session was made."""
 
     connections: int = 0
     received: int = 0
     redelivered: int = 0
-    seen: int = 0
+    duplicates: int = 0
     acknowledged: int = 0
     # Acknowledgements whose connection was gone: these messages come again.
-    too_late: int = 0
+    late_acknowledgements: int = 0
 
 
-class _LostError(Exception):
+class _ConnectionLostError(Exception):
     """The connection ended, or did not come about, and why."""
 
 
-class Session(threading.Thread):
+class MqttSession(threading.Thread):
     """Messages go to the inbox as they come. `start` it, `close` it; `problem` says why there is no connection."""
 
-    def __init__(self, address: Address, wanted: Wanted, inbox: Inbox, seen: Seen) -> None:
-        super().__init__(name=f"mqtt-{wanted.client_id}", daemon=True)
+    def __init__(
+        self, address: Address, options: SessionOptions, queue: MessageQueue, duplicates: DuplicateDetector
+    ) -> None:
+        super().__init__(name=f"mqtt-{options.client_id}", daemon=True)
         self.address = address
-        self.wanted = wanted
-        self.counts = Counts()
+        self.options = options
+        self.counts = MqttCounts()
         self.problem = ""
         self.down_since = time.monotonic()
-        self._inbox = inbox
-        self._seen = seen
-        self._number = 0
+        self._queue = queue
+        self._duplicates = duplicates
+        self._connection_number = 0
         self._unacknowledged = 0
         self._last_message = 0.0
         self._subscribed = False
         self._up_since = 0.0
-        self._done: deque[tuple[int, int]] = deque()
-        self._over = threading.Event()
-        self._ears, self._mouth = socket.socketpair()
-        self._ears.setblocking(False)
-        self._mouth.setblocking(False)
+        self._to_acknowledge: deque[tuple[int, int]] = deque()
+        self._closing = threading.Event()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
 
     @property
-    def up(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is a connection, and the broker has taken the subscriptions."""
         return self._subscribed
 
-    def acknowledge(self, messages: Iterable[Message]) -> None:
+    def acknowledge(self, messages: Iterable[MqttMessage]) -> None:
         """These are in Kafka. Called from any thread; the connection's own tells the broker."""
-        for each in messages:
-            self._seen.add(each.digest)
-            if each.qos > 0:
-                self._done.append(each.place)
+        for message in messages:
+            self._duplicates.add(message.digest)
+            if message.qos > 0:
+                self._to_acknowledge.append(message.ack_id)
         self._wake()
 
     def close(self) -> None:
         """Tell the broker what is acknowledged, and leave. The session stays there, and keeps what comes."""
-        self._over.set()
+        self._closing.set()
         self._wake()
         if self.is_alive() and threading.current_thread() is not self:
             self.join(_CLOSING_SECONDS)
         if not self.is_alive():
-            self._ears.close()
-            self._mouth.close()
+            self._wake_receiver.close()
+            self._wake_sender.close()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        pause = FIRST_PAUSE_SECONDS
-        while not self._over.is_set():
+        delay = INITIAL_BACKOFF_SECONDS
+        while not self._closing.is_set():
             try:
-                self._connection()
-            except _LostError as lost:
+                self._run_connection()
+            except _ConnectionLostError as lost:
                 # A connection that did not last is no reason to hurry: perhaps another client has our id.
-                lasted = self._subscribed and time.monotonic() - self._up_since > _LASTING_SECONDS
-                pause = FIRST_PAUSE_SECONDS if lasted else min(pause * 2, LONGEST_PAUSE_SECONDS)
-                self._lost(str(lost))
+                lasted = self._subscribed and time.monotonic() - self._up_since > _STABLE_SECONDS
+                delay = INITIAL_BACKOFF_SECONDS if lasted else min(delay * 2, MAX_BACKOFF_SECONDS)
+                self._on_lost(str(lost))
             # Not all bridges at the same moment, when a broker comes back.
-            self._over.wait(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            self._closing.wait(delay * random.uniform(0.5, 1.0))  # noqa: S311
 
-    def _lost(self, why: str) -> None:
+    def _on_lost(self, why: str) -> None:
         if self._subscribed:
             self.down_since = time.monotonic()
         if self._subscribed or not self.problem:
@@ -155,96 +157,98 @@ class Session(threading.Thread):
         self.problem = why
         self._subscribed = False
         self._unacknowledged = 0
-        self._inbox.hold()
+        self._queue.hold()
         if time.monotonic() - self.down_since > HOLD_SECONDS:
-            self._inbox.release_held()
-        self._inbox.wake()
+            self._queue.release_held()
+        self._queue.wake()
 
-    def _connection(self) -> None:
+    def _run_connection(self) -> None:
         """One connection, from its beginning to its end."""
-        self._number += 1
+        self._connection_number += 1
         client = self._client()
         try:
             client.connect(
                 self.address.host,
                 self.address.port,
-                self.wanted.keepalive_seconds,
+                self.options.keepalive_seconds,
                 clean_start=False,
                 properties=self._properties(),
             )
         except ssl.SSLError as error:
-            raise _LostError(f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}") from error
+            raise _ConnectionLostError(
+                f"TLS: {getattr(error, 'verify_message', '') or error.reason or error}"
+            ) from error
         except (OSError, ValueError) as error:
-            raise _LostError(getattr(error, "strerror", "") or str(error) or type(error).__name__) from error
+            raise _ConnectionLostError(getattr(error, "strerror", "") or str(error) or type(error).__name__) from error
         try:
             self._serve(client)
         finally:
             with contextlib.suppress(OSError):
-                if (wire := client.socket()) is not None:
-                    wire.close()
+                if (sock := client.socket()) is not None:
+                    sock.close()
 
     def _serve(self, client: Client) -> None:
-        deadline = time.monotonic() + _ANSWER_SECONDS
-        while not self._over.is_set():
-            if self._inbox.full:
+        deadline = time.monotonic() + _CONNECT_SECONDS
+        while not self._closing.is_set():
+            if self._queue.is_full:
                 # What is not read cannot be heard.
-                deadline = time.monotonic() + _ANSWER_SECONDS
+                deadline = time.monotonic() + _CONNECT_SECONDS
             if not self._subscribed and time.monotonic() > deadline:
-                raise _LostError(f"no answer within {_ANSWER_SECONDS:.0f} seconds")
-            self._turn(client)
-        with contextlib.suppress(_LostError, OSError, ValueError):
-            self._tell(client)
+                raise _ConnectionLostError(f"no answer within {_CONNECT_SECONDS:.0f} seconds")
+            self._poll(client)
+        with contextlib.suppress(_ConnectionLostError, OSError, ValueError):
+            self._send_acknowledgements(client)
             client.disconnect()
             until = time.monotonic() + _LEAVING_SECONDS
             # There is no socket any more when the broker left first.
-            while (wire := client.socket()) is not None and client.want_write() and time.monotonic() < until:
-                select.select([], [wire], [], _LEAVING_SECONDS)
+            while (sock := client.socket()) is not None and client.want_write() and time.monotonic() < until:
+                select.select([], [sock], [], _LEAVING_SECONDS)
                 _check(client.loop_write())
         self._subscribed = False
 
-    def _turn(self, client: Client) -> None:
+    def _poll(self, client: Client) -> None:
         """Wait for something to do, and do it."""
-        self._tell(client)
-        wire: Any = client.socket()
-        if wire is None:
-            raise _LostError("the broker closed the connection")
+        self._send_acknowledgements(client)
+        sock: Any = client.socket()
+        if sock is None:
+            raise _ConnectionLostError("the broker closed the connection")
         # A full inbox is not read into: the broker notices, and keeps what it has. The receive maximum alone is not enough:
         # mosquitto 2.0.11 sends a whole backlog when some of it was acknowledged before, and that before its SUBACK.
-        listening = not self._inbox.full
-        ready = listening and bool(getattr(wire, "pending", int)())
+        listening = not self._queue.is_full
+        ready = listening and bool(getattr(sock, "pending", int)())
         try:
             readable, writable, _ = select.select(
-                [wire, self._ears] if listening else [self._ears],
-                [wire] if client.want_write() else [],
+                [sock, self._wake_receiver] if listening else [self._wake_receiver],
+                [sock] if client.want_write() else [],
                 [],
                 0 if ready else 0.2,
             )
         except (OSError, ValueError) as error:
-            raise _LostError(str(error)) from error
-        if self._ears in readable:
+            raise _ConnectionLostError(str(error)) from error
+        if self._wake_receiver in readable:
             with contextlib.suppress(BlockingIOError):
-                self._ears.recv(4096)
-        if ready or wire in readable:
+                self._wake_receiver.recv(4096)
+        if ready or sock in readable:
             self._read(client)
         if writable:
             _check(client.loop_write())
         _check(client.loop_misc())
         if not self._unacknowledged and time.monotonic() - self._last_message > _QUIET_SECONDS:
-            self._seen.caught_up()
+            self._duplicates.on_caught_up()
 
     def _read(self, client: Client) -> None:
-        for _ in range(_PACKETS):
+        for _ in range(_MAX_PACKETS):
             before = self.counts.received
             _check(client.loop_read())
-            if self.counts.received == before or self._inbox.full:
+            if self.counts.received == before or self._queue.is_full:
                 return
 
-    def _tell(self, client: Client) -> None:
+    def _send_acknowledgements(self, client: Client) -> None:
         """Acknowledge what is in Kafka, in the order in which it came."""
-        while self._done:
-            connection, mid = self._done.popleft()
-            if connection != self._number:
-                self.counts.too_late += 1
+        while self._to_acknowledge:
+            connection, mid = self._to_acknowledge.popleft()
+            if connection != self._connection_number:
+                self.counts.late_acknowledgements += 1
                 continue
             _check(client.ack(mid, 1))
             self._unacknowledged -= 1
@@ -252,14 +256,14 @@ class Session(threading.Thread):
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
-            self._mouth.send(b".")
+            self._wake_sender.send(b".")
 
     # --- what the client library calls, in this thread ----------------------------------------------------------------
 
     def _client(self) -> Client:
         client = Client(
             CallbackAPIVersion.VERSION2,
-            client_id=self.wanted.client_id,
+            client_id=self.options.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
             reconnect_on_failure=False,
             manual_ack=True,
@@ -269,7 +273,7 @@ class Session(threading.Thread):
         try:
             context = self.address.tls()
         except (OSError, ValueError) as error:
-            raise _LostError(f"the certificates cannot be used: {error}") from error
+            raise _ConnectionLostError(f"the certificates cannot be used: {error}") from error
         if context is not None:
             client.tls_set_context(context)
         client.on_connect = self._on_connect
@@ -279,48 +283,48 @@ class Session(threading.Thread):
         return client
 
     def _properties(self) -> Any:
-        found: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-        found.SessionExpiryInterval = self.wanted.expiry_seconds
-        found.ReceiveMaximum = self.wanted.in_flight
-        return found
+        properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = self.options.expiry_seconds
+        properties.ReceiveMaximum = self.options.in_flight
+        return properties
 
     def _on_connect(self, client: Client, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            raise _LostError(f"the broker refuses us: {reason.getName()}")
+            raise _ConnectionLostError(f"the broker refuses us: {reason.getName()}")
         self.counts.connections += 1
         if flags.session_present:
-            self._inbox.forget_held()
+            self._queue.forget_held()
         else:
-            self._inbox.release_held()
+            self._queue.release_held()
         if self.counts.connections > 1:
-            self._seen.reconnected()
+            self._duplicates.on_reconnected()
             if not flags.session_present:
                 log.warning(
                     "The MQTT broker at %s has forgotten the session %s: what came while we were away is lost there",
                     self.address,
-                    self.wanted.client_id,
+                    self.options.client_id,
                 )
         self._last_message = time.monotonic()
-        if self.wanted.dropped:
-            code, _ = client.unsubscribe(list(self.wanted.dropped))
+        if self.options.removed_filters:
+            code, _ = client.unsubscribe(list(self.options.removed_filters))
             _check(code)
-        options = SubscribeOptions(qos=self.wanted.qos, retainHandling=_RETAINED[self.wanted.retained])
-        code, _ = client.subscribe([(each, options) for each in self.wanted.filters])
+        options = SubscribeOptions(qos=self.options.qos, retainHandling=_RETAINED[self.options.retained])
+        code, _ = client.subscribe([(topic_filter, options) for topic_filter in self.options.filters])
         _check(code)
 
     def _on_subscribe(self, _client: Client, _data: Any, _mid: int, reasons: Sequence[Any], _properties: Any) -> None:
-        for each, reason in zip(self.wanted.filters, reasons, strict=False):
+        for topic_filter, reason in zip(self.options.filters, reasons, strict=False):
             if reason.is_failure:
-                raise _LostError(f"the broker refuses the subscription to {each}: {reason.getName()}")
-            if reason.value < self.wanted.qos:
-                log.warning("The MQTT broker at %s grants %s only QoS %d", self.address, each, reason.value)
+                raise _ConnectionLostError(f"the broker refuses the subscription to {topic_filter}: {reason.getName()}")
+            if reason.value < self.options.qos:
+                log.warning("The MQTT broker at %s grants %s only QoS %d", self.address, topic_filter, reason.value)
         self._subscribed = True
         self._up_since = time.monotonic()
         self.problem = ""
 
     def _on_disconnect(self, _client: Client, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
         if flags.is_disconnect_packet_from_server:
-            raise _LostError(f"the broker ended it: {reason.getName()}")
+            raise _ConnectionLostError(f"the broker ended it: {reason.getName()}")
 
     def _on_message(self, _client: Client, _data: Any, message: MQTTMessage) -> None:
         payload = bytes(message.payload)
@@ -328,21 +332,31 @@ class Session(threading.Thread):
             topic = message.topic
         except UnicodeDecodeError:
             topic = bytes(message._topic).decode(errors="replace")  # noqa: SLF001  -- a broker must not pass on such a one
-        digest = digest_of(topic, payload)
+        digest = message_digest(topic, payload)
         repeat: Repeat = "no"
         if message.dup:
             repeat = "redelivered"
             self.counts.redelivered += 1
-        elif message.qos > 0 and self._seen.again(digest):
+        elif message.qos > 0 and self._duplicates.is_duplicate(digest):
             repeat = "seen"
-            self.counts.seen += 1
+            self.counts.duplicates += 1
         self.counts.received += 1
         self._last_message = time.monotonic()
         if message.qos > 0:
             self._unacknowledged += 1
         now = time.time_ns() // 1_000_000
-        self._inbox.put(
-            Message(topic, payload, message.qos, bool(message.retain), repeat, self._number, message.mid, now, digest)
+        self._queue.put(
+            MqttMessage(
+                topic,
+                payload,
+                message.qos,
+                bool(message.retain),
+                repeat,
+                self._connection_number,
+                message.mid,
+                now,
+                digest,
+            )
         )
 
 
@@ -352,4 +366,4 @@ def _check(code: MQTTErrorCode) -> None:
             MQTTErrorCode.MQTT_ERR_CONN_LOST: "the connection was lost",
             MQTTErrorCode.MQTT_ERR_KEEPALIVE: "it is silent",
         }
-        raise _LostError(reason.get(code, code.name.removeprefix("MQTT_ERR_").lower().replace("_", " ")))
+        raise _ConnectionLostError(reason.get(code, code.name.removeprefix("MQTT_ERR_").lower().replace("_", " ")))

@@ -6,57 +6,65 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from riverrun.connectors.contract import Around
-from riverrun.connectors.mqtt.address import Address, address_of
-from riverrun.connectors.mqtt.inbox import Inbox, Message
-from riverrun.connectors.mqtt.item import maker
-from riverrun.connectors.mqtt.seen import Seen
-from riverrun.connectors.mqtt.session import Session, Wanted
+from riverrun.connectors.contract import ConnectorContext
+from riverrun.connectors.mqtt.address import Address, broker_address
+from riverrun.connectors.mqtt.duplicates import DuplicateDetector
+from riverrun.connectors.mqtt.item import item_factory
+from riverrun.connectors.mqtt.message_queue import MessageQueue, MqttMessage
+from riverrun.connectors.mqtt.session import MqttSession, SessionOptions
 from riverrun.errors import ConnectorFailedError, DeclarationError
-from riverrun.model.connector import Fed, Item, Items, Position, Reader, Source
+from riverrun.model.connector import Item, Items, Position, Reader, Source, SourceBinding
 from riverrun.model.connectors.mqtt import mqtt
-from riverrun.model.quantity import milliseconds
+from riverrun.model.units import parse_duration_ms
 
 # How long a broker may be away before people are told that the connector does not work.
-PATIENCE_SECONDS = 15.0
-_BITE = 2000
-_BITE_BYTES = 4 << 20
+MAX_DISCONNECTED_SECONDS = 15.0
+_MAX_READ_MESSAGES = 2000
+_MAX_READ_BYTES = 4 << 20
 # The mark that says which filters the session at the broker may have.
-FILTERS = "filters"
+FILTERS_MARK = "filters"
 # MQTT's word for a session that never ends.
-_NEVER = 0xFFFFFFFF
+_NO_EXPIRY = 0xFFFFFFFF
 
 
-def make(declared: mqtt, around: Around) -> "MqttSource":
+def create_source(declared: mqtt, context: ConnectorContext) -> "MqttSource":
     """What runs a declared source."""
-    feds = [each for each in around.app.sources.values() if each.source is declared]
-    if len(feds) != 1:
+    bindings = [source for source in context.app.sources.values() if source.source is declared]
+    if len(bindings) != 1:
         raise DeclarationError(
             "One riverrun.mqtt(…) is the source of several topics", hint="Write a riverrun.mqtt(…) for each of them"
         )
-    fed = feds[0]
-    address = address_of(declared, around.settings.mqtt, around.root, around.secret, fed.name)
-    return MqttSource(address, wanted_of(declared, fed, around.app.name), maker(declared, around.app.topics[fed.topic]))
+    binding = bindings[0]
+    address = broker_address(declared, context.settings.mqtt, context.project_root, context.secret, binding.name)
+    return MqttSource(
+        address,
+        session_options(declared, binding, context.app.name),
+        item_factory(declared, context.app.topics[binding.topic]),
+    )
 
 
 class MqttSource(Source):
     """One session, one part. What was in Kafka before is remembered for as long as the process lives."""
 
-    remembers = False
+    resumable = False
     lag_unit = "messages"
 
-    def __init__(self, address: Address, wanted: Wanted, to_item: Callable[[Message], Item]) -> None:
+    def __init__(self, address: Address, options: SessionOptions, to_item: Callable[[MqttMessage], Item]) -> None:
         self._address = address
-        self._wanted = wanted
+        self._options = options
         self._to_item = to_item
-        self._seen = Seen()
+        self._duplicates = DuplicateDetector()
 
-    def open_with(self, part: str, position: Position, marks: Mapping[str, Any]) -> "MqttReader":  # noqa: ARG002
-        before = marks.get(FILTERS) or []
-        wanted = replace(self._wanted, dropped=tuple(each for each in before if each not in self._wanted.filters))
+    def open_with_marks(self, part: str, position: Position, marks: Mapping[str, Any]) -> "MqttReader":  # noqa: ARG002
+        previous_filters = marks.get(FILTERS_MARK) or []
+        options = replace(
+            self._options, removed_filters=tuple(each for each in previous_filters if each not in self._options.filters)
+        )
         # While it is full, the connection is not read and its end not noticed, so the receive maximum comes first.
-        inbox = Inbox(2 * self._wanted.in_flight)
-        return MqttReader(Session(self._address, wanted, inbox, self._seen), inbox, self._to_item, before)
+        queue = MessageQueue(2 * self._options.in_flight)
+        return MqttReader(
+            MqttSession(self._address, options, queue, self._duplicates), queue, self._to_item, previous_filters
+        )
 
 
 class MqttReader(Reader):
@@ -67,69 +75,73 @@ class MqttReader(Reader):
     """
 
     def __init__(
-        self, session: Session, inbox: Inbox, to_item: Callable[[Message], Item], before: Sequence[str] = ()
+        self,
+        session: MqttSession,
+        queue: MessageQueue,
+        to_item: Callable[[MqttMessage], Item],
+        previous_filters: Sequence[str] = (),
     ) -> None:
         self.session = session
-        self._inbox = inbox
+        self._queue = queue
         self._to_item = to_item
-        self._given = 0
+        self._read_count = 0
         # Given out, and not in Kafka yet, by the position after them.
-        self._waiting: deque[tuple[int, list[Message]]] = deque()
-        self._known = sorted(before)
-        self._begun = False
-        self._marking = False
+        self._unacknowledged: deque[tuple[int, list[MqttMessage]]] = deque()
+        self._marked_filters = sorted(previous_filters)
+        self._started = False
+        self._mark_pending = False
 
     def read(self) -> Items | None:
-        marked = self._mark()
+        marked = self._filters_mark()
         if marked is not None:
             return marked
-        messages = self._inbox.take(_BITE, _BITE_BYTES)
+        messages = self._queue.take(_MAX_READ_MESSAGES, _MAX_READ_BYTES)
         if not messages:
-            if not self._marking:
-                self._begin()
-            self._check()
+            if not self._mark_pending:
+                self._start_session()
+            self._check_connection()
             return None
-        self._given += len(messages)
-        self._waiting.append((self._given, messages))
-        return Items([self._to_item(each) for each in messages], self._given)
+        self._read_count += len(messages)
+        self._unacknowledged.append((self._read_count, messages))
+        return Items([self._to_item(message) for message in messages], self._read_count)
 
-    def _mark(self) -> Items | None:
+    def _filters_mark(self) -> Items | None:
         """What the broker may know of our subscriptions, when that is not what is written down."""
-        now = sorted(self.session.wanted.filters)
-        true = now if self.session.up else sorted({*now, *self._known})
-        if true != self._known:
-            self._known, self._marking = true, True
-            return Items([], self._given, marks={FILTERS: true})
+        declared = sorted(self.session.options.filters)
+        subscribed = declared if self.session.is_connected else sorted({*declared, *self._marked_filters})
+        if subscribed != self._marked_filters:
+            self._marked_filters, self._mark_pending = subscribed, True
+            return Items([], self._read_count, marks={FILTERS_MARK: subscribed})
         return None
 
     def wait(self, seconds: float) -> None:
-        self._inbox.wait(seconds)
+        self._queue.wait(seconds)
 
     def acknowledged(self, position: Position) -> None:
-        self._marking = False
-        self._begin()
-        while self._waiting and self._waiting[0][0] <= position:
-            self.session.acknowledge(self._waiting.popleft()[1])
+        self._mark_pending = False
+        self._start_session()
+        while self._unacknowledged and self._unacknowledged[0][0] <= position:
+            self.session.acknowledge(self._unacknowledged.popleft()[1])
 
-    def _begin(self) -> None:
+    def _start_session(self) -> None:
         """Connect, as soon as the mark is written."""
-        if not self._begun:
-            self._begun = True
+        if not self._started:
+            self._started = True
             self.session.start()
 
     def lag(self) -> int | None:
-        return len(self._inbox)
+        return len(self._queue)
 
     def close(self) -> None:
         self.session.close()
 
-    def _check(self) -> None:
+    def _check_connection(self) -> None:
         session = self.session
-        if session.problem and time.monotonic() - session.down_since > PATIENCE_SECONDS:
+        if session.problem and time.monotonic() - session.down_since > MAX_DISCONNECTED_SECONDS:
             # The next reader begins with an empty inbox, and the broker may have lost all that it sent: what there is goes
             # into Kafka first.
-            self._inbox.release_held()
-            if len(self._inbox) or self._waiting:
+            self._queue.release_held()
+            if len(self._queue) or self._unacknowledged:
                 return
             raise ConnectorFailedError(
                 f"There is no connection to the MQTT broker at {session.address}",
@@ -139,15 +151,15 @@ class MqttReader(Reader):
             )
 
 
-def wanted_of(declared: mqtt, fed: Fed, app: str) -> Wanted:
+def session_options(declared: mqtt, binding: SourceBinding, app: str) -> SessionOptions:
     """What to ask of the broker."""
-    keep = milliseconds(declared.session, what="session of riverrun.mqtt")
-    return Wanted(
-        client_id=declared.client_id or f"riverrun-{app}-{fed.name}",
-        filters=declared.topics,
+    expiry_ms = parse_duration_ms(declared.session, what="session of riverrun.mqtt")
+    return SessionOptions(
+        client_id=declared.client_id or f"riverrun-{app}-{binding.name}",
+        filters=declared.topic_filters,
         qos=declared.qos,
         retained=declared.retained,
-        expiry_seconds=_NEVER if keep < 0 else min(_NEVER - 1, max(1, keep // 1000)),
+        expiry_seconds=_NO_EXPIRY if expiry_ms < 0 else min(_NO_EXPIRY - 1, max(1, expiry_ms // 1000)),
         in_flight=declared.in_flight,
         keepalive_seconds=declared.keepalive_seconds,
     )

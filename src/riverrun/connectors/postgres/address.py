@@ -23,9 +23,9 @@ OPTIONS = {
     "sslkey": "sslkey",
     "channel_binding": "channelBinding",
 }
-_PARTS = ("host", "port", "user", "password", "dbname")
+_URL_PARTS = ("host", "port", "user", "password", "dbname")
 # Where else to say what an address must not.
-_INSTEAD = {"connect_timeout": "postgres.timeout_seconds", "passfile": "postgres.password"}
+_SETTING_INSTEAD = {"connect_timeout": "postgres.timeout_seconds", "passfile": "postgres.password"}
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Database:
                 yield opened
             except psycopg.errors.QueryCanceled as error:
                 raise DatabaseUnreachableError(
-                    f"The database {self} did not answer in time", found=_said(error)
+                    f"The database {self} did not answer in time", found=_error_text(error)
                 ) from error
             except psycopg.OperationalError as error:
-                raise DatabaseUnreachableError(f"The database {self} is gone", found=_said(error)) from error
+                raise DatabaseUnreachableError(f"The database {self} is gone", found=_error_text(error)) from error
             except psycopg.Error as error:
-                raise DatabaseRefusedError(f"The database {self} refuses", found=_said(error)) from error
+                raise DatabaseRefusedError(f"The database {self} refuses", found=_error_text(error)) from error
 
     def _unreachable(self, error: Exception) -> DatabaseError:
-        text = _said(error)
+        text = _error_text(error)
         setting = f"postgres.databases.{self.name}" if self.name else "postgres.url and postgres.password"
         refused = (
             "authentication failed",
@@ -106,57 +106,63 @@ def database_of(
     if not name:
         if not settings.url:
             raise ConfigError(['postgres.url is not set: [postgres] url = "postgresql://USER@HOST:5432/DATABASE"'])
-        return _parsed(settings, "", settings.url, settings.password, "postgres.url")
+        return _parse_url(settings, "", settings.url, settings.password, "postgres.url")
     if name not in settings.databases:
         known = ", ".join(settings.databases) or "none"
         raise ConfigError([f"postgres.databases has no {name}, which a connector names; it has: {known}"])
-    place = f"postgres.databases.{name}"
+    setting = f"postgres.databases.{name}"
     kind, _, where = settings.databases[name].partition(":")
     if kind == "env":
         if where not in environ:
-            raise ConfigError([f"{place} asks for the variable {where}, which is not set"])
-        return _parsed(settings, name, environ[where].strip(), Secret(), place)
+            raise ConfigError([f"{setting} asks for the variable {where}, which is not set"])
+        return _parse_url(settings, name, environ[where].strip(), Secret(), setting)
     path = root / Path(where).expanduser()
     try:
-        return _parsed(settings, name, path.read_text(encoding="utf-8").strip(), Secret(), place)
+        return _parse_url(settings, name, path.read_text(encoding="utf-8").strip(), Secret(), setting)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError([f"{place} asks for the file {path}, which cannot be read: {reason}"]) from error
+        raise ConfigError([f"{setting} asks for the file {path}, which cannot be read: {reason}"]) from error
 
 
-def _parsed(settings: PostgresSettings, name: str, url: str, password: Secret, place: str) -> Database:
+def _parse_url(settings: PostgresSettings, name: str, url: str, password: Secret, setting: str) -> Database:
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        found = {key: str(value) for key, value in conninfo_to_dict(url).items()}
+        fields = {key: str(value) for key, value in conninfo_to_dict(url).items()}
     except psycopg.Error as error:
         # What it says may hold the password.
-        raise ConfigError([f"{place} is no address such as postgresql://cdc@127.0.0.1:5432/shop"]) from error
-    missing = [word for word, key in (("host", "host"), ("user", "user"), ("database", "dbname")) if not found.get(key)]
-    if missing or "," in found.get("host", "") or found.get("host", "").startswith("/"):
+        raise ConfigError([f"{setting} is no address such as postgresql://cdc@127.0.0.1:5432/shop"]) from error
+    missing = [
+        word for word, key in (("host", "host"), ("user", "user"), ("database", "dbname")) if not fields.get(key)
+    ]
+    if missing or "," in fields.get("host", "") or fields.get("host", "").startswith("/"):
         what = f"names no {missing[0]}" if missing else "must name one host, by TCP"
-        raise ConfigError([f"{place} {what}: write postgresql://USER@HOST:PORT/DATABASE"])
-    if unknown := [each for each in found if each not in OPTIONS and each not in _PARTS]:
+        raise ConfigError([f"{setting} {what}: write postgresql://USER@HOST:PORT/DATABASE"])
+    if unknown := [each for each in fields if each not in OPTIONS and each not in _URL_PARTS]:
         known = ", ".join(OPTIONS)
         raise ConfigError(
             [
-                f"{place} has the option {each}, which Connect would not hear of: "
-                + (f"set {_INSTEAD[each]} instead" if each in _INSTEAD else f"leave it out; it may have {known}")
+                f"{setting} has the option {each}, which Connect would not hear of: "
+                + (
+                    f"set {_SETTING_INSTEAD[each]} instead"
+                    if each in _SETTING_INSTEAD
+                    else f"leave it out; it may have {known}"
+                )
                 for each in unknown
             ]
         )
     return Database(
         name,
-        found["host"],
-        int(found.get("port") or 5432),
-        found["dbname"],
-        found["user"],
-        Secret(found.get("password", "")) or password,
-        {key: found[key] for key in OPTIONS if key in found},
+        fields["host"],
+        int(fields.get("port") or 5432),
+        fields["dbname"],
+        fields["user"],
+        Secret(fields.get("password", "")) or password,
+        {key: fields[key] for key in OPTIONS if key in fields},
         settings.timeout_seconds,
     )
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join(str(error).split()).strip() or type(error).__name__

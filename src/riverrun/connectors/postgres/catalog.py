@@ -44,7 +44,7 @@ _KEY = """
     join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
     where i.indrelid = %s and {which} order by k.place
 """
-_LIKE = """
+_TABLE_NAMES = """
     select n.nspname || '.' || c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.relkind in ('r', 'p') and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_'
     order by 1 limit 500
@@ -57,19 +57,21 @@ _SLOTS = """
     from pg_replication_slots s left join pg_stat_replication r on r.pid = s.active_pid
 """
 # Of no fixed size, and yet always short.
-_SHORT = frozenset({"numeric", "inet", "cidr", "int4range", "int8range", "tsrange", "tstzrange", "daterange", "name"})
+_NEVER_TOASTED = frozenset(
+    {"numeric", "inet", "cidr", "int4range", "int8range", "tsrange", "tstzrange", "daterange", "name"}
+)
 _PUBLICATION = """
     select p.oid, p.puballtables, p.pubinsert and p.pubupdate and p.pubdelete, pg_has_role(current_user, p.pubowner, 'usage')
     from pg_publication p where p.pubname = %s
 """
-_NAMED = """
+_PUBLICATION_TABLES = """
     select n.nspname || '.' || c.relname from pg_publication_rel r
     join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace where r.prpubid = %s
 """
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerFacts:
     """The settings that following changes depends on. `version` is 150004 for 15.4."""
 
     version: int
@@ -83,7 +85,7 @@ class Server:
     standby: bool
 
     @property
-    def words(self) -> str:
+    def version_text(self) -> str:
         return f"{self.version // 10000}.{self.version % 10000}"
 
 
@@ -107,14 +109,14 @@ class TableFacts:
     identity_columns: tuple[str, ...]
     # Columns whose values can be so long that Postgres keeps them outside the row (TOAST): the log of an update that leaves
     # such a value as it is does not have it.
-    long_columns: tuple[PgColumn, ...] = ()
+    toast_columns: tuple[PgColumn, ...] = ()
 
     def column(self, name: str) -> PgColumn | None:
-        return next((each for each in self.columns if each.name == name), None)
+        return next((column for column in self.columns if column.name == name), None)
 
 
 @dataclass(frozen=True)
-class Slot:
+class ReplicationSlot:
     """A replication slot: who reads from it, and how many bytes of the log it makes the database keep."""
 
     name: str
@@ -123,7 +125,7 @@ class Slot:
     database: str
     active: bool
     pid: int | None
-    kept_bytes: int
+    retained_bytes: int
     wal_status: str
     application: str
     client: str
@@ -134,36 +136,40 @@ class Slot:
 class Publication:
     name: str
     all_tables: bool
-    whole: bool
+    publishes_all: bool
     owned: bool
     tables: frozenset[str] = field(default_factory=frozenset)
     # Those of the tables that it names one by one: not because it is for all of them, or for all of a schema.
-    named: frozenset[str] = field(default_factory=frozenset)
+    named_tables: frozenset[str] = field(default_factory=frozenset)
 
 
-def server(connection: "psycopg.Connection[Any]") -> Server:
+def read_server(connection: "psycopg.Connection[Any]") -> ServerFacts:
     row = connection.execute(_SERVER).fetchone()
     assert row is not None  # noqa: S101  -- a select without from gives a row
     version, level, slots, senders, replicates, superuser, managed, used_slots, used_senders, standby = row
-    return Server(version, level, slots, senders, replicates or managed, superuser, used_slots, used_senders, standby)
+    return ServerFacts(
+        version, level, slots, senders, replicates or managed, superuser, used_slots, used_senders, standby
+    )
 
 
-def table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None:
+def read_table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None:
     """The facts of a table, a view or the like; None when there is none of that name."""
     schema, _, short = name.partition(".")
     row = connection.execute(_TABLE, (schema, short)).fetchone()
     if row is None:
         return None
     oid, kind, identity, owned, readable, usable, can_be_long, owner, writable = row
-    found = connection.execute(_COLUMNS, (oid,)).fetchall()
-    columns = tuple(PgColumn(each[0], each[1]) for each in found)
+    rows = connection.execute(_COLUMNS, (oid,)).fetchall()
+    columns = tuple(PgColumn(each[0], each[1]) for each in rows)
     primary = _key(connection, oid, "i.indisprimary")
     replicated = {"f": tuple(each.name for each in columns), "d": primary, "n": ()}.get(identity)
     if replicated is None:
         replicated = _key(connection, oid, "i.indisreplident")
-    required = frozenset(each[0] for each in found if each[2])
-    defaulted = frozenset(each[0] for each in found if each[3])
-    long = tuple(column for column, each in zip(columns, found, strict=True) if each[4] and column.base not in _SHORT)
+    required = frozenset(each[0] for each in rows if each[2])
+    defaulted = frozenset(each[0] for each in rows if each[3])
+    long = tuple(
+        column for column, each in zip(columns, rows, strict=True) if each[4] and column.base_type not in _NEVER_TOASTED
+    )
     return TableFacts(
         name, oid, kind, identity, owned, readable, usable, owner, writable,
         columns, required, defaulted, primary, replicated, long if can_be_long else (),
@@ -172,25 +178,27 @@ def table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts | None
 
 def _key(connection: "psycopg.Connection[Any]", oid: int, which: str) -> tuple[str, ...]:
     rows = connection.execute(_KEY.format(which=which), (oid,)).fetchall()
-    return tuple(each[0] for each in rows)
+    return tuple(row[0] for row in rows)
 
 
-def table_names(connection: "psycopg.Connection[Any]") -> list[str]:
-    return [each[0] for each in connection.execute(_LIKE).fetchall()]
+def read_table_names(connection: "psycopg.Connection[Any]") -> list[str]:
+    return [each[0] for each in connection.execute(_TABLE_NAMES).fetchall()]
 
 
-def slots(connection: "psycopg.Connection[Any]") -> list[Slot]:
-    made = []
+def read_slots(connection: "psycopg.Connection[Any]") -> list[ReplicationSlot]:
+    found_slots = []
     for row in connection.execute(_SLOTS).fetchall():
         name, plugin, kind, database, active, pid, kept, *words = row
-        status, application, client, user = (each or "" for each in words)
-        made.append(
-            Slot(name, plugin or "", kind, database or "", active, pid, int(kept), status, application, client, user)
+        status, application, client, user = (word or "" for word in words)
+        found_slots.append(
+            ReplicationSlot(
+                name, plugin or "", kind, database or "", active, pid, int(kept), status, application, client, user
+            )
         )
-    return made
+    return found_slots
 
 
-def publication(connection: "psycopg.Connection[Any]", name: str) -> Publication | None:
+def read_publication(connection: "psycopg.Connection[Any]", name: str) -> Publication | None:
     row = connection.execute(_PUBLICATION, (name,)).fetchone()
     if row is None:
         return None
@@ -198,9 +206,9 @@ def publication(connection: "psycopg.Connection[Any]", name: str) -> Publication
         "select schemaname || '.' || tablename from pg_publication_tables where pubname = %s", (name,)
     )
     tables = frozenset(each[0] for each in listed.fetchall())
-    named = frozenset(each[0] for each in connection.execute(_NAMED, (row[0],)).fetchall())
+    named = frozenset(each[0] for each in connection.execute(_PUBLICATION_TABLES, (row[0],)).fetchall())
     return Publication(name, row[1], row[2], row[3], tables | named, named)
 
 
-def publication_names(connection: "psycopg.Connection[Any]") -> set[str]:
+def read_publication_names(connection: "psycopg.Connection[Any]") -> set[str]:
     return {each[0] for each in connection.execute("select pubname from pg_publication").fetchall()}

@@ -17,105 +17,105 @@ import msgspec
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import Database, database_of
-from riverrun.connectors.postgres.columns import no_table
+from riverrun.connectors.postgres.capture import CHANGE_FIELDS, CapturedTable, CdcConnector
+from riverrun.connectors.postgres.columns import missing_table_problem
 from riverrun.connectors.postgres.debezium import field_types
-from riverrun.connectors.postgres.following import CHANGE_FIELDS, Followed, Following
-from riverrun.connectors.postgres.sql import quoted, quoted_table, text
+from riverrun.connectors.postgres.sql import quoted, quoted_table, sql_literal
 from riverrun.errors import ConfigError, DatabaseError
 from riverrun.model.connectors.postgres_types import PgColumn
 
 if TYPE_CHECKING:
     import psycopg
 
-OLDEST = 130000
+MIN_VERSION = 130000
 # From here on, what a slot holds is worth a word.
-MUCH_WAL = 1 << 30
+WAL_WARNING_BYTES = 1 << 30
 # The types that Debezium was seen to read again where an update has left a long value alone, and lists of which.
 _LONG_VALUES = ("text", "character varying", "character", "json", "jsonb", "xml", "citext", "hstore")
 _LONG_LISTS = ("text", "character varying", "integer", "bigint")
-State = Literal["ok", "warn", "fail"]
+CheckState = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Check:
+class DatabaseCheck:
     """One thing that was looked at. `sql` mends it; it is for a user with the rights, often not the one who logs in here."""
 
     database: str
     check: str
-    state: State
+    state: CheckState
     found: str
     sql: str = ""
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         return f"{self.database}: {self.found}." + (f" → {self.sql}" if self.sql else "")
 
 
-class Checks:
+class CheckResults:
     """Findings of one database, collected."""
 
     def __init__(self, database: str) -> None:
         self._database = database
-        self.all: list[Check] = []
+        self.all: list[DatabaseCheck] = []
 
     def ok(self, check: str, found: str) -> None:
-        self.all.append(Check(self._database, check, "ok", found))
+        self.all.append(DatabaseCheck(self._database, check, "ok", found))
 
     def warn(self, check: str, found: str, sql: str = "") -> None:
-        self.all.append(Check(self._database, check, "warn", found, sql))
+        self.all.append(DatabaseCheck(self._database, check, "warn", found, sql))
 
     def fail(self, check: str, found: str, sql: str = "") -> None:
-        self.all.append(Check(self._database, check, "fail", found, sql))
+        self.all.append(DatabaseCheck(self._database, check, "fail", found, sql))
 
 
-def failures(found: Iterable[Check]) -> list[str]:
-    return [each.words for each in found if each.state == "fail"]
+def failures(found: Iterable[DatabaseCheck]) -> list[str]:
+    return [each.message for each in found if each.state == "fail"]
 
 
-def check_following(
-    followings: Sequence[Following], settings: PostgresSettings, root: Path, *, mend: bool = False
-) -> list[Check]:
+def check_databases(
+    connectors: Sequence[CdcConnector], settings: PostgresSettings, root: Path, *, fix: bool = False
+) -> list[DatabaseCheck]:
     """Check all databases. `mend`: make the publication, or add tables to it, where our login may and nothing is wrong."""
-    found: list[Check] = []
-    for name in dict.fromkeys(each.database for each in followings):
-        of_database = [each for each in followings if each.database == name]
+    results: list[DatabaseCheck] = []
+    for name in dict.fromkeys(following.database for following in connectors):
+        database_connectors = [following for following in connectors if following.database == name]
         try:
             database = database_of(settings, name, root)
         except ConfigError as error:
-            found += [Check(name or "postgres", "settings", "fail", problem) for problem in error.problems]
+            results += [DatabaseCheck(name or "postgres", "settings", "fail", problem) for problem in error.problems]
             continue
-        checks = Checks(database.dbname)
+        checks = CheckResults(database.dbname)
         try:
             with database.connect() as connection:
-                _check_database(checks, connection, database, of_database, mend=mend)
+                _check_database(checks, connection, database, database_connectors, fix=fix)
         except DatabaseError as error:
             checks.fail("login", f"{error.what}: {error.found}" if error.found else error.what)
-        found += checks.all
-    return found
+        results += checks.all
+    return results
 
 
 def _check_database(
-    checks: Checks,
+    checks: CheckResults,
     connection: "psycopg.Connection[Any]",
     database: Database,
-    followings: Sequence[Following],
+    connectors: Sequence[CdcConnector],
     *,
-    mend: bool,
+    fix: bool,
 ) -> None:
-    server = catalog.server(connection)
-    checks.ok("login", f"{database.user} is logged in at {database}, Postgres {server.words}")
+    server = catalog.read_server(connection)
+    checks.ok("login", f"{database.user} is logged in at {database}, Postgres {server.version_text}")
     _check_server(checks, server, database)
-    slots = catalog.slots(connection)
-    ours = {each.slot for each in followings}
+    slots = catalog.read_slots(connection)
+    ours = {each.slot for each in connectors}
     _check_slots(checks, server, slots, database, ours)
-    for following in followings:
-        usable = [_check_table(checks, connection, database, each, following) for each in following.tables]
-        _check_publication(checks, connection, following, mend=mend and all(usable) and not failures(checks.all))
+    for connector in connectors:
+        usable = [_check_table(checks, connection, database, table, connector) for table in connector.tables]
+        _check_publication(checks, connection, connector, fix=fix and all(usable) and not failures(checks.all))
 
 
-def _check_server(checks: Checks, server: catalog.Server, database: Database) -> None:
-    if server.version < OLDEST:
-        checks.fail("version", f"Postgres {server.words} is too old: 13 is the oldest that can be followed")
+def _check_server(checks: CheckResults, server: catalog.ServerFacts, database: Database) -> None:
+    if server.version < MIN_VERSION:
+        checks.fail("version", f"Postgres {server.version_text} is too old: 13 is the oldest that can be followed")
     if server.standby:
         checks.fail("server", "It is a standby, which cannot be followed: name the primary")
     if server.wal_level != "logical":
@@ -135,14 +135,18 @@ def _check_server(checks: Checks, server: catalog.Server, database: Database) ->
 
 
 def _check_slots(
-    checks: Checks, server: catalog.Server, slots: Sequence[catalog.Slot], database: Database, ours: set[str]
+    checks: CheckResults,
+    server: catalog.ServerFacts,
+    slots: Sequence[catalog.ReplicationSlot],
+    database: Database,
+    ours: set[str],
 ) -> None:
-    there = {each.name for each in slots}
-    missing = len(ours - there)
+    existing = {each.name for each in slots}
+    missing = len(ours - existing)
     if server.slots + missing > server.max_slots:
         checks.fail(
             "slots",
-            f"All {server.max_slots} replication slots are taken ({', '.join(sorted(there))}), and {missing} more needed",
+            f"All {server.max_slots} replication slots are taken ({', '.join(sorted(existing))}), and {missing} more needed",
             f"ALTER SYSTEM SET max_replication_slots = {server.slots + missing + 5}; -- and restart Postgres",
         )
     held = sum(1 for each in slots if each.active and each.name in ours)
@@ -153,8 +157,8 @@ def _check_slots(
             f"ALTER SYSTEM SET max_wal_senders = {server.senders + len(ours) + 5}; -- and restart Postgres",
         )
     for slot in slots:
-        drop = f"SELECT pg_drop_replication_slot({text(slot.name)});"
-        size = words_of(slot.kept_bytes)
+        drop = f"SELECT pg_drop_replication_slot({sql_literal(slot.name)});"
+        size = size_words(slot.retained_bytes)
         if slot.name in ours:
             _check_own_slot(checks, slot, database, drop, size)
         elif slot.kind == "logical" and not slot.active:
@@ -166,7 +170,9 @@ def _check_slots(
             checks.warn("slots", left, f"{drop} -- if nobody needs it any more")
 
 
-def _check_own_slot(checks: Checks, slot: catalog.Slot, database: Database, drop: str, size: str) -> None:
+def _check_own_slot(
+    checks: CheckResults, slot: catalog.ReplicationSlot, database: Database, drop: str, size: str
+) -> None:
     if slot.database != database.dbname or slot.plugin != "pgoutput":
         checks.fail("slot", f"The slot {slot.name} is {slot.plugin}'s of the database {slot.database}, not ours", drop)
     elif slot.wal_status == "lost":
@@ -182,36 +188,36 @@ def _check_own_slot(checks: Checks, slot: catalog.Slot, database: Database, drop
             if part
         )
         checks.fail("slot", f"The slot {slot.name} is read by {who}", f"SELECT pg_terminate_backend({slot.pid});")
-    elif not slot.active and slot.kept_bytes > MUCH_WAL:
+    elif not slot.active and slot.retained_bytes > WAL_WARNING_BYTES:
         checks.warn("slot", f"The slot {slot.name} holds {size} of log, which is read now")
     else:
         checks.ok("slot", f"The slot {slot.name} is there and holds {size} of log")
 
 
-def _is_debezium(slot: catalog.Slot) -> bool:
+def _is_debezium(slot: catalog.ReplicationSlot) -> bool:
     return "debezium" in slot.application.lower()
 
 
 def _check_table(
-    checks: Checks,
+    checks: CheckResults,
     connection: "psycopg.Connection[Any]",
     database: Database,
-    each: Followed,
-    following: Following,
+    table: CapturedTable,
+    connector: CdcConnector,
 ) -> bool:
     """Whether a table can be published without doing harm: Postgres refuses updates of one without a replica identity."""
-    facts = catalog.table(connection, each.table)
+    facts = catalog.read_table(connection, table.table)
     if facts is None:
-        checks.fail("table", no_table(each, connection).rstrip("."))
+        checks.fail("table", missing_table_problem(table, connection).rstrip("."))
         return False
     if facts.kind not in ("r", "p"):
         kind = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}.get(facts.kind, "no table")
-        checks.fail("table", f"{each.table} is {kind}: only tables can be followed")
+        checks.fail("table", f"{table.table} is {kind}: only tables can be followed")
         return False
     before = len(failures(checks.all))
     user = quoted(database.user)
     if not facts.schema_usable:
-        schema = each.table.partition(".")[0]
+        schema = table.table.partition(".")[0]
         checks.fail(
             "rights",
             f"{database.user} may not use the schema {schema}",
@@ -220,96 +226,101 @@ def _check_table(
     if not facts.readable:
         checks.fail(
             "rights",
-            f"{database.user} may not read {each.table}",
-            f"GRANT SELECT ON {quoted_table(each.table)} TO {user};",
+            f"{database.user} may not read {table.table}",
+            f"GRANT SELECT ON {quoted_table(table.table)} TO {user};",
         )
-    _check_key(checks, each, facts, following.keys[each.name])
-    _check_identity(checks, each, facts)
-    _check_types(checks, each, facts)
+    _check_key(checks, table, facts, connector.keys[table.name])
+    _check_identity(checks, table, facts)
+    _check_types(checks, table, facts)
     if len(failures(checks.all)) == before:
         left_out = [one.name for one in facts.columns if one.annotation is None]
         also = f"; left out: {', '.join(left_out)}" if left_out else ""
-        checks.ok("table", f"{each.table} can be followed ({len(facts.columns)} columns{also})")
+        checks.ok("table", f"{table.table} can be followed ({len(facts.columns)} columns{also})")
         return True
     return False
 
 
-def _check_key(checks: Checks, each: Followed, facts: catalog.TableFacts, key: tuple[str, ...]) -> None:
+def _check_key(checks: CheckResults, table: CapturedTable, facts: catalog.TableFacts, key: tuple[str, ...]) -> None:
     names = [one.name for one in facts.columns]
     if absent := [one for one in key if one not in names]:
         checks.fail(
             "key",
-            f"{each.line}: {each.table} has no column {absent[0]}, which is to be its key; it has {', '.join(names)}",
+            f"{table.line}: {table.table} has no column {absent[0]}, which is to be its key; it has {', '.join(names)}",
         )
         return
     unseen = [one for one in key if one not in facts.identity_columns]
     if unseen and facts.identity != "n" and facts.identity_columns:
         checks.fail(
             "key",
-            f"{each.table} is keyed by {', '.join(key)} here, and its deletes only tell {', '.join(facts.identity_columns)}",
-            _full(each),
+            f"{table.table} is keyed by {', '.join(key)} here, "
+            f"and its deletes only tell {', '.join(facts.identity_columns)}",
+            _full_identity_sql(table),
         )
 
 
-def _check_identity(checks: Checks, each: Followed, facts: catalog.TableFacts) -> None:
+def _check_identity(checks: CheckResults, table: CapturedTable, facts: catalog.TableFacts) -> None:
     if not facts.identity_columns:
         why = "its replica identity is NOTHING" if facts.identity == "n" else "it has no primary key"
-        mend = (
-            f"ALTER TABLE {quoted_table(each.table)} REPLICA IDENTITY DEFAULT;"
+        fix_sql = (
+            f"ALTER TABLE {quoted_table(table.table)} REPLICA IDENTITY DEFAULT;"
             if facts.identity == "n" and facts.primary_key
-            else _full(each)
+            else _full_identity_sql(table)
         )
         checks.fail(
             "identity",
-            f"{each.table} does not tell which row changed: {why}. "
+            f"{table.table} does not tell which row changed: {why}. "
             "Once it is published, Postgres refuses its updates and deletes",
-            mend,
+            fix_sql,
         )
-    elif facts.identity != "f" and (long := _not_in_the_log(each, facts)):
+    elif facts.identity != "f" and (long := _unlogged_columns(table, facts)):
         checks.fail(
             "identity",
-            f"{each.table} can have long values ({', '.join(long)}), which are not in the log of an update that leaves them "
-            "as they are",
-            _full(each),
+            f"{table.table} can have long values ({', '.join(long)}), which are not in the log of an update that leaves "
+            "them as they are",
+            _full_identity_sql(table),
         )
-    elif facts.identity != "f" and not each.rows and _must_have(each) - set(facts.identity_columns):
-        missing = ", ".join(sorted(_must_have(each) - set(facts.identity_columns)))
+    elif facts.identity != "f" and not table.rows and _required_fields(table) - set(facts.identity_columns):
+        missing = ", ".join(sorted(_required_fields(table) - set(facts.identity_columns)))
         checks.fail(
             "identity",
-            f"A delete of {each.table} only tells {', '.join(facts.identity_columns)}, "
-            f"and the topic {each.topic} needs {missing}",
-            _full(each),
+            f"A delete of {table.table} only tells {', '.join(facts.identity_columns)}, "
+            f"and the topic {table.topic} needs {missing}",
+            _full_identity_sql(table),
         )
 
 
-def _full(each: Followed) -> str:
-    return f"ALTER TABLE {quoted_table(each.table)} REPLICA IDENTITY FULL;"
+def _full_identity_sql(table: CapturedTable) -> str:
+    return f"ALTER TABLE {quoted_table(table.table)} REPLICA IDENTITY FULL;"
 
 
-def _not_in_the_log(each: Followed, facts: catalog.TableFacts) -> list[str]:
+def _unlogged_columns(table: CapturedTable, facts: catalog.TableFacts) -> list[str]:
     """Columns of long values that nothing but a full replica identity tells.
 
     For a table of rows Debezium reads such a value from the row, where it can tell that one is missing. In a stream of
     changes that would be the value of now, not that of the change.
     """
-    if each.rows and facts.primary_key:
-        return [one.name for one in facts.long_columns if one.annotation is not None and not _can_be_read_again(one)]
-    fields = None if each.declared is None or each.declared.event is None else field_types(each.declared.event)
+    if table.rows and facts.primary_key:
+        return [one.name for one in facts.toast_columns if one.annotation is not None and not _can_reselect(one)]
+    fields = (
+        None
+        if table.declared_topic is None or table.declared_topic.event is None
+        else field_types(table.declared_topic.event)
+    )
     return [
-        one.name for one in facts.long_columns if one.annotation is not None and (fields is None or one.name in fields)
+        one.name for one in facts.toast_columns if one.annotation is not None and (fields is None or one.name in fields)
     ]
 
 
-def _can_be_read_again(column: PgColumn) -> bool:
+def _can_reselect(column: PgColumn) -> bool:
     """Whether Debezium knows a value of this type that was not in the log from one that was. (A bytea is null then.)"""
-    return column.base in (_LONG_LISTS if column.is_array else _LONG_VALUES)
+    return column.base_type in (_LONG_LISTS if column.is_array else _LONG_VALUES)
 
 
-def _must_have(each: Followed) -> set[str]:
+def _required_fields(table: CapturedTable) -> set[str]:
     """Fields that a record of the topic cannot do without, or with null."""
-    if each.declared is None or each.declared.event is None:
+    if table.declared_topic is None or table.declared_topic.event is None:
         return set()
-    info = msgspec.inspect.type_info(each.declared.event)
+    info = msgspec.inspect.type_info(table.declared_topic.event)
     assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101
     return {
         one.encode_name for one in info.fields if one.encode_name not in CHANGE_FIELDS and not _takes_null(one.type)
@@ -336,33 +347,33 @@ _READ_AS: Mapping[Any, tuple[type, ...]] = {
 }
 
 
-def _check_types(checks: Checks, each: Followed, facts: catalog.TableFacts) -> None:
+def _check_types(checks: CheckResults, table: CapturedTable, facts: catalog.TableFacts) -> None:
     """Whether the topic's event type can read what the table's columns become."""
-    if not each.rows and (taken := [name for name in CHANGE_FIELDS if facts.column(name) is not None]):
-        checks.fail("types", f"{each.table} has a column {taken[0]}, which is what a record of a change says besides")
-    if each.declared is None or each.declared.event is None:
+    if not table.rows and (taken := [name for name in CHANGE_FIELDS if facts.column(name) is not None]):
+        checks.fail("types", f"{table.table} has a column {taken[0]}, which is what a record of a change says besides")
+    if table.declared_topic is None or table.declared_topic.event is None:
         return
-    must = _must_have(each)
-    for name, kind in field_types(each.declared.event).items():
-        if name in CHANGE_FIELDS and not each.rows:
+    must = _required_fields(table)
+    for name, kind in field_types(table.declared_topic.event).items():
+        if name in CHANGE_FIELDS and not table.rows:
             continue
         column = facts.column(name)
-        where = f"{each.line}: {each.declared.event.__name__}.{name}"
+        where = f"{table.line}: {table.declared_topic.event.__name__}.{name}"
         if column is None:
-            if name in must and name not in _defaults(each.declared.event):
-                checks.fail("types", f"{where} has no column in {each.table}")
-        elif (wrong := _misread(column, kind)) is not None:
+            if name in must and name not in _defaults(table.declared_topic.event):
+                checks.fail("types", f"{where} has no column in {table.table}")
+        elif (wrong := _suggested_type(column, kind)) is not None:
             checks.fail("types", f"{where} cannot be read from {column.type}: declare it as {wrong}")
         elif name in must and name not in facts.required:
-            checks.warn("types", f"{where} must not be null, and {each.table}.{name} may be: such rows become dead letters",
-                        f"ALTER TABLE {quoted_table(each.table)} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
+            checks.warn("types", f"{where} must not be null, and {table.table}.{name} may be: such rows become dead letters",
+                        f"ALTER TABLE {quoted_table(table.table)} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
 
 
 def _defaults(event: type[Any]) -> set[str]:
     return {one.encode_name for one in msgspec.structs.fields(event) if not one.required}
 
 
-def _misread(column: PgColumn, kind: type | None) -> str | None:
+def _suggested_type(column: PgColumn, kind: type | None) -> str | None:
     """What a field should be declared as; None when it is fine, or not for us to say."""
     annotation = column.annotation
     if annotation is None:
@@ -377,37 +388,39 @@ def _misread(column: PgColumn, kind: type | None) -> str | None:
 
 
 def _check_publication(
-    checks: Checks, connection: "psycopg.Connection[Any]", following: Following, *, mend: bool
+    checks: CheckResults, connection: "psycopg.Connection[Any]", connector: CdcConnector, *, fix: bool
 ) -> None:
-    name = following.slot
-    wanted = [each.table for each in following.tables]
-    there = catalog.publication(connection, name)
-    if there is None:
-        listed = ", ".join(quoted_table(each) for each in wanted)
+    name = connector.slot
+    declared_tables = [table.table for table in connector.tables]
+    existing = catalog.read_publication(connection, name)
+    if existing is None:
+        listed = ", ".join(quoted_table(each) for each in declared_tables)
         sql = f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true);"
-        _mended(checks, connection, f"There is no publication {name}", sql, mend=mend)
+        _fix_publication(checks, connection, f"There is no publication {name}", sql, fix=fix)
         return
-    if not there.whole:
+    if not existing.publishes_all:
         sql = f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');"
-        _mended(checks, connection, f"The publication {name} leaves out inserts, updates or deletes", sql, mend=mend)
-    if missing := [each for each in wanted if each not in there.tables and not there.all_tables]:
+        _fix_publication(
+            checks, connection, f"The publication {name} leaves out inserts, updates or deletes", sql, fix=fix
+        )
+    if missing := [each for each in declared_tables if each not in existing.tables and not existing.all_tables]:
         sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(quoted_table(each) for each in missing)};"
-        _mended(checks, connection, f"The publication {name} does not have {', '.join(missing)}", sql, mend=mend)
-    elif there.whole:
-        checks.ok("publication", f"The publication {name} has all {len(wanted)} tables")
-    if left := sorted(there.named - set(wanted)):
+        _fix_publication(checks, connection, f"The publication {name} does not have {', '.join(missing)}", sql, fix=fix)
+    elif existing.publishes_all:
+        checks.ok("publication", f"The publication {name} has all {len(declared_tables)} tables")
+    if left := sorted(existing.named_tables - set(declared_tables)):
         # Declared again, it is to be a new table, whose rows are read: its changes are not followed from here on.
         sql = f"ALTER PUBLICATION {name} DROP TABLE {', '.join(quoted_table(each) for each in left)};"
         found = f"The publication {name} still has {', '.join(left)}, which the pipeline file does not name any more"
-        _mended(checks, connection, found, sql, mend=mend, needed=False)
+        _fix_publication(checks, connection, found, sql, fix=fix, needed=False)
 
 
-def _mended(
-    checks: Checks, connection: "psycopg.Connection[Any]", found: str, sql: str, *, mend: bool, needed: bool = True
+def _fix_publication(
+    checks: CheckResults, connection: "psycopg.Connection[Any]", found: str, sql: str, *, fix: bool, needed: bool = True
 ) -> None:
     import psycopg
 
-    if not mend:
+    if not fix:
         # Where nothing else is wrong, a run makes it.
         if failures(checks.all):
             checks.warn("publication", found, sql)
@@ -417,13 +430,13 @@ def _mended(
     try:
         connection.execute(sql)
     except psycopg.errors.InsufficientPrivilege as error:
-        tell = checks.fail if needed else checks.warn
-        tell("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
+        report = checks.fail if needed else checks.warn
+        report("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
     else:
         checks.ok("publication", f"{found}: made now")
 
 
-def words_of(size: int) -> str:
+def size_words(size: int) -> str:
     """Bytes for people."""
     for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
         if size >= factor:

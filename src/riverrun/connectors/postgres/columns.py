@@ -16,19 +16,19 @@ from riverrun.config import Project, find_project
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import database_of
-from riverrun.connectors.postgres.following import Followed, followed_by
+from riverrun.connectors.postgres.capture import CapturedTable, captured_tables
 from riverrun.errors import DatabaseError, DatabaseNotReadyError, DatabaseUnreachableError
-from riverrun.model.connectors.postgres_types import PgColumn, topic_of
-from riverrun.model.near import nearest
+from riverrun.model.connectors.postgres_types import PgColumn, compacted_topic_for
+from riverrun.model.suggest import nearest
 
 if TYPE_CHECKING:
     from riverrun.app import App
 
-FILE = "postgres.json"
+CACHE_FILE = "postgres.json"
 
 
 @dataclass(frozen=True)
-class Known:
+class CachedTable:
     """A table's columns and its primary key."""
 
     columns: tuple[PgColumn, ...]
@@ -37,18 +37,18 @@ class Known:
     group: int = 0
 
 
-class Memory:
+class CatalogCache:
     """What was found of tables, by database and name."""
 
     def __init__(self, project: Project) -> None:
-        self._path = project.home / FILE
+        self._path = project.home / CACHE_FILE
 
-    def read(self) -> dict[str, Known]:
+    def read(self) -> dict[str, CachedTable]:
         """What is remembered. A file that makes no sense is forgotten: the database knows better."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             return {
-                name: Known(
+                name: CachedTable(
                     tuple(PgColumn(*pair) for pair in each["columns"]), tuple(each["key"]), int(each.get("group", 0))
                 )
                 for name, each in content.items()
@@ -56,14 +56,14 @@ class Memory:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def add(self, found: Mapping[str, Known]) -> None:
+    def add(self, tables: Mapping[str, CachedTable]) -> None:
         content = {
             name: {
                 "columns": [[one.name, one.type] for one in each.columns],
                 "key": list(each.primary_key),
                 "group": each.group,
             }
-            for name, each in {**self.read(), **found}.items()
+            for name, each in {**self.read(), **tables}.items()
         }
         # A disk that is full costs a question to the database, and nothing else.
         with contextlib.suppress(OSError):
@@ -73,34 +73,34 @@ class Memory:
             temporary.replace(self._path)
 
 
-def place_of(each: Followed) -> str:
-    return f"{each.source.database}|{each.table}"
+def cache_key(table: CapturedTable) -> str:
+    return f"{table.source.database}|{table.table}"
 
 
-def ask(tables: Sequence[Followed], settings: PostgresSettings, root: Path) -> dict[str, Known]:
+def read_columns(tables: Sequence[CapturedTable], settings: PostgresSettings, root: Path) -> dict[str, CachedTable]:
     """What the databases say of these tables. DatabaseNotReadyError names all that are not there."""
-    found: dict[str, Known] = {}
+    columns: dict[str, CachedTable] = {}
     problems: list[str] = []
-    for name in dict.fromkeys(each.source.database for each in tables):
+    for name in dict.fromkeys(table.source.database for table in tables):
         with database_of(settings, name, root).connect() as connection:
             for each in (one for one in tables if one.source.database == name):
-                facts = catalog.table(connection, each.table)
+                facts = catalog.read_table(connection, each.table)
                 if facts is None:
-                    problems.append(no_table(each, connection))
+                    problems.append(missing_table_problem(each, connection))
                 else:
-                    found[place_of(each)] = Known(facts.columns, facts.primary_key)
+                    columns[cache_key(each)] = CachedTable(facts.columns, facts.primary_key)
     if problems:
         raise DatabaseNotReadyError(problems)
-    return found
+    return columns
 
 
-def no_table(each: Followed, connection: Any) -> str:
-    near = nearest(each.table, catalog.table_names(connection))
+def missing_table_problem(table: CapturedTable, connection: Any) -> str:
+    near = nearest(table.table, catalog.read_table_names(connection))
     hint = f" Did you mean {near}?" if near else ""
-    return f"{each.line}: There is no table {each.table}, or {connection.info.user} does not see it.{hint}"
+    return f"{table.line}: There is no table {table.table}, or {connection.info.user} does not see it.{hint}"
 
 
-def resolve(
+def resolve_columns(
     app: "App",
     settings: PostgresSettings,
     project: Project,
@@ -110,74 +110,77 @@ def resolve(
 ) -> dict[str, tuple[str, ...]]:
     """Give each table of a database that the app joins its columns, and so its topic; gives the key's columns of all that
     are followed, by name. `fresh`: as the databases have them now, and as remembered only where one does not answer."""
-    tables = followed_by(app)
-    memory = Memory(project)
-    known = memory.read()
-    asked = [each for each in tables if fresh or (_needs_catalog(each) and place_of(each) not in known)]
-    if asked:
+    tables = captured_tables(app)
+    cache = CatalogCache(project)
+    cached = cache.read()
+    to_read = [table for table in tables if fresh or (_needs_catalog(table) and cache_key(table) not in cached)]
+    if to_read:
         try:
-            found = ask(asked, settings, project.root)
+            found = read_columns(to_read, settings, project.root)
         except DatabaseUnreachableError as error:
-            if any(_needs_catalog(each) and place_of(each) not in known for each in asked):
-                raise _unknown(asked, error) from error
+            if any(_needs_catalog(table) and cache_key(table) not in cached for table in to_read):
+                raise _columns_unknown_error(to_read, error) from error
             notice(f"{error.what}: its tables are taken to be as they were")
         else:
             found = {
-                place: replace(each, group=known[place].group if place in known else 0) for place, each in found.items()
+                place: replace(table, group=cached[place].group if place in cached else 0)
+                for place, table in found.items()
             }
-            memory.add(found)
-            known |= found
+            cache.add(found)
+            cached |= found
     keys: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for each in tables:
-        facts = known.get(place_of(each))
-        keys[each.name] = each.declared_key or (facts.primary_key if facts is not None else ())
-        if not keys[each.name]:
+    for table in tables:
+        facts = cached.get(cache_key(table))
+        keys[table.name] = table.declared_key or (facts.primary_key if facts is not None else ())
+        if not keys[table.name]:
             problems.append(
-                f'{each.line}: {each.table} has no primary key: say key="…", and see `riverrun connect check`'
+                f'{table.line}: {table.table} has no primary key: say key="…", and see `riverrun connect check`'
             )
-        elif _is_open(app, each) and facts is not None:
-            problems += _give(app, each, facts, keys[each.name])
+        elif _needs_columns(app, table) and facts is not None:
+            problems += _declare_topic(app, table, facts, keys[table.name])
     if problems:
         raise DatabaseNotReadyError(problems)
     return keys
 
 
-def recall_columns(app: "App") -> None:
+def apply_cached_columns(app: "App") -> None:
     """Give tables the columns that the app's project remembers. A test asks no database: tables of which nothing is known
     stay as they are."""
-    if not followed_by(app) or not app.file:
+    if not captured_tables(app) or not app.file:
         return
-    known = Memory(find_project(Path(app.file).resolve().parent)).read()
-    for each in followed_by(app):
-        facts = known.get(place_of(each))
-        key = each.declared_key or (facts.primary_key if facts is not None else ())
-        if facts is not None and key and _is_open(app, each):
-            _give(app, each, facts, key)
+    cached = CatalogCache(find_project(Path(app.file).resolve().parent)).read()
+    for table in captured_tables(app):
+        facts = cached.get(cache_key(table))
+        key = table.declared_key or (facts.primary_key if facts is not None else ())
+        if facts is not None and key and _needs_columns(app, table):
+            _declare_topic(app, table, facts, key)
 
 
-def _needs_catalog(each: Followed) -> bool:
+def _needs_catalog(table: CapturedTable) -> bool:
     """Whether the file alone does not tell enough of a table."""
-    return not each.declared_key or (each.declared is None and not each.source.columns)
+    return not table.declared_key or (table.declared_topic is None and not table.source.columns)
 
 
-def _is_open(app: "App", each: Followed) -> bool:
-    return each.declared is None and each.name in app.tables and not each.source.columns
+def _needs_columns(app: "App", table: CapturedTable) -> bool:
+    return table.declared_topic is None and table.name in app.tables and not table.source.columns
 
 
-def _give(app: "App", each: Followed, facts: Known, key: tuple[str, ...]) -> list[str]:
+def _declare_topic(app: "App", table: CapturedTable, facts: CachedTable, key: tuple[str, ...]) -> list[str]:
     usable = [column for column in facts.columns if column.annotation is not None]
     names = [column.name for column in usable]
     if absent := [name for name in key if name not in names]:
-        return [f"{each.line}: {each.table} has no column {absent[0]} that could be its key; it has {', '.join(names)}"]
-    topic = topic_of(each.topic, usable, key, each.source.partitions)
+        return [
+            f"{table.line}: {table.table} has no column {absent[0]} that could be its key; it has {', '.join(names)}"
+        ]
+    topic = compacted_topic_for(table.topic, usable, key, table.source.partitions)
     app.topics[topic.name] = topic
-    app.lines[topic.name] = app.lines[each.name]
-    app.tables[each.name] = replace(app.tables[each.name], source=topic, key=key)
+    app.declared_at[topic.name] = app.declared_at[table.name]
+    app.tables[table.name] = replace(app.tables[table.name], source=topic, key=key)
     return []
 
 
-def _unknown(asked: Sequence[Followed], error: DatabaseError) -> DatabaseError:
+def _columns_unknown_error(asked: Sequence[CapturedTable], error: DatabaseError) -> DatabaseError:
     names = ", ".join(each.table for each in asked if _needs_catalog(each))
     return DatabaseUnreachableError(
         f"The columns of {names} are not known: {error.what[:1].lower()}{error.what[1:]}",

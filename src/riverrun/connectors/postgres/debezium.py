@@ -10,8 +10,8 @@ import msgspec
 from riverrun.config.secret import Secret
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres.address import Database
-from riverrun.connectors.postgres.columns import Known
-from riverrun.connectors.postgres.following import Followed, Following
+from riverrun.connectors.postgres.capture import CapturedTable, CdcConnector
+from riverrun.connectors.postgres.columns import CachedTable
 from riverrun.model.connectors.postgres_types import PgColumn
 
 HEARTBEAT = "riverrun.heartbeat"
@@ -24,17 +24,17 @@ _UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 _KAFKA = "org.apache.kafka.connect.transforms"
 _DAY, _DAY_UTC = "yyyy-MM-dd", "yyyy-MM-dd'Z'"
 _MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
-_EXACT = ("numeric", "decimal", "money")
+_DECIMAL_TYPES = ("numeric", "decimal", "money")
 # What a whole number of an event type may be read from besides.
 _NULL = {"replace.null.with.default": "false"}
 
 
 def connector_config(
-    following: Following, database: Database, settings: PostgresSettings, known: Mapping[str, Known]
+    connector: CdcConnector, database: Database, settings: PostgresSettings, cached: Mapping[str, CachedTable]
 ) -> dict[str, str | Secret]:
     """The connector's configuration. `known` has the columns of the tables, by `Followed.name`, where they are known."""
-    read_first = [re.escape(each.table) for each in following.tables if each.source.snapshot]
-    found: dict[str, str | Secret] = {
+    read_first = [re.escape(table.table) for table in connector.tables if table.source.snapshot]
+    config: dict[str, str | Secret] = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",
         # A record is there once, whatever is killed: positions and records are one transaction.
@@ -48,15 +48,15 @@ def connector_config(
             f"{'database' if name.startswith('ssl') else 'driver'}.{name}": value
             for name, value in database.java_options.items()
         },
-        "topic.prefix": following.prefix,
-        "table.include.list": ",".join(re.escape(each.table) for each in following.tables),
+        "topic.prefix": connector.topic_prefix,
+        "table.include.list": ",".join(re.escape(table.table) for table in connector.tables),
         "message.key.columns": ";".join(
-            f"{re.escape(each.table)}:{','.join(following.keys[each.name])}" for each in following.tables
+            f"{re.escape(table.table)}:{','.join(connector.keys[table.name])}" for table in connector.tables
         ),
         "plugin.name": "pgoutput",
-        "slot.name": following.slot,
+        "slot.name": connector.slot,
         "slot.drop.on.stop": "false",
-        "publication.name": following.slot,
+        "publication.name": connector.slot,
         # Made by us before: what autocreate makes depends on rights, and its errors help nobody.
         "publication.autocreate.mode": "disabled",
         "snapshot.mode": "initial" if read_first else "no_data",
@@ -75,7 +75,7 @@ def connector_config(
         "reselect.reselect.unavailable.values": "true",
         "reselect.reselect.null.values": "false",
         # Postgres ends who asks before who reads its log: to go on would put the placeholder into records at each restart of
-        # it. Where the row is gone by now, `riverrun run` leaves its update out (cli/connect_beside.py).
+        # it. Where the row is gone by now, `riverrun run` leaves its update out (cli/connect_reconciler.py).
         "reselect.reselect.error.handling.mode": "fail",
         FAILED_CHANGES: "fail",
         # The delete itself becomes the tombstone, or a record of its own.
@@ -96,10 +96,10 @@ def connector_config(
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
         **{f"value.converter.{name}": value for name, value in _NULL.items()},
-        **_key_converter(composite=following.composite),
-        **_transforms(following, known),
+        **_key_converter(composite=connector.composite),
+        **_transforms(connector, cached),
     }
-    return found
+    return config
 
 
 def failed_lsn(trace: str) -> int | None:
@@ -114,7 +114,7 @@ def _key_converter(*, composite: bool) -> dict[str, str]:
     return {"key.converter": "org.apache.kafka.connect.json.JsonConverter", "key.converter.schemas.enable": "false"}
 
 
-class _Chain:
+class _TransformChain:
     """Transforms in their order, and the predicates that choose their records."""
 
     def __init__(self, prefix: str) -> None:
@@ -126,14 +126,14 @@ class _Chain:
     def add(self, kind: str, config: Mapping[str, str], only: str = "", negate: bool = False) -> None:
         name = f"t{len(self._names)}"
         self._names.append(name)
-        said = {"type": kind, **config}
+        settings = {"type": kind, **config}
         if only:
-            said |= {"predicate": only} | ({"negate": "true"} if negate else {})
-        self._config |= {f"transforms.{name}.{key}": value for key, value in said.items()}
+            settings |= {"predicate": only} | ({"negate": "true"} if negate else {})
+        self._config |= {f"transforms.{name}.{key}": value for key, value in settings.items()}
 
-    def predicate(self, name: str, tables: list[Followed]) -> str:
+    def predicate(self, name: str, tables: list[CapturedTable]) -> str:
         """Records of these tables, by the topic that Debezium calls them before they are routed."""
-        listed = "|".join(re.escape(each.table) for each in tables)
+        listed = "|".join(re.escape(table.table) for table in tables)
         self._predicates |= {
             f"predicates.{name}.type": f"{_KAFKA}.predicates.TopicNameMatches",
             f"predicates.{name}.pattern": f"{re.escape(self._prefix)}\\.({listed})",
@@ -150,10 +150,10 @@ class _Chain:
         }
 
 
-def _transforms(following: Following, known: Mapping[str, Known]) -> dict[str, str]:
-    chain = _Chain(following.prefix)
-    rows = [each for each in following.tables if each.rows]
-    changes = [each for each in following.tables if not each.rows]
+def _transforms(connector: CdcConnector, cached: Mapping[str, CachedTable]) -> dict[str, str]:
+    chain = _TransformChain(connector.topic_prefix)
+    rows = [table for table in connector.tables if table.rows]
+    changes = [table for table in connector.tables if not table.rows]
     if rows:
         which = chain.predicate("rows", rows)
         chain.add(_UNWRAP, {"delete.tombstone.handling.mode": "delete-to-tombstone", **_NULL}, which)
@@ -172,27 +172,29 @@ def _transforms(following: Following, known: Mapping[str, Known]) -> dict[str, s
             {"field": "changed_at", "target.type": "string", "format": _MOMENT, **_NULL},
             which,
         )
-    for number, each in enumerate(following.tables):
-        _of_table(chain, each, following, known.get(each.name), f"table{number}")
-    for each in following.tables:
-        regex = f"{re.escape(following.prefix)}\\.{re.escape(each.table)}"
+    for number, each in enumerate(connector.tables):
+        _add_table_transforms(chain, each, connector, cached.get(each.name), f"table{number}")
+    for each in connector.tables:
+        regex = f"{re.escape(connector.topic_prefix)}\\.{re.escape(each.table)}"
         chain.add(f"{_KAFKA}.RegexRouter", {"regex": regex, "replacement": each.topic})
     return chain.config()
 
 
-def _of_table(chain: _Chain, each: Followed, following: Following, known: Known | None, name: str) -> None:
-    columns = {one.name: one for one in (known.columns if known is not None else ())}
-    dates = [one.name for one in columns.values() if one.base == "date" and not one.is_array]
-    casts = casts_of(each, columns)
+def _add_table_transforms(
+    chain: _TransformChain, table: CapturedTable, connector: CdcConnector, cached: CachedTable | None, name: str
+) -> None:
+    columns = {one.name: one for one in (cached.columns if cached is not None else ())}
+    dates = [one.name for one in columns.values() if one.base_type == "date" and not one.is_array]
+    casts = numeric_casts(table, columns)
     which = ""
 
     def only() -> str:
         nonlocal which
-        which = which or chain.predicate(name, [each])
+        which = which or chain.predicate(name, [table])
         return which
 
-    if not following.composite:
-        chain.add(f"{_KAFKA}.ExtractField$Key", {"field": following.keys[each.name][0], **_NULL}, only())
+    if not connector.composite:
+        chain.add(f"{_KAFKA}.ExtractField$Key", {"field": connector.keys[table.name][0], **_NULL}, only())
     for column in dates:
         # Debezium writes a day as 2026-01-31Z, which no reader of dates takes.
         shared = {"field": column, **_NULL}
@@ -204,37 +206,37 @@ def _of_table(chain: _Chain, each: Followed, following: Following, known: Known 
         chain.add(f"{_KAFKA}.Cast$Value", {"spec": spec, **_NULL}, only())
 
 
-def casts_of(each: Followed, columns: Mapping[str, PgColumn]) -> dict[str, str]:
+def numeric_casts(table: CapturedTable, columns: Mapping[str, PgColumn]) -> dict[str, str]:
     """Exact numbers that the topic's event type has as float or int: numbers on the way, too."""
-    if each.declared is None or each.declared.event is None:
+    if table.declared_topic is None or table.declared_topic.event is None:
         return {}
-    found = {}
-    for name, kind in field_types(each.declared.event).items():
+    casts = {}
+    for name, kind in field_types(table.declared_topic.event).items():
         column = columns.get(name)
-        if column is not None and column.base in _EXACT and not column.is_array and kind in (float, int):
-            found[name] = "float64" if kind is float else "int64"
-    return found
+        if column is not None and column.base_type in _DECIMAL_TYPES and not column.is_array and kind in (float, int):
+            casts[name] = "float64" if kind is float else "int64"
+    return casts
 
 
 def field_types(event: type[Any]) -> dict[str, type | None]:
     """The plain Python type of each field of an event by its name in records, without constraints; None: another."""
-    found: dict[str, type | None] = {}
+    types: dict[str, type | None] = {}
     info = msgspec.inspect.type_info(event)
     assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101  -- an event class is a struct
-    for each in info.fields:
-        found[each.encode_name] = _plain(each.type)
-    return found
+    for field in info.fields:
+        types[field.encode_name] = _python_type(field.type)
+    return types
 
 
-def _plain(info: msgspec.inspect.Type) -> type | None:
+def _python_type(info: msgspec.inspect.Type) -> type | None:
     from decimal import Decimal
     from uuid import UUID
 
     if isinstance(info, msgspec.inspect.Metadata):
-        return _plain(info.type)
+        return _python_type(info.type)
     if isinstance(info, msgspec.inspect.UnionType):
         members = [one for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
-        return _plain(members[0]) if len(members) == 1 else None
+        return _python_type(members[0]) if len(members) == 1 else None
     kinds: dict[type, type] = {
         msgspec.inspect.FloatType: float,
         msgspec.inspect.IntType: int,

@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.postgres import catalog
 from riverrun.connectors.postgres.address import database_of
-from riverrun.connectors.postgres.following import Followed, database_name, stem_of
+from riverrun.connectors.postgres.capture import CapturedTable, connector_name, slot_name
 
 if TYPE_CHECKING:
     import psycopg
 
-_MOST = 100
+_MAX_GROUPS = 100
 
 
 @dataclass(frozen=True)
-class Group:
+class TableGroup:
     """A group as the database has it."""
 
     number: int
     tables: frozenset[str]
-    begun: bool
+    started: bool
     # Tables of a publication for all tables, or for a schema: it has them, whether they are followed or not.
     unnamed: frozenset[str] = frozenset()
 
 
-def groups_of(
+def read_groups(
     app: str,
-    tables: Sequence[Followed],
+    tables: Sequence[CapturedTable],
     keys: Mapping[str, tuple[str, ...]],
     settings: PostgresSettings,
     root: Path,
@@ -44,45 +44,50 @@ def groups_of(
 ) -> dict[str, int]:
     """The group of each table, by `Followed.name`, as its database has it; new ones share the first that has not begun.
     `remembered` is what it was before, for publications that do not tell."""
-    found: dict[str, int] = {}
-    for name in dict.fromkeys(each.source.database for each in tables):
+    groups: dict[str, int] = {}
+    for name in dict.fromkeys(table.source.database for table in tables):
         database = database_of(settings, name, root)
         with database.connect() as connection:
             for composite in (False, True):
                 members = [
-                    each for each in tables if each.source.database == name and (len(keys[each.name]) > 1) == composite
+                    table
+                    for table in tables
+                    if table.source.database == name and (len(keys[table.name]) > 1) == composite
                 ]
                 if members:
                     stems = {
-                        number: stem_of(app, name, composite=composite, group=number) for number in range(1, _MOST)
+                        number: connector_name(app, name, composite=composite, group=number)
+                        for number in range(1, _MAX_GROUPS)
                     }
-                    there = _groups(connection, database.dbname, stems)
-                    found |= assign(members, there, remembered)
-    return found
+                    existing = _groups(connection, database.dbname, stems)
+                    groups |= assign_groups(members, existing, remembered)
+    return groups
 
 
-def _groups(connection: "psycopg.Connection[Any]", dbname: str, stems: Mapping[int, str]) -> list[Group]:
-    publications = catalog.publication_names(connection)
-    slots = {each.name for each in catalog.slots(connection) if each.database == dbname}
-    found = []
+def _groups(connection: "psycopg.Connection[Any]", dbname: str, stems: Mapping[int, str]) -> list[TableGroup]:
+    publications = catalog.read_publication_names(connection)
+    slots = {slot.name for slot in catalog.read_slots(connection) if slot.database == dbname}
+    groups = []
     for number, stem in stems.items():
-        name = database_name(stem)
+        name = slot_name(stem)
         if name in publications or name in slots:
-            publication = catalog.publication(connection, name)
-            named = publication.named if publication is not None else frozenset()
+            publication = catalog.read_publication(connection, name)
+            named = publication.named_tables if publication is not None else frozenset()
             unnamed = publication.tables - named if publication is not None else frozenset()
-            found.append(Group(number, named, begun=name in slots, unnamed=unnamed))
-    return found
+            groups.append(TableGroup(number, named, started=name in slots, unnamed=unnamed))
+    return groups
 
 
-def assign(tables: Sequence[Followed], there: Sequence[Group], remembered: Mapping[str, int]) -> dict[str, int]:
+def assign_groups(
+    tables: Sequence[CapturedTable], existing: Sequence[TableGroup], remembered: Mapping[str, int]
+) -> dict[str, int]:
     """A table stays in the group that has it. New tables go to one whose connector has not begun, else to a new one."""
 
-    def has(group: Group, table: Followed) -> bool:
+    def has(group: TableGroup, table: CapturedTable) -> bool:
         stays = table.table in group.unnamed and remembered.get(table.name) == group.number
         return stays or table.table in group.tables
 
-    taken = {group.number for group in there}
-    free = next(number for number in range(1, _MOST) if number not in taken)
-    waiting = next((group.number for group in there if not group.begun), free)
-    return {table.name: next((group.number for group in there if has(group, table)), waiting) for table in tables}
+    taken = {group.number for group in existing}
+    free = next(number for number in range(1, _MAX_GROUPS) if number not in taken)
+    unstarted = next((group.number for group in existing if not group.started), free)
+    return {table.name: next((group.number for group in existing if has(group, table)), unstarted) for table in tables}

@@ -25,5 +25,5 @@ def quoted_table(name: str) -> str:
     return f"{quoted(schema)}.{quoted(table)}"
 
 
-def text(value: str) -> str:
+def sql_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"

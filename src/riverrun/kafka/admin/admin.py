@@ -33,34 +33,36 @@ from confluent_kafka.admin import (
 from riverrun.errors import (
     BrokerUnreachableError,
     DeclarationError,
-    GroupLiveError,
+    GroupNotEmptyError,
     GroupNotFoundError,
     RiverrunError,
     TopicNotFoundError,
 )
-from riverrun.kafka.admin.described import config_value, group_state
-from riverrun.kafka.border import SETTLING, client_log, translate
+from riverrun.kafka.admin.converters import config_value, group_state
 from riverrun.kafka.connection import Connection
-from riverrun.model.near import nearest
-from riverrun.model.state import ConfigValue, GroupState, PartitionState, Place, TopicState
+from riverrun.kafka.error_mapping import RETRIABLE_CODES, client_log, translate
+from riverrun.model.cluster_state import ConfigValue, GroupState, PartitionState, TopicPartition, TopicState
+from riverrun.model.suggest import nearest
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NO_GROUP = frozenset({ClientError.GROUP_ID_NOT_FOUND, ClientError.INVALID_GROUP_ID})
-_LIVE_GROUP = frozenset({
+_GROUP_NOT_FOUND_CODES = frozenset({ClientError.GROUP_ID_NOT_FOUND, ClientError.INVALID_GROUP_ID})
+_GROUP_NOT_EMPTY_CODES = frozenset({
     ClientError.NON_EMPTY_GROUP, ClientError.UNKNOWN_MEMBER_ID, ClientError.REBALANCE_IN_PROGRESS,
     ClientError.GROUP_SUBSCRIBED_TO_TOPIC, ClientError.STALE_MEMBER_EPOCH,
 })  # fmt: skip
-_REFUSED = frozenset({
+_INVALID_REQUEST_CODES = frozenset({
     ClientError.INVALID_CONFIG, ClientError.INVALID_PARTITIONS, ClientError.INVALID_REPLICATION_FACTOR,
     ClientError.POLICY_VIOLATION, ClientError.INVALID_REQUEST, ClientError.TOPIC_EXCEPTION,
 })  # fmt: skip
-_HEARSAY_SECONDS = 2.0
+_METADATA_LAG_SECONDS = 2.0
 # A broker that is not, or not any more, the coordinator of a group; and how often at most a new client is made for it.
-_MOVED = frozenset({ClientError.NOT_COORDINATOR, ClientError.COORDINATOR_NOT_AVAILABLE})
+_COORDINATOR_MOVED_CODES = frozenset({ClientError.NOT_COORDINATOR, ClientError.COORDINATOR_NOT_AVAILABLE})
 _RENEW_SECONDS = 1.0
-_LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
+_AUTHENTICATION_CODES = frozenset(
+    {ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED}
+)
 
 
 class Admin:
@@ -70,9 +72,9 @@ class Admin:
         self.connection = connection
         self.timeout: float = connection.settings.request_timeout_seconds
         self._login_error: ClientError | None = None
-        self._given_up = threading.Event()
+        self._cancelled = threading.Event()
         self._renewed_at = -_RENEW_SECONDS
-        self._former: list[AdminClient] = []
+        self._retired_clients: list[AdminClient] = []
         self._client = self._open()
 
     def _open(self) -> AdminClient:
@@ -81,30 +83,30 @@ class Admin:
         except (KafkaException, ValueError, TypeError) as error:
             raise self._translate(error, "reading its properties") from error
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Wait for no answer any more, also not for one that another thread waits for: the cluster is gone."""
-        self._given_up.set()
+        self._cancelled.set()
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
     def brokers(self) -> dict[int, str]:
         """The brokers that are up now: id → host:port."""
-        return {each.id: f"{each.host}:{each.port}" for each in self._metadata().brokers.values()}
+        return {broker.id: f"{broker.host}:{broker.port}" for broker in self._metadata().brokers.values()}
 
     def topic_names(self) -> list[str]:
         return sorted(self._metadata().topics)
 
     def topics(self, names: Iterable[str] | None = None, *, config: bool = True) -> dict[str, TopicState]:
         """The topics of these names that exist (of all names by default)."""
-        wanted = self.topic_names() if names is None else sorted(set(names))
-        if not wanted:
+        requested = self.topic_names() if names is None else sorted(set(names))
+        if not requested:
             return {}
-        described = self._many(
+        described = self._request_each(
             "describing topics",
             lambda timeout, keys: self._client.describe_topics(TopicCollection(list(keys)), request_timeout=timeout),
-            wanted,
+            requested,
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
-            of="topic",
+            key_kind="topic",
             right="Describe",
         )
         settings = self._topic_config(list(described)) if config else {}
@@ -114,12 +116,14 @@ class Admin:
                 internal=bool(topic.is_internal) or name.startswith("__"),
                 partitions=tuple(
                     PartitionState(
-                        partition=each.id,
-                        leader=each.leader.id if each.leader is not None and each.leader.id >= 0 else None,
-                        replicas=tuple(node.id for node in each.replicas),
-                        in_sync=tuple(node.id for node in each.isr),
+                        partition=partition.id,
+                        leader=partition.leader.id
+                        if partition.leader is not None and partition.leader.id >= 0
+                        else None,
+                        replicas=tuple(node.id for node in partition.replicas),
+                        in_sync=tuple(node.id for node in partition.isr),
                     )
-                    for each in sorted(topic.partitions, key=lambda each: each.id)
+                    for partition in sorted(topic.partitions, key=lambda each: each.id)
                 ),
                 config=settings.get(name, {}),
                 topic_id=str(topic.topic_id),
@@ -129,16 +133,16 @@ class Admin:
 
     def topic(self, name: str) -> TopicState:
         """One topic; TopicNotFoundError, with a near name if there is one, when the cluster does not have it."""
-        found = self.topics([name]).get(name)
-        if found is None:
-            raise self.no_topic(name)
-        return found
+        state = self.topics([name]).get(name)
+        if state is None:
+            raise self.topic_not_found(name)
+        return state
 
-    def no_topic(self, name: str) -> TopicNotFoundError:
-        near = nearest(name, self.topic_names())
+    def topic_not_found(self, name: str) -> TopicNotFoundError:
+        suggestion = nearest(name, self.topic_names())
         return TopicNotFoundError(
             f"There is no topic {name} at {self.connection.bootstrap_servers}",
-            hint=f"Did you mean {near}?" if near else f"Create it: riverrun topics create {name}",
+            hint=f"Did you mean {suggestion}?" if suggestion else f"Create it: riverrun topics create {name}",
             topic=name,
         )
 
@@ -146,7 +150,7 @@ class Admin:
         """Create a topic (`replicas` 0: the cluster's default) and wait until all its partitions have a leader."""
         new = NewTopic(name, partitions, replicas or -1, config=dict(config))
         deadline = time.monotonic() + self.timeout
-        self._one(
+        self._request(
             f"creating the topic {name}",
             lambda timeout: self._client.create_topics([new], request_timeout=timeout, operation_timeout=timeout)[name],
             topic=name,
@@ -157,7 +161,7 @@ class Admin:
     def add_partitions(self, name: str, total: int) -> None:
         """Raise the number of partitions to `total` and wait until all have a leader."""
         deadline = time.monotonic() + self.timeout
-        self._one(
+        self._request(
             f"adding partitions to {name}",
             lambda timeout: self._client.create_partitions(
                 [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
@@ -171,12 +175,14 @@ class Admin:
         """Set these settings of a topic; None gives one back to the cluster's default. Others stay as they are."""
         entries = [
             ConfigEntry(
-                each, value, incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                setting,
+                value,
+                incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
             )
-            for each, value in changes.items()
+            for setting, value in changes.items()
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-        self._one(
+        self._request(
             f"changing the settings of {name}",
             lambda timeout: self._client.incremental_alter_configs([resource], request_timeout=timeout)[resource],
             topic=name,
@@ -186,14 +192,14 @@ class Admin:
     def delete_topics(self, names: Collection[str]) -> None:
         """Delete topics and wait until the cluster no longer shows them."""
         deadline = time.monotonic() + self.timeout
-        self._many(
+        self._request_each(
             f"deleting {', '.join(names)}",
             lambda timeout, keys: self._client.delete_topics(
                 list(keys), request_timeout=timeout, operation_timeout=timeout
             ),
             list(names),
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
-            of="topic",
+            key_kind="topic",
             right="Delete",
         )
         while self.topics(names, config=False):
@@ -204,150 +210,158 @@ class Admin:
                 )
             self._client.poll(0.05)
 
-    def delete_records(self, before: Mapping[Place, int]) -> dict[Place, int]:
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete all records before these offsets; gives the first offset that is left in each partition."""
-        done = self._many(
+        results = self._request_each(
             "deleting records",
             lambda timeout, keys: {
-                Place(each.topic, each.partition): future
-                for each, future in self._client.delete_records(
+                TopicPartition(client_partition.topic, client_partition.partition): future
+                for client_partition, future in self._client.delete_records(
                     [ClientPartition(*key, before[key]) for key in keys],
                     request_timeout=timeout,
                     operation_timeout=timeout,
                 ).items()
             },
             list(before),
-            of="topic",
+            key_kind="topic",
             right="Delete",
         )
-        return {place: result.low_watermark for place, result in done.items()}
+        return {partition: result.low_watermark for partition, result in results.items()}
 
     def offsets(
-        self, places: Collection[Place], at: Literal["earliest", "latest"] | int, *, committed_only: bool = False
-    ) -> dict[Place, int]:
+        self,
+        partitions: Collection[TopicPartition],
+        at: Literal["earliest", "latest"] | int,
+        *,
+        committed_only: bool = False,
+    ) -> dict[TopicPartition, int]:
         """An offset in each partition: its first, its end, or that of the first record at or after a time in
         milliseconds since 1970 (the end, where there is none so late).
 
         With `committed_only` the end is where readers of committed records stop: before the first open transaction.
         """
-        if not places:
+        if not partitions:
             return {}
         if isinstance(at, int):
             spec = OffsetSpec.for_timestamp(at)
         else:
             spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
-        found = self._many(
+        infos = self._request_each(
             "looking up offsets",
             lambda timeout, keys: {
-                Place(each.topic, each.partition): future
-                for each, future in self._client.list_offsets(
+                TopicPartition(client_partition.topic, client_partition.partition): future
+                for client_partition, future in self._client.list_offsets(
                     {ClientPartition(*key): spec for key in keys}, isolation_level=isolation, request_timeout=timeout
                 ).items()
             },
-            list(places),
-            of="topic",
+            list(partitions),
+            key_kind="topic",
             right="Describe",
         )
-        result = {place: info.offset for place, info in found.items()}
-        late = [place for place, offset in result.items() if offset < 0]
+        result = {partition: info.offset for partition, info in infos.items()}
+        late = [partition for partition, offset in result.items() if offset < 0]
         return result | self.offsets(late, "latest", committed_only=committed_only) if late else result
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
         """The groups that there are; of a cluster with rights, those that we may describe."""
-        listed = self._one("listing groups", lambda timeout: self._client.list_consumer_groups(request_timeout=timeout))
+        listed = self._request(
+            "listing groups", lambda timeout: self._client.list_consumer_groups(request_timeout=timeout)
+        )
         if listed.errors and not listed.valid:
             raise self._translate(listed.errors[0], "listing groups", right="Describe")
-        return sorted(each.group_id for each in listed.valid)
+        return sorted(listing.group_id for listing in listed.valid)
 
-    def sees_all_groups(self) -> bool:
+    def can_see_all_groups(self) -> bool:
         """Whether `group_names` names all: Kafka leaves out, without a word, those that we have no right to describe."""
-        found = self._one(
+        cluster = self._request(
             "asking for our rights",
             lambda timeout: self._client.describe_cluster(include_authorized_operations=True, request_timeout=timeout),
         )
         # None where there is none at all: without rights to give, Kafka names all of them.
-        return not {AclOperation.DESCRIBE, AclOperation.ALL}.isdisjoint(found.authorized_operations or ())
+        return not {AclOperation.DESCRIBE, AclOperation.ALL}.isdisjoint(cluster.authorized_operations or ())
 
     def groups(self, names: Iterable[str] | None = None) -> dict[str, GroupState]:
         """The groups of these names that exist (of all names by default)."""
-        wanted = self.group_names() if names is None else sorted(set(names))
-        if not wanted:
+        requested = self.group_names() if names is None else sorted(set(names))
+        if not requested:
             return {}
-        described = self._many(
+        described = self._request_each(
             "describing groups",
             lambda timeout, keys: self._client.describe_consumer_groups(list(keys), request_timeout=timeout),
-            wanted,
-            missing=_NO_GROUP,
-            of="group",
+            requested,
+            missing=_GROUP_NOT_FOUND_CODES,
+            key_kind="group",
             right="Describe",
         )
         return {
             name: group
-            for name, each in sorted(described.items())
-            if (group := group_state(each)).state != "dead" or group.members
+            for name, description in sorted(described.items())
+            if (group := group_state(description)).state != "dead" or group.members
         }
 
     def group(self, name: str) -> GroupState:
-        found = self.groups([name]).get(name)
-        if found is None:
-            raise self.no_group(name)
-        return found
+        state = self.groups([name]).get(name)
+        if state is None:
+            raise self.group_not_found(name)
+        return state
 
-    def no_group(self, name: str) -> GroupNotFoundError:
-        near = nearest(name, self.group_names())
+    def group_not_found(self, name: str) -> GroupNotFoundError:
+        suggestion = nearest(name, self.group_names())
         return GroupNotFoundError(
             f"There is no consumer group {name} at {self.connection.bootstrap_servers}",
-            hint=f"Did you mean {near}?" if near else "`riverrun groups` lists them",
+            hint=f"Did you mean {suggestion}?" if suggestion else "`riverrun groups` lists them",
             group=name,
         )
 
-    def committed(self, group: str) -> dict[Place, int]:
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed, in every partition where it has."""
         # The client library crashes the process when the group's coordinator answers that it is not (yet) one, as on a
         # cluster that has just started (confluent-kafka-javascript#374, librdkafka 2.16.0): ask what it survives first.
         if not self.groups([group]):
             return {}
         request = ConsumerGroupTopicPartitions(group)
-        found = self._one(
+        response = self._request(
             f"reading the offsets of {group}",
             lambda timeout: self._client.list_consumer_group_offsets([request], request_timeout=timeout)[group],
             group=group,
             right="Describe",
         )
         return {
-            Place(each.topic, each.partition): each.offset
-            for each in found.topic_partitions
-            if each.offset >= 0 and each.error is None
+            TopicPartition(client_partition.topic, client_partition.partition): client_partition.offset
+            for client_partition in response.topic_partitions
+            if client_partition.offset >= 0 and client_partition.error is None
         }
 
-    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the committed offsets of a group that has no members; GroupLiveError when it has."""
         request = ConsumerGroupTopicPartitions(
-            group, [ClientPartition(*place, offset) for place, offset in offsets.items()]
+            group, [ClientPartition(*partition, offset) for partition, offset in offsets.items()]
         )
         deadline = time.monotonic() + self.timeout
         while True:
-            result = self._one(
+            result = self._request(
                 f"moving the offsets of {group}",
                 lambda timeout: self._client.alter_consumer_group_offsets([request], request_timeout=timeout)[group],
                 group=group,
                 right="Read",
             )
-            failed = [each for each in result.topic_partitions if each.error is not None]
+            failed = [
+                client_partition for client_partition in result.topic_partitions if client_partition.error is not None
+            ]
             if not failed:
                 return
             code = failed[0].error.code()
-            if code not in SETTLING or time.monotonic() >= deadline:
-                place = f"{failed[0].topic}[{failed[0].partition}]"
-                doing = f"moving the offset of {group} in {place}"
+            if code not in RETRIABLE_CODES or time.monotonic() >= deadline:
+                partition = f"{failed[0].topic}[{failed[0].partition}]"
+                doing = f"moving the offset of {group} in {partition}"
                 raise self._translate(failed[0].error, doing, group=group, topic=failed[0].topic, right="Read")
-            self._wait_for_another_try({code})
+            self._wait_before_retry({code})
 
     def delete_group(self, name: str) -> None:
-        self._one(
+        self._request(
             f"deleting the group {name}",
             lambda timeout: self._client.delete_consumer_groups([name], request_timeout=timeout)[name],
             group=name,
@@ -369,16 +383,16 @@ class Admin:
 
     def _topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
         """The settings of topics that exist. A broker that has not heard of a new one yet is asked again for a while."""
-        deadline = time.monotonic() + min(self.timeout, _HEARSAY_SECONDS)
-        found = self._ask_topic_config(names)
-        while (unheard := [name for name in names if name not in found]) and time.monotonic() < deadline:
+        deadline = time.monotonic() + min(self.timeout, _METADATA_LAG_SECONDS)
+        configs = self._describe_topic_config(names)
+        while (missing := [name for name in names if name not in configs]) and time.monotonic() < deadline:
             self._client.poll(0.05)
-            found |= self._ask_topic_config(unheard)
-        return found
+            configs |= self._describe_topic_config(missing)
+        return configs
 
-    def _ask_topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
+    def _describe_topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
         resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in names}
-        found = self._many(
+        responses = self._request_each(
             "reading the settings of topics",
             lambda timeout, keys: {
                 resource.name: future
@@ -388,80 +402,82 @@ class Admin:
             },
             names,
             missing=frozenset({ClientError.UNKNOWN_TOPIC_OR_PART}),
-            of="topic",
+            key_kind="topic",
             right="DescribeConfigs",
         )
-        return {name: {key: config_value(entry) for key, entry in entries.items()} for name, entries in found.items()}
+        return {
+            name: {key: config_value(entry) for key, entry in entries.items()} for name, entries in responses.items()
+        }
 
     def _wait_for_leaders(self, name: str, partitions: int, deadline: float) -> None:
         while True:
             state = self.topics([name], config=False).get(name)
-            led = sum(each.leader is not None for each in state.partitions) if state else 0
-            if led >= partitions:
+            with_leader = sum(partition.leader is not None for partition in state.partitions) if state else 0
+            if with_leader >= partitions:
                 return
             if time.monotonic() > deadline:
                 raise BrokerUnreachableError(
-                    f"The topic {name} is made, and {led} of its {partitions} partitions have a leader "
+                    f"The topic {name} is made, and {with_leader} of its {partitions} partitions have a leader "
                     f"after {self.timeout:g} s",
                     hint="Check that all brokers are up (`riverrun status`)",
                     topic=name,
                 )
             self._client.poll(0.05)
 
-    def _one(self, doing: str, start: Callable[[float], "Future[V]"], **fields: Any) -> V:
+    def _request(self, doing: str, start: Callable[[float], "Future[V]"], **fields: Any) -> V:
         """The result of one request, tried again while the cluster settles."""
-        found = self._many(doing, lambda timeout, _: {doing: start(timeout)}, [doing], **fields)
-        return found[doing]
+        results = self._request_each(doing, lambda timeout, _: {doing: start(timeout)}, [doing], **fields)
+        return results[doing]
 
-    def _many(
+    def _request_each(
         self,
         doing: str,
         start: Callable[[float, Collection[K]], Mapping[K, "Future[V]"]],
         keys: Collection[K],
         *,
         missing: frozenset[int] = frozenset(),
-        of: str = "",
+        key_kind: str = "",
         **fields: Any,
     ) -> dict[K, V]:
         """The result of a request for each key. What fails with a code in `missing` is left out; what fails because the
         cluster is settling is asked for again. `of` is what a key is, a topic or a group, for the error about it."""
         deadline = time.monotonic() + self.timeout
-        done: dict[K, V] = {}
-        left = list(keys)
-        while left:
-            again: list[K] = []
+        results: dict[K, V] = {}
+        pending = list(keys)
+        while pending:
+            retries: list[K] = []
             codes: set[int] = set()
-            for key, future in start(max(0.1, deadline - time.monotonic()), left).items():
+            for key, future in start(max(0.1, deadline - time.monotonic()), pending).items():
                 try:
-                    done[key] = self._result(future, deadline, doing)
+                    results[key] = self._await_result(future, deadline, doing)
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code in missing:
                         continue
-                    if code not in SETTLING or time.monotonic() >= deadline:
-                        if code == ClientError._NOENT and of == "topic" and isinstance(key, Place):
+                    if code not in RETRIABLE_CODES or time.monotonic() >= deadline:
+                        if code == ClientError._NOENT and key_kind == "topic" and isinstance(key, TopicPartition):
                             # «No leaders found»: it is not there, or not for us, and describing it says which.
                             self.topics([key.topic], config=False)
-                        named = {of: key.topic if isinstance(key, Place) else key} if of else {}
+                        named = {key_kind: key.topic if isinstance(key, TopicPartition) else key} if key_kind else {}
                         raise self._translate(error, doing, **named, **fields) from error
-                    again.append(key)
+                    retries.append(key)
                     codes.add(code)
-            left = again
-            if left:
-                self._wait_for_another_try(codes)
-        return done
+            pending = retries
+            if pending:
+                self._wait_before_retry(codes)
+        return results
 
-    def _wait_for_another_try(self, codes: set[int]) -> None:
+    def _wait_before_retry(self, codes: set[int]) -> None:
         """A moment; and where a broker said that it does not coordinate the group, a client that asks who does. The library
         remembers who did for a quarter of an hour, whatever that one answers."""
-        if codes & _MOVED and time.monotonic() >= self._renewed_at + _RENEW_SECONDS:
+        if codes & _COORDINATOR_MOVED_CODES and time.monotonic() >= self._renewed_at + _RENEW_SECONDS:
             self._renewed_at = time.monotonic()
             # What other threads have asked the old one is still to be answered.
-            self._former = [*self._former[-1:], self._client]
+            self._retired_clients = [*self._retired_clients[-1:], self._client]
             self._client = self._open()
         self._client.poll(0.1)
 
-    def _result(self, future: "Future[V]", deadline: float, doing: str) -> V:
+    def _await_result(self, future: "Future[V]", deadline: float, doing: str) -> V:
         while True:
             try:
                 return future.result(timeout=0.2)
@@ -470,24 +486,24 @@ class Admin:
                 if self._login_error:
                     raise self._translate(self._login_error, doing) from None
                 # The client ends every request by its own timeout; the grace is for a client that does not.
-                if time.monotonic() > deadline + 2 or self._given_up.is_set():
+                if time.monotonic() > deadline + 2 or self._cancelled.is_set():
                     raise self._translate(ClientError(ClientError._TIMED_OUT), doing) from None
 
     def _on_error(self, error: ClientError) -> None:
-        if error.code() in _LOGIN:
+        if error.code() in _AUTHENTICATION_CODES:
             self._login_error = error
 
     def _translate(self, error: Exception | ClientError, doing: str, **fields: Any) -> RiverrunError:
         cause = error.args[0] if isinstance(error, KafkaException) and error.args else error
         group = fields.get("group", "")
         if isinstance(cause, ClientError):
-            if cause.code() in _NO_GROUP:
+            if cause.code() in _GROUP_NOT_FOUND_CODES:
                 return GroupNotFoundError(f"There is no consumer group {group}", group=group)
-            if cause.code() in _LIVE_GROUP:
-                return GroupLiveError(
+            if cause.code() in _GROUP_NOT_EMPTY_CODES:
+                return GroupNotEmptyError(
                     f"The group {group} has members while {doing}", hint="Stop its consumers first", group=group
                 )
-            if cause.code() in _REFUSED:
+            if cause.code() in _INVALID_REQUEST_CODES:
                 return DeclarationError(f"The cluster refused {doing}", found=cause.str().rstrip("."), **fields)
             cause = self._login_error or cause
         else:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from riverrun.errors import GroupLiveError
+from riverrun.errors import GroupNotEmptyError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.admin.peek import first_timestamps
-from riverrun.model.state import GroupState, Member, Place
+from riverrun.kafka.admin.timestamps import first_timestamps
+from riverrun.model.cluster_state import GroupMember, GroupState, TopicPartition
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class PartitionLag:
     """One partition of a group. `committed` is None where the group has committed nothing yet: then it is behind by all
     the partition has."""
 
-    place: Place
+    topic_partition: TopicPartition
     committed: int | None
     earliest: int
     end: int
     lag_seconds: float | None
-    member: Member | None
+    member: GroupMember | None
 
     @property
     def lag(self) -> int:
@@ -40,92 +40,104 @@ class GroupLag:
 
     @property
     def topics(self) -> list[str]:
-        return sorted({each.place.topic for each in self.partitions})
+        return sorted({partition.topic_partition.topic for partition in self.partitions})
 
     @property
     def lag(self) -> int | None:
-        return sum(each.lag for each in self.partitions) if self.partitions else None
+        return sum(partition.lag for partition in self.partitions) if self.partitions else None
 
     @property
     def lag_seconds(self) -> float | None:
         """The age of the oldest unread record; None when it is unknown for a partition that is behind."""
-        behind = [each.lag_seconds for each in self.partitions if each.lag]
-        if any(each is None for each in behind):
+        lags = [partition.lag_seconds for partition in self.partitions if partition.lag]
+        if any(each is None for each in lags):
             return None
-        if not behind:
+        if not lags:
             return 0.0 if self.lag is not None else None
-        return max(each for each in behind if each is not None)
+        return max(each for each in lags if each is not None)
 
 
 def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: bool = True) -> list[GroupLag]:
     """The lag of these groups (of all by default) that exist. `seconds` costs a read of one record per partition behind."""
     groups = admin.groups(names)
-    committed = {name: admin.committed(name) for name in groups}
+    committed = {name: admin.committed_offsets(name) for name in groups}
     assigned = {
-        name: {place: member for member in group.members for place in member.assignment}
+        name: {partition: member for member in group.members for partition in member.assignment}
         for name, group in groups.items()
     }
-    places = {place for name in groups for place in (*committed[name], *assigned[name])}
+    partitions = {partition for name in groups for partition in (*committed[name], *assigned[name])}
     # A group keeps the offsets of a topic that was deleted for a while; there is nothing to be behind of any more.
     existing = {
-        place for topic in admin.topics({p.topic for p in places}, config=False).values() for place in topic.places
+        partition
+        for topic in admin.topics({p.topic for p in partitions}, config=False).values()
+        for partition in topic.topic_partitions
     }
     # A partition without a commit counts too: what is in it has not been read, as far as anybody can tell.
-    topics = {name: {place.topic for place in (*committed[name], *assigned[name])} for name in groups}
-    places = existing
-    earliest = admin.offsets(places, "earliest")
-    ends = admin.offsets(places, "latest")
-    stands = {
-        name: {place: committed[name].get(place, earliest[place]) for place in places if place.topic in topics[name]}
+    topics = {name: {partition.topic for partition in (*committed[name], *assigned[name])} for name in groups}
+    partitions = existing
+    earliest = admin.offsets(partitions, "earliest")
+    ends = admin.offsets(partitions, "latest")
+    positions = {
+        name: {
+            partition: committed[name].get(partition, earliest[partition])
+            for partition in partitions
+            if partition.topic in topics[name]
+        }
         for name in groups
     }
-    ages = _ages(admin, stands, ends, earliest) if seconds else {}
-    found = []
+    ages = _lag_seconds_at(admin, positions, ends, earliest) if seconds else {}
+    lags = []
     for name, group in groups.items():
-        mine = sorted(place for place in places if place.topic in topics[name])
-        found.append(
+        own_partitions = sorted(partition for partition in partitions if partition.topic in topics[name])
+        lags.append(
             GroupLag(
                 group,
                 tuple(
                     PartitionLag(
-                        place=place,
-                        committed=committed[name].get(place),
-                        earliest=earliest[place],
-                        end=ends[place],
-                        lag_seconds=ages.get((place, committed[name].get(place, earliest[place]))),
-                        member=assigned[name].get(place),
+                        topic_partition=partition,
+                        committed=committed[name].get(partition),
+                        earliest=earliest[partition],
+                        end=ends[partition],
+                        lag_seconds=ages.get((partition, committed[name].get(partition, earliest[partition]))),
+                        member=assigned[name].get(partition),
                     )
-                    for place in mine
+                    for partition in own_partitions
                 ),
             )
         )
-    return found
+    return lags
 
 
-def _ages(
+def _lag_seconds_at(
     admin: Admin,
-    stands: dict[str, dict[Place, int]],
-    ends: dict[Place, int],
-    earliest: dict[Place, int],
-) -> dict[tuple[Place, int], float]:
+    positions: dict[str, dict[TopicPartition, int]],
+    ends: dict[TopicPartition, int],
+    earliest: dict[TopicPartition, int],
+) -> dict[tuple[TopicPartition, int], float]:
     """Seconds behind at each (partition, offset) a group stands at. Groups that stand at different offsets of one
     partition take turns, because a reader has one position in it."""
-    ages: dict[tuple[Place, int], float] = {}
-    turns: list[dict[Place, int]] = []
-    for place, offset in {(place, offset) for offsets in stands.values() for place, offset in offsets.items()}:
-        if place not in ends:
+    ages: dict[tuple[TopicPartition, int], float] = {}
+    rounds: list[dict[TopicPartition, int]] = []
+    for partition, offset in {
+        (partition, offset) for offsets in positions.values() for partition, offset in offsets.items()
+    }:
+        if partition not in ends:
             continue
-        if offset >= ends[place]:
-            ages[place, offset] = 0.0
-        elif offset >= earliest[place]:
-            turn = next((each for each in turns if place not in each), None)
-            if turn is None:
-                turns.append(turn := {})
-            turn[place] = offset
-    for turn in turns:
-        stamps = first_timestamps(admin.connection, turn)
+        if offset >= ends[partition]:
+            ages[partition, offset] = 0.0
+        elif offset >= earliest[partition]:
+            round_positions = next(
+                (offsets_of_round for offsets_of_round in rounds if partition not in offsets_of_round), None
+            )
+            if round_positions is None:
+                rounds.append(round_positions := {})
+            round_positions[partition] = offset
+    for round_positions in rounds:
+        stamps = first_timestamps(admin.connection, round_positions)
         now = time.time()
-        ages |= {(place, turn[place]): max(0.0, now - stamp / 1000) for place, stamp in stamps.items()}
+        ages |= {
+            (partition, round_positions[partition]): max(0.0, now - stamp / 1000) for partition, stamp in stamps.items()
+        }
     return ages
 
 
@@ -134,7 +146,7 @@ def require_idle(group: GroupState) -> None:
     if not group.live:
         return
     members = [f"{member.client_id} on {member.host}" for member in group.members]
-    raise GroupLiveError(
+    raise GroupNotEmptyError(
         f"The group {group.name} is live ({group.state}) and cannot be changed under its members",
         found=", ".join(members[:5]) + (f" and {len(members) - 5} more" if len(members) > 5 else ""),
         hint="Stop its consumers first; a member that was killed is forgotten after its session timeout (45 s by default)",

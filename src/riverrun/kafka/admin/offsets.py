@@ -7,12 +7,12 @@ from typing import Any, Literal
 from riverrun.errors import UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import require_idle
-from riverrun.model.state import Place
-from riverrun.model.when import Position
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.model.positions import OffsetSpec
 
 
 @dataclass(frozen=True)
-class Target:
+class OffsetTarget:
     """Where to move to. `number` is the offset, the milliseconds since 1970, or the shift (negative: back)."""
 
     kind: Literal["earliest", "latest", "offset", "time", "shift"]
@@ -20,17 +20,17 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Move:
+class OffsetMove:
     """One partition's move. `before` is None where nothing was committed; `after` is None where it is left alone."""
 
-    place: Place
+    topic_partition: TopicPartition
     before: int | None
     after: int | None
     first: int = 0
     note: str = ""
 
     @property
-    def again(self) -> int:
+    def reread(self) -> int:
         """Offsets that the group will read again: records, and markers of transactions."""
         return max(0, self.before - self.after) if self.before is not None and self.after is not None else 0
 
@@ -43,39 +43,39 @@ class Move:
 
     def row(self) -> dict[str, Any]:
         return {
-            "topic": self.place.topic,
-            "partition": self.place.partition,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
             "from": self.before,
             "to": self.after,
-            "read_again": self.again,
+            "read_again": self.reread,
             "skipped": self.skipped,
             "note": self.note,
         }
 
 
-def plan_moves(
-    target: Target,
+def plan_partition_moves(
+    target: OffsetTarget,
     *,
-    committed: Mapping[Place, int],
-    earliest: Mapping[Place, int],
-    latest: Mapping[Place, int],
-    at_time: Mapping[Place, int] | None = None,
-) -> list[Move]:
+    committed: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    at_time: Mapping[TopicPartition, int] | None = None,
+) -> list[OffsetMove]:
     """The move of every partition in `earliest`. An offset outside of what the partition has is moved to its nearest
     end, and the note says so."""
     moves = []
-    for place in sorted(earliest):
-        first, end, before = earliest[place], latest[place], committed.get(place)
-        wanted = _wanted(target, first, end, before, (at_time or {}).get(place, end))
-        if wanted is None:
-            moves.append(Move(place, None, None, first, "nothing committed to shift from"))
+    for partition in sorted(earliest):
+        first, end, before = earliest[partition], latest[partition], committed.get(partition)
+        requested = _target_offset(target, first, end, before, (at_time or {}).get(partition, end))
+        if requested is None:
+            moves.append(OffsetMove(partition, None, None, first, "nothing committed to shift from"))
         else:
-            after = min(max(wanted, first), end)
-            moves.append(Move(place, before, after, first, _note(wanted, after)))
+            after = min(max(requested, first), end)
+            moves.append(OffsetMove(partition, before, after, first, _note(requested, after)))
     return moves
 
 
-def _wanted(target: Target, first: int, end: int, before: int | None, at_time: int) -> int | None:
+def _target_offset(target: OffsetTarget, first: int, end: int, before: int | None, at_time: int) -> int | None:
     match target.kind:
         case "earliest":
             return first
@@ -89,100 +89,110 @@ def _wanted(target: Target, first: int, end: int, before: int | None, at_time: i
             return None if before is None else before + target.number
 
 
-def _note(wanted: int, after: int) -> str:
-    if wanted == after:
+def _note(requested: int, nearest: int) -> str:
+    if requested == nearest:
         return ""
-    return f"{wanted} is {'gone' if wanted < after else 'not written yet'}: {after} is the nearest there is"
+    return f"{requested} is {'gone' if requested < nearest else 'not written yet'}: {nearest} is the nearest there is"
 
 
 @dataclass(frozen=True)
-class Plan:
+class OffsetMovePlan:
     """What `move` would do to a group. `new` when the group does not exist yet."""
 
     group: str
     new: bool
-    moves: tuple[Move, ...]
+    moves: tuple[OffsetMove, ...]
 
     @property
     def skipped(self) -> int:
-        return sum(each.skipped for each in self.moves)
+        return sum(move.skipped for move in self.moves)
 
     @property
-    def again(self) -> int:
-        return sum(each.again for each in self.moves)
+    def reread(self) -> int:
+        return sum(move.reread for move in self.moves)
 
     @property
-    def changes(self) -> dict[Place, int]:
-        return {each.place: each.after for each in self.moves if each.after is not None and each.after != each.before}
+    def changes(self) -> dict[TopicPartition, int]:
+        return {
+            move.topic_partition: move.after
+            for move in self.moves
+            if move.after is not None and move.after != move.before
+        }
 
 
-def plan(
-    admin: Admin, group: str, target: Target, *, topics: Collection[str] = (), partitions: Collection[int] = ()
-) -> Plan:
+def plan_offset_moves(
+    admin: Admin, group: str, target: OffsetTarget, *, topics: Collection[str] = (), partitions: Collection[int] = ()
+) -> OffsetMovePlan:
     """What moving would do. Without `topics`: all that the group has committed in. GroupLiveError while it has members."""
     state = admin.groups([group]).get(group)
     if state is None and not topics:
-        raise admin.no_group(group)
+        raise admin.group_not_found(group)
     if state is not None:
         require_idle(state)
     if partitions and len(topics) != 1:
         raise UsageError("Partitions belong to one topic", hint="Name it with --topic")
-    committed = admin.committed(group) if state is not None else {}
+    committed = admin.committed_offsets(group) if state is not None else {}
     if not topics and not committed:
         raise UsageError(f"The group {group} has committed nothing", hint="Say where with --topic", group=group)
-    places = _chosen(admin, topics, partitions) if topics else list(committed)
+    topic_partitions = _select_partitions(admin, topics, partitions) if topics else list(committed)
     if not topics:
-        there = {
-            place for each in admin.topics({p.topic for p in places}, config=False).values() for place in each.places
+        existing = {
+            partition
+            for state_of_topic in admin.topics({p.topic for p in topic_partitions}, config=False).values()
+            for partition in state_of_topic.topic_partitions
         }
-        places = [place for place in places if place in there]
-    return Plan(
+        topic_partitions = [partition for partition in topic_partitions if partition in existing]
+    return OffsetMovePlan(
         group,
         new=state is None,
         moves=tuple(
-            plan_moves(
+            plan_partition_moves(
                 target,
                 committed=committed,
-                earliest=admin.offsets(places, "earliest"),
-                latest=admin.offsets(places, "latest"),
-                at_time=admin.offsets(places, target.number) if target.kind == "time" else None,
+                earliest=admin.offsets(topic_partitions, "earliest"),
+                latest=admin.offsets(topic_partitions, "latest"),
+                at_time=admin.offsets(topic_partitions, target.number) if target.kind == "time" else None,
             )
         ),
     )
 
 
-def _chosen(admin: Admin, topics: Collection[str], partitions: Collection[int]) -> list[Place]:
-    places = [place for name in topics for place in admin.topic(name).places]
+def _select_partitions(admin: Admin, topics: Collection[str], partitions: Collection[int]) -> list[TopicPartition]:
+    topic_partitions = [topic_partition for name in topics for topic_partition in admin.topic(name).topic_partitions]
     if not partitions:
-        return places
-    unknown = sorted(set(partitions) - {place.partition for place in places})
+        return topic_partitions
+    unknown = sorted(set(partitions) - {topic_partition.partition for topic_partition in topic_partitions})
     if unknown:
         raise UsageError(
             f"{next(iter(topics))} has no partition {', '.join(map(str, unknown))}",
-            expected=f"0 to {len(places) - 1}",
+            expected=f"0 to {len(topic_partitions) - 1}",
         )
-    return [place for place in places if place.partition in partitions]
+    return [topic_partition for topic_partition in topic_partitions if topic_partition.partition in partitions]
 
 
-def apply(admin: Admin, moves: Plan) -> None:
+def apply_offset_moves(admin: Admin, move_plan: OffsetMovePlan) -> None:
     """Commit the plan. A group that came to life since is refused by the cluster."""
-    if moves.changes:
-        admin.commit(moves.group, moves.changes)
+    if move_plan.changes:
+        admin.alter_group_offsets(move_plan.group, move_plan.changes)
 
 
-def offsets_at(admin: Admin, places: Collection[Place], position: Position) -> dict[Place, int]:
+def offsets_at(admin: Admin, partitions: Collection[TopicPartition], position: OffsetSpec) -> dict[TopicPartition, int]:
     """The offset of a position in each partition, within what readers of committed records find there."""
-    earliest = admin.offsets(places, "earliest")
-    latest = admin.offsets(places, "latest", committed_only=True)
+    earliest = admin.offsets(partitions, "earliest")
+    latest = admin.offsets(partitions, "latest", committed_only=True)
     match position.kind:
         case "earliest":
             return earliest
         case "latest":
             return latest
         case "offset":
-            return {place: min(max(position.number, earliest[place]), latest[place]) for place in places}
+            return {
+                partition: min(max(position.number, earliest[partition]), latest[partition]) for partition in partitions
+            }
         case "last":
-            return {place: max(earliest[place], latest[place] - position.number) for place in places}
+            return {
+                partition: max(earliest[partition], latest[partition] - position.number) for partition in partitions
+            }
         case "time":
-            found = admin.offsets(places, position.number)
-            return {place: min(found[place], latest[place]) for place in places}
+            at_time = admin.offsets(partitions, position.number)
+            return {partition: min(at_time[partition], latest[partition]) for partition in partitions}

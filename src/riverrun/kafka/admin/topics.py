@@ -13,31 +13,31 @@ from typing import Any, Literal
 from riverrun.errors import DeclarationError, TopicDiffersError, TopicExistsError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.admin.groups import group_lags
-from riverrun.kafka.registry import deploy
+from riverrun.kafka.registry import compatibility
+from riverrun.model.cluster_state import TopicState
 from riverrun.model.event import Event
-from riverrun.model.quantity import duration_text, size_text
-from riverrun.model.state import TopicState
 from riverrun.model.topic import Topic
+from riverrun.model.units import format_duration, format_size
 
 # Settings for which a smaller number removes records or weakens a promise; -1 stands for no limit.
-_LOWER_LOSES = {
+_LOSSY_WHEN_LOWERED = {
     "retention.ms": "deletes records that are older",
     "retention.bytes": "deletes the oldest records",
     "delete.retention.ms": "forgets deletions that slow readers have not seen",
     "min.insync.replicas": "acknowledges records that fewer copies have",
 }
 _POLICY = "cleanup.policy"
-_POLICY_LOSES = {
+_POLICY_LOSS = {
     "compact": "deletes all but the newest record of each key",
     "delete": "deletes records by age and size",
 }
 
 
 @dataclass(frozen=True)
-class Difference:
+class TopicDifference:
     """One thing that is declared and is otherwise on the cluster. `refused` says why it is not made equal."""
 
-    what: str
+    setting: str
     real: str
     declared: str
     refused: str = ""
@@ -45,15 +45,15 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Changes:
+class TopicChanges:
     """What is to be done about one topic. `kept` are settings the topic has and the declaration does not mention."""
 
     topic: str
     action: Literal["create", "alter", "nothing", "refuse"]
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[TopicDifference, ...] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     partitions: int = 0
-    kept: Mapping[str, str] = field(default_factory=dict)
+    undeclared: Mapping[str, str] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per difference, for people and programs."""
@@ -62,18 +62,18 @@ class Changes:
         return [
             {
                 "topic": self.topic,
-                "action": "refuse" if each.refused else self.action,
-                "setting": each.what,
-                "real": each.real,
-                "declared": each.declared,
+                "action": "refuse" if difference.refused else self.action,
+                "setting": difference.setting,
+                "real": difference.real,
+                "declared": difference.declared,
             }
-            for each in self.differences
+            for difference in self.differences
         ]
 
 
-def plan(
+def plan_topic_changes(
     declared: Topic[Event], real: TopicState | None, *, brokers: int, allow_more_partitions: bool = False
-) -> Changes:
+) -> TopicChanges:
     """What would make `real` what is `declared`. Pure: looks at nothing else."""
     if real is None:
         if declared.replicas > brokers:
@@ -85,48 +85,56 @@ def plan(
                 replicas=declared.replicas,
                 brokers=brokers,
             )
-        return Changes(declared.name, "create", config=declared.full_config(), partitions=declared.partitions)
+        return TopicChanges(declared.name, "create", config=declared.full_config(), partitions=declared.partitions)
     differences = [
         *_partition_difference(declared, real, allow_more_partitions),
         *_replica_difference(declared, real),
         *_config_differences(declared, real),
     ]
-    wanted = _wanted(declared, real)
+    declared_config = _declared_config(declared, real)
     action: Literal["alter", "nothing", "refuse"] = "alter" if differences else "nothing"
-    if any(each.refused for each in differences):
+    if any(difference.refused for difference in differences):
         action = "refuse"
-    return Changes(
+    return TopicChanges(
         declared.name,
         action,
         tuple(differences),
-        config={each.what: wanted[each.what] for each in differences if each.what in wanted},
+        config={
+            difference.setting: declared_config[difference.setting]
+            for difference in differences
+            if difference.setting in declared_config
+        },
         partitions=declared.partitions if declared.partitions > len(real.partitions) else 0,
-        kept={name: each.value for name, each in real.config.items() if each.origin == "topic" and name not in wanted},
+        undeclared={
+            name: difference.value
+            for name, difference in real.config.items()
+            if difference.origin == "topic" and name not in declared_config
+        },
     )
 
 
-def _partition_difference(declared: Topic[Event], real: TopicState, allow_more: bool) -> list[Difference]:
-    now, wanted = len(real.partitions), declared.partitions
-    if now == wanted:
+def _partition_difference(declared: Topic[Event], real: TopicState, allow_more: bool) -> list[TopicDifference]:
+    current, requested = len(real.partitions), declared.partitions
+    if current == requested:
         return []
-    if now > wanted:
+    if current > requested:
         return [
-            Difference(
-                "partitions", str(now), str(wanted),
+            TopicDifference(
+                "partitions", str(current), str(requested),
                 refused="Kafka cannot take partitions away",
-                command=f"declare partitions={now}, or delete the topic and create it again",
+                command=f"declare partitions={current}, or delete the topic and create it again",
             )
         ]  # fmt: skip
     refused = "" if allow_more else "more partitions move keys to others, so the order within a key breaks once"
-    command = f"riverrun topics alter {declared.name} --partitions {wanted}"
-    return [Difference("partitions", str(now), str(wanted), refused, command if refused else "")]
+    command = f"riverrun topics alter {declared.name} --partitions {requested}"
+    return [TopicDifference("partitions", str(current), str(requested), refused, command if refused else "")]
 
 
-def _replica_difference(declared: Topic[Event], real: TopicState) -> list[Difference]:
+def _replica_difference(declared: Topic[Event], real: TopicState) -> list[TopicDifference]:
     if declared.replicas in (0, real.replicas):
         return []
     return [
-        Difference(
+        TopicDifference(
             "replicas", str(real.replicas), str(declared.replicas),
             refused="replicas are moved between brokers by hand",
             command=f"declare replicas={real.replicas}, or use Kafka's kafka-reassign-partitions",
@@ -134,51 +142,53 @@ def _replica_difference(declared: Topic[Event], real: TopicState) -> list[Differ
     ]  # fmt: skip
 
 
-def _wanted(declared: Topic[Event], real: TopicState) -> dict[str, str]:
-    wanted = declared.full_config()
+def _declared_config(declared: Topic[Event], real: TopicState) -> dict[str, str]:
+    config = declared.full_config()
     policy = real.config.get(_POLICY)
-    if _POLICY not in wanted and policy is not None and policy.origin == "topic" and "compact" in policy.value:
+    if _POLICY not in config and policy is not None and policy.origin == "topic" and "compact" in policy.value:
         # compact=False is a statement too: whoever reads this topic as a log would miss what compaction removed.
-        return wanted | {_POLICY: "delete"}
-    return wanted
+        return config | {_POLICY: "delete"}
+    return config
 
 
-def _config_differences(declared: Topic[Event], real: TopicState) -> list[Difference]:
+def _config_differences(declared: Topic[Event], real: TopicState) -> list[TopicDifference]:
     differences = []
-    for name, value in sorted(_wanted(declared, real).items()):
-        now = real.config[name].value if name in real.config else ""
-        if _same(name, now, value):
+    for name, value in sorted(_declared_config(declared, real).items()):
+        current = real.config[name].value if name in real.config else ""
+        if _same_value(name, current, value):
             continue
-        loss = loss_of(name, now, value)
+        loss = data_loss_of(name, current, value)
         command = f"riverrun topics alter {declared.name} --config {shlex.quote(f'{name}={value}')}" if loss else ""
-        differences.append(Difference(name, shown(name, now), shown(name, value), loss, command))
+        differences.append(
+            TopicDifference(name, format_setting(name, current), format_setting(name, value), loss, command)
+        )
     return differences
 
 
-def _same(name: str, one: str, other: str) -> bool:
+def _same_value(name: str, one: str, other: str) -> bool:
     if name == _POLICY:
-        return _words(one) == _words(other)
+        return _policies(one) == _policies(other)
     return one == other or (_number(one) is not None and _number(one) == _number(other))
 
 
-def loss_of(name: str, before: str, after: str) -> str:
+def data_loss_of(name: str, before: str, after: str) -> str:
     """What is lost when a topic setting changes from one value to another; empty when nothing is."""
     if name == _POLICY:
-        new = sorted(_words(after) - _words(before))
-        return " and ".join(_POLICY_LOSES.get(word, f"starts to {word}") for word in new)
+        new = sorted(_policies(after) - _policies(before))
+        return " and ".join(_POLICY_LOSS.get(word, f"starts to {word}") for word in new)
     if name == "unclean.leader.election.enable":
         return "may lose acknowledged records when brokers fail" if after == "true" != before else ""
     old, new_number = _number(before), _number(after)
-    if name not in _LOWER_LOSES or old is None or new_number is None:
+    if name not in _LOSSY_WHEN_LOWERED or old is None or new_number is None:
         return ""
-    limits = name.startswith("retention")
-    lower = (old < 0 <= new_number or 0 <= new_number < old) if limits else new_number < old
-    return _LOWER_LOSES[name] if lower else ""
+    is_retention = name.startswith("retention")
+    lower = (old < 0 <= new_number or 0 <= new_number < old) if is_retention else new_number < old
+    return _LOSSY_WHEN_LOWERED[name] if lower else ""
 
 
 def plan_alter(
     real: TopicState, *, config: Mapping[str, str | None], partitions: int | None = None
-) -> list[Difference]:
+) -> list[TopicDifference]:
     """What changing these settings does; `refused` says what would be lost. None gives a setting back to the default."""
     differences = []
     if partitions is not None and partitions != len(real.partitions):
@@ -189,24 +199,32 @@ def plan_alter(
                 topic=real.name,
             )
         differences.append(
-            Difference(
+            TopicDifference(
                 "partitions", str(len(real.partitions)), str(partitions),
                 refused="moves keys to other partitions: the order within a key breaks once",
             )
         )  # fmt: skip
     for name, value in sorted(config.items()):
-        now = real.config.get(name)
-        before = now.value if now else ""
+        current = real.config.get(name)
+        before = current.value if current else ""
         if value is None:
-            if now is not None and now.origin == "topic":
-                loss = f"may: it {_LOWER_LOSES[name]} if the default is lower" if name in _LOWER_LOSES else ""
-                differences.append(Difference(name, shown(name, before), "the cluster's default", loss))
-        elif not _same(name, before, value):
-            differences.append(Difference(name, shown(name, before), shown(name, value), loss_of(name, before, value)))
+            if current is not None and current.origin == "topic":
+                loss = (
+                    f"may: it {_LOSSY_WHEN_LOWERED[name]} if the default is lower"
+                    if name in _LOSSY_WHEN_LOWERED
+                    else ""
+                )
+                differences.append(TopicDifference(name, format_setting(name, before), "the cluster's default", loss))
+        elif not _same_value(name, before, value):
+            differences.append(
+                TopicDifference(
+                    name, format_setting(name, before), format_setting(name, value), data_loss_of(name, before, value)
+                )
+            )
     return differences
 
 
-def _words(policy: str) -> set[str]:
+def _policies(policy: str) -> set[str]:
     return {word.strip() for word in policy.split(",") if word.strip()}
 
 
@@ -217,27 +235,27 @@ def _number(text: str) -> float | None:
         return None
 
 
-def shown(name: str, value: str) -> str:
+def format_setting(name: str, value: str) -> str:
     """A topic setting's value for people: `604800000 (7 days)`."""
     try:
         number = int(value)
     except ValueError:
         return value
     if name.endswith(".ms") and abs(number) < 2**62:
-        return f"{value} ({duration_text(number)})"
+        return f"{value} ({format_duration(number)})"
     if name.endswith("bytes") and number != 0:
-        return f"{value} ({size_text(number)})"
+        return f"{value} ({format_size(number)})"
     return value
 
 
 def create_topic(admin: Admin, topic: Topic[Event]) -> None:
     """Create a topic as declared. TopicExistsError when there is one of that name, whatever it is like."""
     registry = admin.connection.registry
-    deploy.check(registry, [topic])
-    change = plan(topic, None, brokers=len(admin.brokers()))
+    compatibility.check_schemas(registry, [topic])
+    change = plan_topic_changes(topic, None, brokers=len(admin.brokers()))
     replicas = topic.replicas or admin.connection.settings.replication
     admin.create_topic(topic.name, partitions=change.partitions, replicas=replicas, config=change.config)
-    deploy.register(registry, [topic])
+    compatibility.register_schemas(registry, [topic])
 
 
 def alter_topic(
@@ -250,21 +268,24 @@ def alter_topic(
         admin.add_partitions(topic.name, partitions)
 
 
-def deletion(admin: Admin, names: Collection[str]) -> list[dict[str, Any]]:
+def describe_deletion(admin: Admin, names: Collection[str]) -> list[dict[str, Any]]:
     """What deleting these topics loses: their records, and who reads them. TopicNotFoundError if one is not there."""
     states = [admin.topic(name) for name in names]
-    own = [state.name for state in states if state.internal]
-    if own:
-        raise UsageError(f"{', '.join(own)} belongs to Kafka itself and is not for deleting")
-    readers = group_lags(admin, seconds=False)
+    internal = [state.name for state in states if state.internal]
+    if internal:
+        raise UsageError(f"{', '.join(internal)} belongs to Kafka itself and is not for deleting")
+    lags = group_lags(admin, seconds=False)
     rows = []
     for state in states:
-        earliest, latest = admin.offsets(state.places, "earliest"), admin.offsets(state.places, "latest")
+        earliest, latest = (
+            admin.offsets(state.topic_partitions, "earliest"),
+            admin.offsets(state.topic_partitions, "latest"),
+        )
         rows.append({
             "topic": state.name,
             "partitions": len(state.partitions),
-            "offsets": sum(latest[place] - earliest[place] for place in state.places),
-            "groups": [each.group.name for each in readers if state.name in each.topics],
+            "offsets": sum(latest[partition] - earliest[partition] for partition in state.topic_partitions),
+            "groups": [lag.group.name for lag in lags if state.name in lag.topics],
         })  # fmt: skip
     return rows
 
@@ -275,26 +296,26 @@ def apply_topics(
     *,
     allow_more_partitions: bool = False,
     dry_run: bool = False,
-) -> list[Changes]:
+) -> list[TopicChanges]:
     """Make the cluster's topics what these declare. All are compared first, schemas too: when one is refused, none is
     changed."""
-    deploy.check(admin.connection.registry, topics)
+    compatibility.check_schemas(admin.connection.registry, topics)
     brokers = len(admin.brokers())
     real = admin.topics([topic.name for topic in topics])
     changes = [
-        plan(topic, real.get(topic.name), brokers=brokers, allow_more_partitions=allow_more_partitions)
+        plan_topic_changes(topic, real.get(topic.name), brokers=brokers, allow_more_partitions=allow_more_partitions)
         for topic in topics
     ]
     if dry_run:
         return changes
-    refused = [each for each in changes if each.action == "refuse"]
+    refused = [planned for planned in changes if planned.action == "refuse"]
     if refused:
-        raise refusal(refused)
-    deploy.register(admin.connection.registry, topics)
+        raise topic_differs_error(refused)
+    compatibility.register_schemas(admin.connection.registry, topics)
     return [_apply(admin, topic, change, allow_more_partitions) for topic, change in zip(topics, changes, strict=True)]
 
 
-def _apply(admin: Admin, topic: Topic[Event], change: Changes, allow_more_partitions: bool) -> Changes:
+def _apply(admin: Admin, topic: Topic[Event], change: TopicChanges, allow_more_partitions: bool) -> TopicChanges:
     if change.action == "create":
         try:
             create_topic(admin, topic)
@@ -309,16 +330,17 @@ def _apply(admin: Admin, topic: Topic[Event], change: Changes, allow_more_partit
     return change
 
 
-def refusal(refused: Collection[Changes]) -> TopicDiffersError:
+def topic_differs_error(refused: Collection[TopicChanges]) -> TopicDiffersError:
     """Why these are not made equal, and what to do about each."""
     lines = []
     for change in refused:
-        for each in change.differences:
-            if each.refused:
+        for difference in change.differences:
+            if difference.refused:
                 lines.append(
-                    f"\n  {change.topic}: {each.what} is {each.real}, declared {each.declared}: {each.refused}"
+                    f"\n  {change.topic}: {difference.setting} is {difference.real}, "
+                    f"declared {difference.declared}: {difference.refused}"
                 )
-                lines.append(f"\n    → {each.command}")
+                lines.append(f"\n    → {difference.command}")
     names = ", ".join(change.topic for change in refused)
     return TopicDiffersError(
         f"{names} on the cluster differ{'s' if len(refused) == 1 else ''} from the declaration:{''.join(lines)}\n"

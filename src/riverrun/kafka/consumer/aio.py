@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 
 from riverrun.errors import RecordUnreadableError, UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.consumer.consumer import Consumer, check_batch
+from riverrun.kafka.consumer.consumer import Consumer, check_batch_size
 from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerMetrics
-from riverrun.kafka.consumer.parallel import Engine
+from riverrun.kafka.consumer.parallel_runner import ParallelRunner
 from riverrun.kafka.consumer.record import Batch, Record
 from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
-from riverrun.kafka.consumer.schedule import Work
-from riverrun.kafka.consumer.worker import buried, stop_on_signals
-from riverrun.model.state import Place
+from riverrun.kafka.consumer.scheduler import WorkItem
+from riverrun.kafka.consumer.worker_threads import stop_on_signals, write_dead_letter
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
@@ -55,21 +55,21 @@ class AsyncConsumer(Generic[V]):
     ) -> None:
         self._consumer: Consumer[V] = Consumer(topics, group=group, connection=connection, **options)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="riverrun-read")
-        self._under_way: asyncio.Future[Any] | None = None
-        self._each = self._consumer.options.commit == "record"
-        self._ahead = self._consumer.options.delivery == "at-most-once"
+        self._pending_call: asyncio.Future[Any] | None = None
+        self._commits_each_record = self._consumer.options.commit == "record"
+        self._commits_before_delivery = self._consumer.options.delivery == "at-most-once"
 
-    async def _call(self, act: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+    async def _run_in_thread(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
         """Call what blocks, in our thread, after what is under way there; a cancelled wait does not end the call."""
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, functools.partial(act, *arguments, **keywords))
-        self._under_way = future
+        future = loop.run_in_executor(self._thread, functools.partial(function, *arguments, **keywords))
+        self._pending_call = future
         return await asyncio.shield(future)
 
-    async def _settled(self) -> None:
+    async def _await_pending_call(self) -> None:
         """Wait for a call whose own wait was cancelled: until it ends, the records at hand are its."""
-        if self._under_way is not None and not self._under_way.done():
-            await asyncio.wait([self._under_way])
+        if self._pending_call is not None and not self._pending_call.done():
+            await asyncio.wait([self._pending_call])
 
     # --- one by one, in batches ---------------------------------------------------------------------------------------
 
@@ -78,35 +78,39 @@ class AsyncConsumer(Generic[V]):
 
     async def __anext__(self) -> Record[V]:
         """The next record; by asking, the one before is done."""
-        await self._settled()
+        await self._await_pending_call()
         consumer = self._consumer
         consumer._check_usable()
-        if self._each:
-            await self._call(consumer._settle)
+        if self._commits_each_record:
+            await self._run_in_thread(consumer._mark_done)
         else:
-            consumer._settle()
-        while (record := consumer._at_hand()) is None:
-            if not await self._call(consumer._refill):
+            consumer._mark_done()
+        while (record := consumer._next_buffered()) is None:
+            if not await self._run_in_thread(consumer._refill):
                 raise StopAsyncIteration
-        if self._ahead:
-            await self._call(consumer._commit_ahead)
+        if self._commits_before_delivery:
+            await self._run_in_thread(consumer._commit_before_delivery)
         return record
 
-    async def batches(self, most: int = 1000, *, wait_seconds: float = 1.0) -> AsyncIterator[Batch[V]]:
+    async def batches(self, max_records: int = 1000, *, wait_seconds: float = 1.0) -> AsyncIterator[Batch[V]]:
         """Batches of up to `most` records; a batch that is not full is given out `wait_seconds` after it began."""
-        check_batch(most)
+        check_batch_size(max_records)
         consumer = self._consumer
         while True:
-            await self._settled()
+            await self._await_pending_call()
             consumer._check_usable()
-            await self._call(consumer._settle_batch)
-            gathering = consumer._gathering(most, wait_seconds)
+            await self._run_in_thread(consumer._mark_batch_done)
+            steps = consumer._fill_batch_steps(max_records, wait_seconds)
             # A turn at a time: a wait that is cancelled must not keep our thread from a commit, or from closing.
-            while await self._call(next, gathering, "done") is None:
+            while await self._run_in_thread(next, steps, "done") is None:
                 pass
             if not consumer._has_batch:
                 return
-            yield await self._call(consumer._take_batch, most) if self._ahead else consumer._take_batch(most)
+            yield (
+                await self._run_in_thread(consumer._take_batch, max_records)
+                if self._commits_before_delivery
+                else consumer._take_batch(max_records)
+            )
 
     # --- in parallel --------------------------------------------------------------------------------------------------
 
@@ -119,9 +123,9 @@ class AsyncConsumer(Generic[V]):
         """
         if concurrency < 1:
             raise UsageError(f"run cannot have concurrency={concurrency}", expected="at least 1", option="concurrency")
-        await self._settled()
-        with self._consumer._begin_run(RunOptions(**options)) as engine, stop_on_signals(self.stop):
-            await _Crew(engine, handler, concurrency, self._thread, self.stop).work()
+        await self._await_pending_call()
+        with self._consumer._begin_run(RunOptions(**options)) as runner, stop_on_signals(self.stop):
+            await _AsyncWorkerPool(runner, handler, concurrency, self._thread, self.stop).run()
         return self.metrics()
 
     def stop(self) -> None:
@@ -132,38 +136,38 @@ class AsyncConsumer(Generic[V]):
 
     async def commit(self, *, wait: bool = True, through: Record[V] | None = None) -> None:
         """Commit all that was handed out, what is in hand included; or of one partition all `through` this record."""
-        if self._consumer._engine is None:
-            await self._call(self._consumer.commit, wait=wait, through=through)
+        if self._consumer._runner is None:
+            await self._run_in_thread(self._consumer.commit, wait=wait, through=through)
         else:
             # While `run` goes on, our thread reads.
             await asyncio.to_thread(self._consumer.commit, wait=wait, through=through)
 
-    async def seek(self, partition: int | Place, offset: int) -> None:
-        await self._call(self._consumer.seek, partition, offset)
+    async def seek(self, partition: int | TopicPartition, offset: int) -> None:
+        await self._run_in_thread(self._consumer.seek, partition, offset)
 
-    async def seek_to_beginning(self, *partitions: int | Place) -> None:
-        await self._call(self._consumer.seek_to_beginning, *partitions)
+    async def seek_to_beginning(self, *partitions: int | TopicPartition) -> None:
+        await self._run_in_thread(self._consumer.seek_to_beginning, *partitions)
 
-    async def seek_to_end(self, *partitions: int | Place) -> None:
-        await self._call(self._consumer.seek_to_end, *partitions)
+    async def seek_to_end(self, *partitions: int | TopicPartition) -> None:
+        await self._run_in_thread(self._consumer.seek_to_end, *partitions)
 
-    async def seek_to_time(self, moment: datetime, *partitions: int | Place) -> None:
-        await self._call(self._consumer.seek_to_time, moment, *partitions)
+    async def seek_to_time(self, moment: datetime, *partitions: int | TopicPartition) -> None:
+        await self._run_in_thread(self._consumer.seek_to_time, moment, *partitions)
 
-    async def pause(self, *partitions: int | Place) -> None:
-        await self._call(self._consumer.pause, *partitions)
+    async def pause(self, *partitions: int | TopicPartition) -> None:
+        await self._run_in_thread(self._consumer.pause, *partitions)
 
-    async def resume(self, *partitions: int | Place) -> None:
-        await self._call(self._consumer.resume, *partitions)
+    async def resume(self, *partitions: int | TopicPartition) -> None:
+        await self._run_in_thread(self._consumer.resume, *partitions)
 
-    async def lag(self) -> dict[Place, int]:
-        return await self._call(self._consumer.lag)
+    async def lag(self) -> dict[TopicPartition, int]:
+        return await self._run_in_thread(self._consumer.lag)
 
     @property
-    def partitions(self) -> list[Place]:
+    def partitions(self) -> list[TopicPartition]:
         return self._consumer.partitions
 
-    def position(self) -> dict[Place, int]:
+    def position(self) -> dict[TopicPartition, int]:
         return self._consumer.position()
 
     def metrics(self) -> ConsumerMetrics:
@@ -177,7 +181,7 @@ class AsyncConsumer(Generic[V]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._call(self._consumer.__exit__, kind, error, trace)
+            await self._run_in_thread(self._consumer.__exit__, kind, error, trace)
         finally:
             self._thread.shutdown(wait=False)
 
@@ -186,82 +190,82 @@ class AsyncConsumer(Generic[V]):
         await self.__aexit__(None, None, None)
 
 
-class _Crew(Generic[V]):
+class _AsyncWorkerPool(Generic[V]):
     """Tasks that handle records while the engine reads in its thread."""
 
     def __init__(
         self,
-        engine: Engine[V],
+        runner: ParallelRunner[V],
         handler: Callable[[Record[V]], Awaitable[Any]],
-        most: int,
+        concurrency: int,
         thread: ThreadPoolExecutor,
         stop: Callable[[], None],
     ) -> None:
-        self._engine = engine
+        self._runner = runner
         self._handler = handler
-        self._most = most
+        self._concurrency = concurrency
         self._thread = thread
         self._stop = stop
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
             loop.call_soon_threadsafe(self._wake.set)
 
-        self._engine.on_ready = wake
+        self._runner.on_ready = wake
         try:
-            await self._meanwhile(loop.run_in_executor(self._thread, self._read))
+            await self._handle_until_done(loop.run_in_executor(self._thread, self._read))
             # What is in front of a record that is done is handled while the engine waits for it.
-            await self._meanwhile(loop.run_in_executor(self._thread, self._engine.finish))
+            await self._handle_until_done(loop.run_in_executor(self._thread, self._runner.finish))
         except asyncio.CancelledError:
             self._stop()
             for task in self._tasks:
                 task.cancel()
             # Behind a `finish` that is under way already, this one has nothing to do.
-            finishing = loop.run_in_executor(self._thread, functools.partial(self._engine.finish, hurry=True))
+            finishing = loop.run_in_executor(self._thread, functools.partial(self._runner.finish, hurry=True))
             await asyncio.wait([finishing])
             if finishing.exception() is not None:
                 log.warning("When run was cancelled: %s", finishing.exception())
             raise
 
-    async def _meanwhile(self, thread: asyncio.Future[None]) -> None:
+    async def _handle_until_done(self, thread: asyncio.Future[None]) -> None:
         """Handle records until the engine has done this."""
         thread.add_done_callback(lambda _: self._wake.set())
         while not thread.done():
             self._wake.clear()
-            self._begin()
+            self._start_tasks()
             await self._wait()
         thread.result()
 
     def _read(self) -> None:
         try:
-            self._engine.read()
+            self._runner.read()
         except BaseException as error:  # noqa: BLE001  -- raised by `finish`
-            self._engine.give_up(error)
+            self._runner.fail(error)
 
-    def _begin(self) -> None:
-        while len(self._tasks) < self._most and (work := self._engine.take_now()) is not None:
+    def _start_tasks(self) -> None:
+        while len(self._tasks) < self._concurrency and (work := self._runner.take_now()) is not None:
             task = asyncio.create_task(self._handle(work))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._wake.set()
 
     async def _wait(self) -> None:
-        due = self._engine.seconds_to_due()
+        due = self._runner.seconds_to_due()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(due):
                 await self._wake.wait()
 
-    async def _handle(self, work: Work[V]) -> None:
-        engine = self._engine
+    async def _handle(self, work: WorkItem[V]) -> None:
+        runner = self._runner
         try:
-            problem = engine.read_value(work)
+            problem = runner.read_value(work)
             unreadable = isinstance(problem, RecordUnreadableError)
             if problem is None:
                 try:
@@ -269,11 +273,11 @@ class _Crew(Generic[V]):
                 except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
                     problem = error
             if problem is None:
-                engine.succeeded(work)
-            elif engine.judge(work, problem, unreadable=unreadable):
-                engine.buried(work, await asyncio.to_thread(buried, engine, work, problem))
+                runner.succeeded(work)
+            elif runner.handle_failure(work, problem, unreadable=unreadable):
+                runner.dead_letter_written(work, await asyncio.to_thread(write_dead_letter, runner, work, problem))
         except BaseException as error:
-            engine.put_back(work)
+            runner.release(work)
             if not isinstance(error, asyncio.CancelledError):
-                engine.give_up(error)
+                runner.fail(error)
             raise

@@ -21,21 +21,21 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from riverrun.errors import CommitError
-from riverrun.kafka.border import translate
-from riverrun.model.state import Place
+from riverrun.kafka.error_mapping import translate
+from riverrun.model.cluster_state import TopicPartition
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
 # What a group answers while it is being shared out anew, or its coordinator moves: the same commit works a moment later.
-_SETTLING = frozenset({
+_RETRIABLE_CODES = frozenset({
     ClientError.REBALANCE_IN_PROGRESS, ClientError.ILLEGAL_GENERATION, ClientError.STALE_MEMBER_EPOCH,
     ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
     ClientError._WAIT_COORD, ClientError._TRANSPORT, ClientError._TIMED_OUT, ClientError.REQUEST_TIMED_OUT,
     ClientError.UNKNOWN_MEMBER_ID, ClientError._ALL_BROKERS_DOWN,
 })  # fmt: skip
-_AGAIN_SECONDS = 0.25
+_RETRY_SECONDS = 0.25
 # So many such answers in a row are told; fewer are how groups work.
-_ORDINARY = 8
+_FAILURES_BEFORE_WARNING = 8
 
 Clock = Callable[[], float]
 
@@ -50,94 +50,98 @@ class Committer:
         self._group = group
         self._clock = clock
         self._changed = threading.Condition(threading.RLock())
-        self._wanted: dict[Place, int] = {}
-        self._sending: dict[Place, int] = {}
-        self._committed: dict[Place, int] = {}
-        self._not_before = 0.0
+        self._pending: dict[TopicPartition, int] = {}
+        self._in_flight: dict[TopicPartition, int] = {}
+        self._committed: dict[TopicPartition, int] = {}
+        self._retry_at = 0.0
         # Why a commit failed, and of what; forgotten as soon as all of that is committed after all.
         self._failure: CommitError | None = None
-        self._failed: set[Place] = set()
+        self._failed: set[TopicPartition] = set()
         # Partitions that went before what was wanted of them was answered; those that go once it is.
-        self._missed: set[Place] = set()
-        self._released: set[Place] = set()
-        self._in_a_row = 0
+        self._revoked_uncommitted: set[TopicPartition] = set()
+        self._released: set[TopicPartition] = set()
+        self._consecutive_failures = 0
         self.commits = 0
         self.failed = 0
 
-    def put(self, offsets: Mapping[Place, int]) -> None:
+    def put(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these next."""
         with self._changed:
-            for each, offset in offsets.items():
-                place = Place(*each)
-                latest = max(self._wanted.get(place, -1), self._sending.get(place, -1), self._committed.get(place, -1))
+            for given, offset in offsets.items():
+                partition = TopicPartition(*given)
+                latest = max(
+                    self._pending.get(partition, -1),
+                    self._in_flight.get(partition, -1),
+                    self._committed.get(partition, -1),
+                )
                 if offset > latest:
-                    self._wanted[place] = offset
+                    self._pending[partition] = offset
 
-    def pump(self, *, at_once: bool = False) -> None:
+    def send_pending(self, *, at_once: bool = False) -> None:
         """Send what is wanted, unless a request is on its way; `at_once` sends it even then."""
         with self._changed:
-            if not self._wanted or (not at_once and (self._sending or self._clock() < self._not_before)):
+            if not self._pending or (not at_once and (self._in_flight or self._clock() < self._retry_at)):
                 return
-            request = [ClientPartition(*place, offset) for place, offset in self._wanted.items()]
-            self._sending |= self._wanted
-            self._wanted = {}
+            request = [ClientPartition(*partition, offset) for partition, offset in self._pending.items()]
+            self._in_flight |= self._pending
+            self._pending = {}
         try:
             self._send(request)
         except KafkaException as error:
-            self.answered(error.args[0], request)
+            self.on_response(error.args[0], request)
 
-    def answered(self, error: ClientError | None, partitions: Sequence[ClientPartition]) -> None:
+    def on_response(self, error: ClientError | None, partitions: Sequence[ClientPartition]) -> None:
         """What became of a request."""
         with self._changed:
-            settling = False
+            retriable = False
             failure: ClientError | None = None
             if error is not None and not partitions:
-                partitions = [ClientPartition(*place, offset) for place, offset in self._sending.items()]
-            for each in partitions:
-                place, problem = Place(each.topic, each.partition), each.error or error
+                partitions = [ClientPartition(*partition, offset) for partition, offset in self._in_flight.items()]
+            for response in partitions:
+                partition, problem = TopicPartition(response.topic, response.partition), response.error or error
                 if problem is not None:
-                    failure, settling = problem, problem.code() in _SETTLING
-                if self._sending.get(place) == each.offset:
-                    del self._sending[place]
-                    self._settle(place, each.offset, problem)
-            self._not_before = self._clock() + _AGAIN_SECONDS if settling else 0.0
+                    failure, retriable = problem, problem.code() in _RETRIABLE_CODES
+                if self._in_flight.get(partition) == response.offset:
+                    del self._in_flight[partition]
+                    self._complete(partition, response.offset, problem)
+            self._retry_at = self._clock() + _RETRY_SECONDS if retriable else 0.0
             if failure is None:
                 self.commits += 1
-                self._in_a_row = 0
+                self._consecutive_failures = 0
             else:
                 self.failed += 1
-                self._in_a_row += 1
-                explained = self._explained(failure)
-                if self._in_a_row == (_ORDINARY if settling else 1):
-                    log.warning("%s", explained)
-                self._failure = explained
+                self._consecutive_failures += 1
+                commit_error = self._commit_error(failure)
+                if self._consecutive_failures == (_FAILURES_BEFORE_WARNING if retriable else 1):
+                    log.warning("%s", commit_error)
+                self._failure = commit_error
             if not self._failed:
                 self._failure = None
             self._changed.notify_all()
 
-    def _settle(self, place: Place, offset: int, problem: ClientError | None) -> None:
-        ours = place not in self._released
-        self._released.discard(place)
+    def _complete(self, partition: TopicPartition, offset: int, problem: ClientError | None) -> None:
+        still_assigned = partition not in self._released
+        self._released.discard(partition)
         if problem is not None:
-            self._failed.add(place)
-            if ours and problem.code() in _SETTLING:
-                self._wanted.setdefault(place, offset)
+            self._failed.add(partition)
+            if still_assigned and problem.code() in _RETRIABLE_CODES:
+                self._pending.setdefault(partition, offset)
         else:
-            self._failed.discard(place)
-            if ours:
-                self._committed[place] = offset
+            self._failed.discard(partition)
+            if still_assigned:
+                self._committed[partition] = offset
 
     @property
     def idle(self) -> bool:
         """Whether everything that was put is committed, or failed for good."""
-        return not self._wanted and not self._sending
+        return not self._pending and not self._in_flight
 
-    def await_with(self, serve: Callable[[], None], seconds: float) -> None:
+    def wait_polling(self, poll: Callable[[], None], seconds: float) -> None:
         """Wait until all that was put is committed; CommitError when it is not. `serve` pumps and polls for a moment."""
         self._begin_wait()
         end = self._clock() + seconds
         while not self.idle and self._clock() < end:
-            serve()
+            poll()
         self._end_wait(seconds)
 
     def wait(self, seconds: float) -> None:
@@ -152,16 +156,16 @@ class Committer:
     def _begin_wait(self) -> None:
         with self._changed:
             # Somebody waits: what failed for the moment is sent again at once.
-            self._not_before = 0.0
-            self._missed.clear()
+            self._retry_at = 0.0
+            self._revoked_uncommitted.clear()
 
     def _end_wait(self, seconds: float) -> None:
         with self._changed:
             self.raise_failure()
-            if self._missed:
-                raise self._not_ours(self._missed)
+            if self._revoked_uncommitted:
+                raise self._revoked_error(self._revoked_uncommitted)
             if not self.idle:
-                raise self._too_late(seconds)
+                raise self._timeout_error(seconds)
 
     def raise_failure(self) -> None:
         """Raise why an earlier commit failed, once."""
@@ -171,33 +175,33 @@ class Committer:
                 self._failed.clear()
                 raise failure
 
-    def release(self, places: Collection[Place]) -> None:
+    def release(self, partitions: Collection[TopicPartition]) -> None:
         """These are about to go: send what is wanted of them, now or never."""
-        self.pump(at_once=True)
+        self.send_pending(at_once=True)
         with self._changed:
-            self._released |= self._sending.keys() & set(places)
-            for place in places:
-                self._committed.pop(place, None)
+            self._released |= self._in_flight.keys() & set(partitions)
+            for partition in partitions:
+                self._committed.pop(partition, None)
 
-    def forget(self, places: Collection[Place]) -> None:
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are not ours any more, or are read from elsewhere: commit nothing for them, whatever is answered."""
         with self._changed:
-            for place in places:
-                if self._wanted.pop(place, None) is not None or self._sending.pop(place, None) is not None:
-                    self._missed.add(place)
-                self._committed.pop(place, None)
-                self._failed.discard(place)
-                self._released.discard(place)
+            for partition in partitions:
+                if self._pending.pop(partition, None) is not None or self._in_flight.pop(partition, None) is not None:
+                    self._revoked_uncommitted.add(partition)
+                self._committed.pop(partition, None)
+                self._failed.discard(partition)
+                self._released.discard(partition)
             if not self._failed:
                 self._failure = None
             self._changed.notify_all()
 
-    def committed(self) -> dict[Place, int]:
+    def committed(self) -> dict[TopicPartition, int]:
         """What was committed."""
         with self._changed:
             return dict(self._committed)
 
-    def _explained(self, error: ClientError) -> CommitError:
+    def _commit_error(self, error: ClientError) -> CommitError:
         cause = translate(error, "committing")
         return CommitError(
             f"The group {self._group} could not commit",
@@ -207,15 +211,17 @@ class Committer:
             kafka_error=error.name(),
         )
 
-    def _not_ours(self, places: Collection[Place]) -> CommitError:
+    def _revoked_error(self, partitions: Collection[TopicPartition]) -> CommitError:
         return CommitError(
-            f"The group {self._group} took {', '.join(map(str, sorted(places)))} away before the commit",
+            f"The group {self._group} took {', '.join(map(str, sorted(partitions)))} away before the commit",
             hint="What was handled since the last commit will be read again",
             group=self._group,
         )
 
-    def _too_late(self, seconds: float) -> CommitError:
-        offsets = ", ".join(f"{place}@{offset}" for place, offset in sorted((self._sending | self._wanted).items())[:5])
+    def _timeout_error(self, seconds: float) -> CommitError:
+        offsets = ", ".join(
+            f"{partition}@{offset}" for partition, offset in sorted((self._in_flight | self._pending).items())[:5]
+        )
         return CommitError(
             f"The group {self._group} could not commit within {seconds:g} s",
             found=f"no answer for {offsets}",

@@ -6,7 +6,7 @@
 
 At least once by default: a record counts as done when the next one is asked for, and only what is done is committed. A loop
 that ends by an exception leaves the record in hand, so it is read again. `run` handles many records at a time and commits up
-to the first one that is not done (riverrun.kafka.consumer.parallel).
+to the first one that is not done (riverrun.kafka.consumer.parallel_runner).
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from riverrun.errors import BrokerUnreachableError, CommitError, UsageError
-from riverrun.kafka.connection import Connection, connection_of
-from riverrun.kafka.consumer.dead_letter import DeadLetters
-from riverrun.kafka.consumer.hand import Hand
-from riverrun.kafka.consumer.lookup import choose
-from riverrun.kafka.consumer.options import ConsumerKeywords, ConsumerMetrics, ConsumerOptions, Counts
-from riverrun.kafka.consumer.parallel import Engine
-from riverrun.kafka.consumer.record import Batch, Decoding, Record
+from riverrun.kafka.connection import Connection, as_connection
+from riverrun.kafka.consumer.dead_letter import DeadLetterProducer
+from riverrun.kafka.consumer.fetch_buffer import FetchBuffer
+from riverrun.kafka.consumer.options import ConsumerCounts, ConsumerKeywords, ConsumerMetrics, ConsumerOptions
+from riverrun.kafka.consumer.parallel_runner import ParallelRunner
+from riverrun.kafka.consumer.record import Batch, Record, RecordDecoder
 from riverrun.kafka.consumer.run_options import RunKeywords, RunOptions
-from riverrun.kafka.consumer.subscription import Listener, Subscription
-from riverrun.kafka.consumer.worker import run_in_threads
-from riverrun.kafka.registry.wire import wires_of
-from riverrun.model.state import Place
+from riverrun.kafka.consumer.subscription import RebalanceListener, Subscription
+from riverrun.kafka.consumer.topic_lookup import select_topics
+from riverrun.kafka.consumer.worker_threads import run_in_threads
+from riverrun.kafka.registry.wire_format import wire_formats_of
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ else:
 log = logging.getLogger("riverrun.kafka.consumer")
 
 # How many records a plain loop fetches at a time, and how long it goes on without looking after the group.
-_FETCH = 500
-_AHEAD = 1000
-_LOOK_SECONDS = 0.5
+_FETCH_RECORDS = 500
+_MAX_BUFFERED = 1000
+_POLL_INTERVAL_SECONDS = 0.5
 # How long a wait for records goes on before it looks whether it is to end.
-_TURN_SECONDS = 0.1
+_POLL_WAIT_SECONDS = 0.1
 
 
 class Consumer(Generic[V]):
@@ -70,20 +70,20 @@ class Consumer(Generic[V]):
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self.options = ConsumerOptions(**options)
-        self.connection = connection_of(connection)
-        choice, schemas = choose(topics, group, self.options.partitions)
+        self.connection = as_connection(connection)
+        selection, schemas = select_topics(topics, group, self.options.partitions)
         self.group = group
         registry = self.connection.registry
-        self._decoding: Decoding[V] = Decoding(schemas, wires_of(topics, registry), registry)
-        self._counts = Counts()
-        listener = Listener(self._assigned, self._revoked, self._lost, self._moved)
-        self._reading = Subscription(choice, self.options, self.connection, listener, self._counts)
-        self._commits = self._reading.commits
-        self._hand = Hand()
-        self._engine: Engine[V] | None = None
+        self._decoder: RecordDecoder[V] = RecordDecoder(schemas, wire_formats_of(topics, registry), registry)
+        self._counts = ConsumerCounts()
+        listener = RebalanceListener(self._assigned, self._revoked, self._lost, self._moved)
+        self._subscription = Subscription(selection, self.options, self.connection, listener, self._counts)
+        self._committer = self._subscription.committer
+        self._buffer = FetchBuffer()
+        self._runner: ParallelRunner[V] | None = None
         self._stopping = threading.Event()
         self._closed = False
-        self._look_at = 0.0
+        self._poll_due_at = 0.0
         self._commit_at = time.monotonic() + self.options.commit_interval_seconds
         self._metrics_at = time.monotonic() + self.options.metrics_seconds
 
@@ -95,94 +95,98 @@ class Consumer(Generic[V]):
     def __next__(self) -> Record[V]:
         """The next record; by asking, the one before is done. Ends after `stop`, or at the end if not to `follow`."""
         self._check_usable()
-        self._settle()
-        while (record := self._at_hand()) is None:
+        self._mark_done()
+        while (record := self._next_buffered()) is None:
             if not self._refill():
                 raise StopIteration
-        self._commit_ahead()
+        self._commit_before_delivery()
         return record
 
-    def _settle(self) -> None:
+    def _mark_done(self) -> None:
         """What was handed out is done."""
-        self._counts.handled += self._hand.settle()
+        self._counts.handled += self._buffer.mark_done()
         if self.options.commit == "record":
             self._commit_done()
 
-    def _at_hand(self) -> Record[V] | None:
+    def _next_buffered(self) -> Record[V] | None:
         """The next record, if it was fetched and the group can do without us for the moment."""
-        if time.monotonic() < self._look_at and not self._stopping.is_set():
-            message = self._hand.take_one()
+        if time.monotonic() < self._poll_due_at and not self._stopping.is_set():
+            message = self._buffer.take_one()
             if message is not None:
-                return Record(message, self._decoding)
+                return Record(message, self._decoder)
         return None
 
     def _refill(self) -> bool:
         """Fetch, for a moment; False when it is over."""
         if self._stopping.is_set():
             return False
-        ahead = len(self._hand)
-        if not ahead and self.options.commit == "batch":
+        buffered = len(self._buffer)
+        if not buffered and self.options.commit == "batch":
             self._commit_done()
-        self._look_after(time.monotonic())
-        if ahead < _FETCH:
-            self._hand.put(self._reading.fetch(_FETCH - ahead, 0.0 if ahead else _TURN_SECONDS))
+        self._run_periodic(time.monotonic())
+        if buffered < _FETCH_RECORDS:
+            self._buffer.put(
+                self._subscription.fetch(_FETCH_RECORDS - buffered, 0.0 if buffered else _POLL_WAIT_SECONDS)
+            )
         else:
-            self._reading.serve(_AHEAD - ahead)
-        self._look_at = time.monotonic() + _LOOK_SECONDS
-        return bool(len(self._hand)) or not self._finished
+            self._subscription.keep_alive(_MAX_BUFFERED - buffered)
+        self._poll_due_at = time.monotonic() + _POLL_INTERVAL_SECONDS
+        return bool(len(self._buffer)) or not self._finished
 
     # --- in batches ---------------------------------------------------------------------------------------------------
 
-    def batches(self, most: int = 1000, *, wait_seconds: float = 1.0) -> Iterator[Batch[V]]:
+    def batches(self, max_records: int = 1000, *, wait_seconds: float = 1.0) -> Iterator[Batch[V]]:
         """Batches of up to `most` records; a batch that is not full is given out `wait_seconds` after it began.
 
         By asking for the next batch, the one before is done.
         """
-        check_batch(most)
+        check_batch_size(max_records)
         while True:
             self._check_usable()
-            self._settle_batch()
-            if not self._gather(most, wait_seconds):
+            self._mark_batch_done()
+            if not self._fill_batch(max_records, wait_seconds):
                 return
-            yield self._take_batch(most)
+            yield self._take_batch(max_records)
 
-    def _settle_batch(self) -> None:
-        self._settle()
+    def _mark_batch_done(self) -> None:
+        self._mark_done()
         if self.options.commit == "batch":
             self._commit_done()
 
-    def _gather(self, most: int, wait_seconds: float) -> bool:
+    def _fill_batch(self, max_records: int, wait_seconds: float) -> bool:
         """Fetch until there is a batch; False when it is over."""
-        for _ in self._gathering(most, wait_seconds):
+        for _ in self._fill_batch_steps(max_records, wait_seconds):
             pass
         return self._has_batch
 
-    def _gathering(self, most: int, wait_seconds: float) -> Iterator[None]:
+    def _fill_batch_steps(self, max_records: int, wait_seconds: float) -> Iterator[None]:
         """Fetch until there is a batch, or it is over; for a moment from one turn to the next."""
-        hand = self._hand
+        buffer = self._buffer
         end: float | None = None
-        while len(hand) < most and not self._stopping.is_set():
+        while len(buffer) < max_records and not self._stopping.is_set():
             now = time.monotonic()
-            self._look_after(now)
-            if len(hand):
+            self._run_periodic(now)
+            if len(buffer):
                 end = end or now + wait_seconds
                 if now >= end:
                     break
-            left = min(_TURN_SECONDS, wait_seconds if end is None else end - now)
-            hand.put(self._reading.fetch(most - len(hand), _TURN_SECONDS if end is None else left, left))
+            left = min(_POLL_WAIT_SECONDS, wait_seconds if end is None else end - now)
+            buffer.put(
+                self._subscription.fetch(max_records - len(buffer), _POLL_WAIT_SECONDS if end is None else left, left)
+            )
             if self._finished:
                 break
-            if len(hand) < most:
+            if len(buffer) < max_records:
                 yield
 
     @property
     def _has_batch(self) -> bool:
-        return bool(len(self._hand)) and not self._stopping.is_set()
+        return bool(len(self._buffer)) and not self._stopping.is_set()
 
-    def _take_batch(self, most: int) -> Batch[V]:
-        messages = self._hand.take_many(most, self._reading.positions)
-        self._commit_ahead()
-        return Batch(messages, self._decoding)
+    def _take_batch(self, max_records: int) -> Batch[V]:
+        messages = self._buffer.take_batch(max_records, self._subscription.positions)
+        self._commit_before_delivery()
+        return Batch(messages, self._decoder)
 
     # --- in parallel --------------------------------------------------------------------------------------------------
 
@@ -194,20 +198,22 @@ class Consumer(Generic[V]):
         Keywords are those of `RunOptions`: the order to keep, how much may be in flight, and what to do with errors. What
         was begun is finished and committed. Gives the counts.
         """
-        with self._begin_run(RunOptions(**options)) as engine:
-            run_in_threads(engine, handler, workers, self.stop)
+        with self._begin_run(RunOptions(**options)) as runner:
+            run_in_threads(runner, handler, workers, self.stop)
         return self.metrics()
 
     @contextlib.contextmanager
-    def _begin_run(self, options: RunOptions) -> Iterator[Engine[V]]:
+    def _begin_run(self, options: RunOptions) -> Iterator[ParallelRunner[V]]:
         """What `run` stands on, for crews of another kind."""
         self._check_usable()
-        self._settle()
-        self._reading.move(self._hand.drop_ahead(self._reading.owned))
-        dead_letters = DeadLetters(self.connection, self.group, options.dead_letter, create=options.create_dead_letter)
-        engine = self._engine = Engine(
-            reading=self._reading,
-            decoding=self._decoding,
+        self._mark_done()
+        self._subscription.seek(self._buffer.drop_buffered(self._subscription.assignment))
+        dead_letters = DeadLetterProducer(
+            self.connection, self.group, options.dead_letter, create=options.create_dead_letter
+        )
+        runner = self._runner = ParallelRunner(
+            subscription=self._subscription,
+            decoder=self._decoder,
             consumer=self.options,
             options=options,
             dead_letters=dead_letters,
@@ -216,12 +222,12 @@ class Consumer(Generic[V]):
             tick=self._tick,
         )
         try:
-            yield engine
+            yield runner
         finally:
-            self._engine = None
+            self._runner = None
             dead_letters.close()
-            self._hand.done.update(engine.committable())
-            self._reading.move(engine.unfinished)
+            self._buffer.done.update(runner.committable())
+            self._subscription.seek(runner.resume_offsets)
 
     def stop(self) -> None:
         """End the loop or `run` soon, from any thread or a signal handler: what was begun is finished and committed."""
@@ -237,49 +243,55 @@ class Consumer(Generic[V]):
         self._check_usable()
         if not self.group:
             raise UsageError("A consumer without a group has nothing to commit to", hint="Give it a `group`")
-        self._commits.raise_failure()
-        if self._engine is not None:
-            offsets: Mapping[Place, int] = self._engine.committable()
+        self._committer.raise_failure()
+        if self._runner is not None:
+            offsets: Mapping[TopicPartition, int] = self._runner.committable()
         elif through is not None:
-            offsets = {through.place: through.offset + 1}
+            offsets = {through.topic_partition: through.offset + 1}
         else:
-            offsets = self._hand.done | self._hand.in_hand()
+            offsets = self._buffer.done | self._buffer.delivered_positions()
         self._commit(offsets, wait=wait)
 
-    def _commit(self, offsets: Mapping[Place, int], *, wait: bool, seconds: float | None = None) -> None:
-        self._commits.put(offsets)
-        seconds = self._reading.timeout if seconds is None else seconds
-        if self._reading.calling_back:
+    def _commit(self, offsets: Mapping[TopicPartition, int], *, wait: bool, seconds: float | None = None) -> None:
+        self._committer.put(offsets)
+        seconds = self._subscription.timeout if seconds is None else seconds
+        if self._subscription.in_callback:
             # Nothing can be awaited here, nor must it: the client lets no partition go before this is answered.
-            self._reading.send_commits(at_once=True)
-        elif self._engine is not None:
+            self._subscription.send_commits(at_once=True)
+        elif self._runner is not None:
             # Asked by a handler: the thread that reads does it.
             if wait:
-                self._commits.wait(seconds)
+                self._committer.wait(seconds)
         elif wait:
-            self._commits.await_with(lambda: self._reading.serve(_AHEAD - len(self._hand)), seconds)
+            self._committer.wait_polling(
+                lambda: self._subscription.keep_alive(_MAX_BUFFERED - len(self._buffer)), seconds
+            )
         else:
-            self._reading.send_commits()
+            self._subscription.send_commits()
 
     def _commit_done(
-        self, done: Mapping[Place, int] | None = None, *, wait: bool | None = None, seconds: float | None = None
+        self,
+        done: Mapping[TopicPartition, int] | None = None,
+        *,
+        wait: bool | None = None,
+        seconds: float | None = None,
     ) -> None:
         """Commit what is done, the way that was chosen, if this consumer commits at all."""
         if self.group and self.options.delivery == "at-least-once":
             wait = self.options.waits_for_commit if wait is None else wait
-            self._commit(self._hand.done if done is None else done, wait=wait, seconds=seconds)
+            self._commit(self._buffer.done if done is None else done, wait=wait, seconds=seconds)
 
-    def _commit_ahead(self) -> None:
+    def _commit_before_delivery(self) -> None:
         """At most once: commit what is about to be handed out; when that fails, it is not handed out."""
         if self.options.delivery != "at-most-once" or not self.group:
             return
         try:
-            self._commit(self._hand.in_hand(), wait=True)
+            self._commit(self._buffer.delivered_positions(), wait=True)
         except BaseException:
-            self._hand.put_back()
+            self._buffer.return_delivered()
             raise
 
-    def _look_after(self, now: float) -> None:
+    def _run_periodic(self, now: float) -> None:
         """What is due from time to time in a plain loop."""
         if self.options.commit == "interval" and now >= self._commit_at:
             self._commit_at = now + self.options.commit_interval_seconds
@@ -293,171 +305,179 @@ class Consumer(Generic[V]):
 
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
-    def _assigned(self, places: list[Place]) -> None:
-        if self._engine is not None:
-            self._engine.assigned(places)
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
+        if self._runner is not None:
+            self._runner.assigned(partitions)
         if self.options.on_assigned is not None:
-            self.options.on_assigned(places)
+            self.options.on_assigned(partitions)
 
-    def _revoked(self, places: list[Place]) -> None:
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
         if self.options.on_revoked is not None:
-            self.options.on_revoked(places)
-        if self._engine is not None:
-            self._engine.revoked(places)
+            self.options.on_revoked(partitions)
+        if self._runner is not None:
+            self._runner.revoked(partitions)
         elif self.options.commit != "manual":
-            self._commit_done({place: offset for place, offset in self._hand.done.items() if place in places})
-        self._commits.release(places)
-        self._hand.forget(places)
+            self._commit_done(
+                {partition: offset for partition, offset in self._buffer.done.items() if partition in partitions}
+            )
+        self._committer.release(partitions)
+        self._buffer.forget(partitions)
 
-    def _lost(self, places: list[Place]) -> None:
-        if self._engine is not None:
-            self._engine.lost(places)
-        self._commits.forget(places)
-        self._hand.forget(places)
-        if places:
-            log.warning("Lost %s; what was not committed is read again.", ", ".join(map(str, places)))
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        if self._runner is not None:
+            self._runner.lost(partitions)
+        self._committer.forget(partitions)
+        self._buffer.forget(partitions)
+        if partitions:
+            log.warning("Lost %s; what was not committed is read again.", ", ".join(map(str, partitions)))
         if self.options.on_lost is not None:
-            self.options.on_lost(places)
+            self.options.on_lost(partitions)
 
-    def _moved(self, place: Place, offset: int) -> None:
+    def _moved(self, partition: TopicPartition, offset: int) -> None:
         """By a seek, or because the topic was made anew: what lies before counts as done, and going back is right."""
-        self._commits.forget([place])
-        if self._engine is not None:
-            self._engine.moved(place, offset)
+        self._committer.forget([partition])
+        if self._runner is not None:
+            self._runner.moved(partition, offset)
         else:
-            self._hand.forget([place])
-            self._hand.done[place] = offset
+            self._buffer.forget([partition])
+            self._buffer.done[partition] = offset
 
     # --- where it stands ----------------------------------------------------------------------------------------------
 
     @property
-    def partitions(self) -> list[Place]:
+    def partitions(self) -> list[TopicPartition]:
         """The partitions this consumer reads now."""
-        return sorted(self._reading.owned)
+        return sorted(self._subscription.assignment)
 
-    def position(self) -> dict[Place, int]:
+    def position(self) -> dict[TopicPartition, int]:
         """The offset of the next record to be handed out, of each partition of which that is known."""
-        return {**self._reading.positions, **self._hand.first_ahead()}
+        return {**self._subscription.positions, **self._buffer.first_buffered()}
 
-    def lag(self) -> dict[Place, int]:
+    def lag(self) -> dict[TopicPartition, int]:
         """How many offsets each partition goes on behind what is done. Asks the cluster; while it runs, see `metrics`."""
-        self._not_in_run("ask for its lag")
+        self._refuse_in_run("ask for its lag")
         self._check_usable()
         self._await_partitions()
-        places = self.partitions
-        done = self._standing(places)
-        unknown = [place for place in places if place not in done]
-        done |= self._reading.committed(unknown) if self.group else {}
-        unknown = [place for place in places if place not in done]
-        done |= self._reading.lookup.offsets_at(unknown, self.options.first)
-        ends = self._reading.lookup.offsets_at(places, OFFSET_END)
-        return {place: max(0, ends[place] - done[place]) for place in places}
+        partitions = self.partitions
+        done = self._done_offsets(partitions)
+        unknown = [partition for partition in partitions if partition not in done]
+        done |= self._subscription.committed(unknown) if self.group else {}
+        unknown = [partition for partition in partitions if partition not in done]
+        done |= self._subscription.lookup.offsets_at(unknown, self.options.start_position)
+        ends = self._subscription.lookup.offsets_at(partitions, OFFSET_END)
+        return {partition: max(0, ends[partition] - done[partition]) for partition in partitions}
 
     def metrics(self) -> ConsumerMetrics:
         """The counts so far, and how it stands. Asks nobody."""
-        in_flight = self._engine.in_flight if self._engine is not None else (0, 0)
+        in_flight = self._runner.in_flight if self._runner is not None else (0, 0)
         return ConsumerMetrics(
             **dataclasses.asdict(self._counts),
             in_flight=in_flight[0],
             in_flight_bytes=in_flight[1],
-            commits=self._commits.commits,
-            commits_failed=self._commits.failed,
-            lag=self._known_lag(),
+            commits=self._committer.commits,
+            commits_failed=self._committer.failed,
+            lag=self._cached_lag(),
         )
 
-    def _standing(self, places: Collection[Place]) -> dict[Place, int]:
-        done = self._engine.committable() if self._engine is not None else self._hand.done
-        return {place: offset for place, offset in done.items() if place in places}
+    def _done_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        done = self._runner.committable() if self._runner is not None else self._buffer.done
+        return {partition: offset for partition, offset in done.items() if partition in partitions}
 
-    def _known_lag(self) -> int | None:
-        places = set(self._reading.owned)
-        done = {**self._commits.committed(), **self._standing(places)}
-        ends = dict(self._reading.ends)
-        if not places or not places <= done.keys() & ends.keys():
+    def _cached_lag(self) -> int | None:
+        partitions = set(self._subscription.assignment)
+        done = {**self._committer.committed(), **self._done_offsets(partitions)}
+        ends = dict(self._subscription.ends)
+        if not partitions or not partitions <= done.keys() & ends.keys():
             return None
-        return sum(max(0, ends[place] - done[place]) for place in places)
+        return sum(max(0, ends[partition] - done[partition]) for partition in partitions)
 
     # --- elsewhere ----------------------------------------------------------------------------------------------------
 
-    def seek(self, partition: int | Place, offset: int) -> None:
+    def seek(self, partition: int | TopicPartition, offset: int) -> None:
         """Go on at this offset of a partition. What lies before counts as done, for the next commit as well."""
-        self._seek({self._place(partition): offset})
+        self._seek({self._resolve_partition(partition): offset})
 
-    def seek_to_beginning(self, *partitions: int | Place) -> None:
+    def seek_to_beginning(self, *partitions: int | TopicPartition) -> None:
         """Go on at the oldest records, of these partitions or of all this consumer has."""
-        self._seek(self._reading.lookup.offsets_at(self._places(partitions), OFFSET_BEGINNING))
+        self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), OFFSET_BEGINNING))
 
-    def seek_to_end(self, *partitions: int | Place) -> None:
+    def seek_to_end(self, *partitions: int | TopicPartition) -> None:
         """Go on with the records that come from now on."""
-        self._seek(self._reading.lookup.offsets_at(self._places(partitions), OFFSET_END))
+        self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), OFFSET_END))
 
-    def seek_to_time(self, moment: datetime, *partitions: int | Place) -> None:
+    def seek_to_time(self, moment: datetime, *partitions: int | TopicPartition) -> None:
         """Go on with the first record that has this timestamp or a later one; at the end where there is none."""
         if moment.tzinfo is None:
             raise UsageError(f"{moment} has no time zone", hint="Add one: moment.replace(tzinfo=UTC)")
-        self._seek(self._reading.lookup.offsets_at(self._places(partitions), moment))
+        self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), moment))
 
-    def _seek(self, offsets: Mapping[Place, int]) -> None:
-        if not self._reading.assigning:
-            self._not_in_run("seek")
-        self._reading.move(offsets)
-        for place, offset in offsets.items():
-            self._moved(place, offset)
+    def _seek(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if not self._subscription.assigning:
+            self._refuse_in_run("seek")
+        self._subscription.seek(offsets)
+        for partition, offset in offsets.items():
+            self._moved(partition, offset)
 
-    def pause(self, *partitions: int | Place) -> None:
+    def pause(self, *partitions: int | TopicPartition) -> None:
         """Hand out no records of these partitions, or of all, until `resume`. The loop goes on with the others."""
-        self._not_in_run("pause")
-        places = self._places(partitions)
-        self._reading.pause(places)
-        self._reading.move(self._reading.first_held(places) | self._hand.drop_ahead(places))
+        self._refuse_in_run("pause")
+        topic_partitions = self._resolve_partitions(partitions)
+        self._subscription.pause(topic_partitions)
+        self._subscription.seek(
+            self._subscription.first_buffered(topic_partitions) | self._buffer.drop_buffered(topic_partitions)
+        )
 
-    def resume(self, *partitions: int | Place) -> None:
-        self._not_in_run("resume")
-        self._reading.resume(self._places(partitions))
+    def resume(self, *partitions: int | TopicPartition) -> None:
+        self._refuse_in_run("resume")
+        self._subscription.resume(self._resolve_partitions(partitions))
 
-    def _places(self, partitions: Collection[int | Place]) -> list[Place]:
+    def _resolve_partitions(self, partitions: Collection[int | TopicPartition]) -> list[TopicPartition]:
         self._check_usable()
         self._await_partitions()
-        return [self._place(each) for each in partitions] if partitions else self.partitions
+        return [self._resolve_partition(given) for given in partitions] if partitions else self.partitions
 
-    def _place(self, partition: int | Place) -> Place:
+    def _resolve_partition(self, partition: int | TopicPartition) -> TopicPartition:
         self._check_usable()
         self._await_partitions()
-        topics = sorted({place.topic for place in self._reading.owned})
-        place = partition if isinstance(partition, Place) else Place(topics[0] if topics else "", partition)
-        if not isinstance(partition, Place) and len(topics) > 1:
+        topics = sorted({topic_partition.topic for topic_partition in self._subscription.assignment})
+        topic_partition = (
+            partition
+            if isinstance(partition, TopicPartition)
+            else TopicPartition(topics[0] if topics else "", partition)
+        )
+        if not isinstance(partition, TopicPartition) and len(topics) > 1:
             raise UsageError(
                 f"Partition {partition} of which topic?", hint="Give a riverrun.Place(topic, partition)", topics=topics
             )
-        if place not in self._reading.owned:
+        if topic_partition not in self._subscription.assignment:
             raise UsageError(
-                f"This consumer does not read {place} now",
+                f"This consumer does not read {topic_partition} now",
                 found=", ".join(map(str, self.partitions)) or "no partitions",
-                topic=place.topic,
-                partition=place.partition,
+                topic=topic_partition.topic,
+                partition=topic_partition.partition,
             )
-        return place
+        return topic_partition
 
     def _await_partitions(self) -> None:
         """Take part in the group until it has given us partitions, or none."""
-        end = time.monotonic() + max(self._reading.timeout, 2 * self.options.session_timeout_seconds)
-        while not self._reading.has_partitions and not self._stopping.is_set():
+        end = time.monotonic() + max(self._subscription.timeout, 2 * self.options.session_timeout_seconds)
+        while not self._subscription.has_partitions and not self._stopping.is_set():
             if time.monotonic() > end:
                 raise BrokerUnreachableError(
                     f"The group {self.group} gave this consumer no partitions yet",
                     hint="Another member may be slow to give up its own; try again",
                     group=self.group,
                 )
-            self._hand.put(self._reading.fetch(_FETCH, _TURN_SECONDS))
+            self._buffer.put(self._subscription.fetch(_FETCH_RECORDS, _POLL_WAIT_SECONDS))
 
     @property
     def _finished(self) -> bool:
-        return not self.options.follow and self._reading.at_end
+        return not self.options.follow and self._subscription.at_end
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _not_in_run(self, doing: str) -> None:
-        if self._engine is not None:
+    def _refuse_in_run(self, doing: str) -> None:
+        if self._runner is not None:
             raise UsageError(f"A consumer cannot {doing} while it runs", hint="It pauses by itself; see its metrics()")
 
     def _check_usable(self) -> None:
@@ -482,7 +502,7 @@ class Consumer(Generic[V]):
     def close(self) -> None:
         """Commit what was handed out and leave the group, within `close_seconds` for each. May be called twice."""
         if not self._closed:
-            self._counts.handled += self._hand.settle()
+            self._counts.handled += self._buffer.mark_done()
             self._close()
 
     def _close(self) -> None:
@@ -493,12 +513,12 @@ class Consumer(Generic[V]):
         try:
             if self.options.commit != "manual":
                 self._commit_done(wait=True, seconds=self.options.close_seconds)
-            elif not self._commits.idle:
+            elif not self._committer.idle:
                 # What commit(wait=False) left to do.
                 self._commit({}, wait=True, seconds=self.options.close_seconds)
         finally:
             # Leaving waits for brokers that may never answer, and takes no deadline.
-            leaving = threading.Thread(target=self._reading.close, name="riverrun-leave", daemon=True)
+            leaving = threading.Thread(target=self._subscription.close, name="riverrun-leave", daemon=True)
             leaving.start()
             leaving.join(self.options.close_seconds)
             if leaving.is_alive():
@@ -509,6 +529,6 @@ class Consumer(Generic[V]):
                 )
 
 
-def check_batch(most: int) -> None:
-    if most < 1:
-        raise UsageError(f"A batch cannot have {most} records", expected="at least 1", option="most")
+def check_batch_size(max_records: int) -> None:
+    if max_records < 1:
+        raise UsageError(f"A batch cannot have {max_records} records", expected="at least 1", option="most")

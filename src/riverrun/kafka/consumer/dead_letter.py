@@ -18,26 +18,26 @@ from confluent_kafka import KafkaException, Message, Producer
 
 from riverrun.errors import DeliveryError, RiverrunError, TopicExistsError, TopicNotFoundError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.border import client_log, translate
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.record import Record
+from riverrun.kafka.error_mapping import client_log, translate
 from riverrun.model.topic import check_topic_name
 
-PREFIX = "riverrun.dead."
+HEADER_PREFIX = "riverrun.dead."
 DEFAULT_TOPIC = "{topic}.dead"
 
 _DELIVERY_SECONDS = 30.0
 # A dead letter is its record and these headers; the message is the part that has no end.
 _MESSAGE_CHARACTERS = 2000
-_HEADER_ROOM = 16_384
+_HEADER_BYTES = 16_384
 # What is kept of one that is larger than its topic takes: of the value, of each header, and how many of those.
-_KEPT_BYTES = 16_384
-_KEPT_HEADER_BYTES = 256
-_KEPT_HEADERS = 8
-_KEPT_MS = 30 * 86_400_000
+_TRUNCATED_BYTES = 16_384
+_TRUNCATED_HEADER_BYTES = 256
+_TRUNCATED_HEADERS = 8
+_RETENTION_MS = 30 * 86_400_000
 
 # Value, key and headers.
-_Content = tuple[bytes | None, bytes | None, list[Any]]
+_LetterContent = tuple[bytes | None, bytes | None, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DeadLetter:
     # Of what a connector could make no record of: where it came from (a file and offset, an MQTT topic), and how many
     # bytes it had where only a part of it was kept.
     source: str = ""
-    cut: int = 0
+    original_size: int = 0
 
     @property
     def was_record(self) -> bool:
@@ -65,11 +65,11 @@ class DeadLetter:
         return self.offset >= 0
 
     @classmethod
-    def of(cls, record: Record[Any]) -> "DeadLetter | None":
+    def from_record(cls, record: Record[Any]) -> "DeadLetter | None":
         """What is known of a record in a dead-letter topic; None when it is not a dead letter."""
-        told = {name: value or b"" for name, value in record.headers if name.startswith(PREFIX)}
+        values = {name: value or b"" for name, value in record.headers if name.startswith(HEADER_PREFIX)}
         try:
-            text = {name.removeprefix(PREFIX): value.decode() for name, value in told.items()}
+            text = {name.removeprefix(HEADER_PREFIX): value.decode() for name, value in values.items()}
             return cls(
                 topic=text["topic"],
                 partition=int(text["partition"]),
@@ -80,16 +80,16 @@ class DeadLetter:
                 attempts=int(text["attempts"]),
                 group=text["group"],
                 at=datetime.fromisoformat(text["at"]),
-                headers=tuple((name, value) for name, value in record.headers if not name.startswith(PREFIX)),
+                headers=tuple((name, value) for name, value in record.headers if not name.startswith(HEADER_PREFIX)),
                 source=text.get("source", ""),
-                cut=int(text.get("cut", 0)),
+                original_size=int(text.get("cut", 0)),
             )
         except (KeyError, ValueError):
             return None
 
 
 @dataclass(frozen=True)
-class Copy:
+class RecordCopy:
     """A record that was read by somebody else than a consumer, such as Spark, with what a dead letter needs of it."""
 
     topic: str
@@ -104,10 +104,12 @@ class Copy:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
-def headers_for(record: Record[Any] | Copy, error: BaseException, attempts: int, group: str, at: datetime) -> list[Any]:
+def dead_letter_headers(
+    record: Record[Any] | RecordCopy, error: BaseException, attempts: int, group: str, at: datetime
+) -> list[Any]:
     """The record's own headers, then ours. What an earlier death told is replaced: its record is the one before."""
     stamp = record.timestamp_ms
-    told = {
+    values = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -118,44 +120,49 @@ def headers_for(record: Record[Any] | Copy, error: BaseException, attempts: int,
         "group": group,
         "at": at.isoformat(),
     }
-    own = [(name, value) for name, value in record.headers if not name.startswith(PREFIX)]
-    return own + [(PREFIX + name, str(value).encode(errors="replace")) for name, value in told.items()]
+    own = [(name, value) for name, value in record.headers if not name.startswith(HEADER_PREFIX)]
+    return own + [(HEADER_PREFIX + name, str(value).encode(errors="replace")) for name, value in values.items()]
 
 
-def _smaller(record: Record[Any] | Copy, headers: list[Any]) -> Iterator[_Content]:
+def _truncated_variants(record: Record[Any] | RecordCopy, headers: list[Any]) -> Iterator[_LetterContent]:
     """What can be kept of a letter that is too large for its topic, with how many bytes the value had: less and less."""
     raw = record.raw or b""
-    cut = [(f"{PREFIX}cut", str(len(raw)).encode())] if raw else []
-    yield record.raw and raw[:_KEPT_BYTES], record.key, headers + cut
+    size_header = [(f"{HEADER_PREFIX}cut", str(len(raw)).encode())] if raw else []
+    yield record.raw and raw[:_TRUNCATED_BYTES], record.key, headers + size_header
     ours = [
         # Whole characters: what cannot be decoded is no dead letter.
-        (name, value[:_KEPT_HEADER_BYTES].decode(errors="ignore").encode() if name == f"{PREFIX}message" else value)
+        (
+            name,
+            value[:_TRUNCATED_HEADER_BYTES].decode(errors="ignore").encode()
+            if name == f"{HEADER_PREFIX}message"
+            else value,
+        )
         for name, value in headers
-        if name.startswith(PREFIX)
+        if name.startswith(HEADER_PREFIX)
     ]
     own = [
-        (name[:_KEPT_HEADER_BYTES], value and value[:_KEPT_HEADER_BYTES])
+        (name[:_TRUNCATED_HEADER_BYTES], value and value[:_TRUNCATED_HEADER_BYTES])
         for name, value in headers
-        if not name.startswith(PREFIX)
+        if not name.startswith(HEADER_PREFIX)
     ]
-    yield record.raw and raw[:_KEPT_HEADER_BYTES], None, own[:_KEPT_HEADERS] + ours + cut
-    yield record.raw and b"", None, ours + cut
+    yield record.raw and raw[:_TRUNCATED_HEADER_BYTES], None, own[:_TRUNCATED_HEADERS] + ours + size_header
+    yield record.raw and b"", None, ours + size_header
 
 
-class DeadLetters:
+class DeadLetterProducer:
     """Writes dead letters to the topic `name` says, where `{topic}` stands for the record's own. Safe to share."""
 
     def __init__(self, connection: Connection, group: str, name: str = DEFAULT_TOPIC, *, create: bool = True) -> None:
         self._connection = connection
         self._group = group
-        self._name = name
+        self._topic_template = name
         self._create = create
         self._lock = Lock()
         self._ready: set[str] = set()
         self._producer: Producer | None = None
 
     def topic_for(self, topic: str) -> str:
-        return self._name.replace("{topic}", topic)
+        return self._topic_template.replace("{topic}", topic)
 
     def prepare(self, topics: Collection[str]) -> None:
         """Make sure that the dead letters of these topics have a place, before there are any."""
@@ -168,16 +175,18 @@ class DeadLetters:
         with self._lock:
             target = self._ensure(record.topic)
             producer = self._open()
-        headers = headers_for(record, error, attempts, self._group, datetime.now(UTC))
+        headers = dead_letter_headers(record, error, attempts, self._group, datetime.now(UTC))
         message = self._deliver(producer, target, record, headers)
         return f"{message.topic()}[{message.partition()}]@{message.offset()}"
 
-    def _deliver(self, producer: Producer, target: str, record: Record[Any] | Copy, headers: list[Any]) -> Message:
+    def _deliver(
+        self, producer: Producer, target: str, record: Record[Any] | RecordCopy, headers: list[Any]
+    ) -> Message:
         """Write a letter as it is, or what of it fits where its topic takes less than that."""
         failure: ClientError | None = None
-        for value, key, told in ((record.raw, record.key, headers), *_smaller(record, headers)):
+        for value, key, own_headers in ((record.raw, record.key, headers), *_truncated_variants(record, headers)):
             failure, message = self._produce(
-                producer, target, (value, key, told), f"writing the dead letter of {record}"
+                producer, target, (value, key, own_headers), f"writing the dead letter of {record}"
             )
             if failure is None:
                 return message
@@ -186,10 +195,10 @@ class DeadLetters:
         with self._lock:
             self._ready.discard(record.topic)
         assert failure is not None  # noqa: S101  -- else it was written
-        raise self._failed(failure, f"writing the dead letter of {record}", target)
+        raise self._write_error(failure, f"writing the dead letter of {record}", target)
 
     def _produce(
-        self, producer: Producer, target: str, letter: _Content, doing: str
+        self, producer: Producer, target: str, letter: _LetterContent, doing: str
     ) -> tuple[ClientError | None, Message]:
         """What became of one letter, once that is known."""
         value, key, headers = letter
@@ -206,21 +215,21 @@ class DeadLetters:
             while not outcome and time.monotonic() < end:
                 producer.poll(0.1)
         except (KafkaException, BufferError) as refused:
-            raise self._failed(refused, doing, target) from refused
+            raise self._write_error(refused, doing, target) from refused
         if not outcome:
             raise DeliveryError(
                 f"No answer while {doing} to {target}", hint="The record is not committed", topic=target
             )
         return outcome[0]
 
-    def write_all(self, letters: Iterable[tuple[Record[Any] | Copy, BaseException]]) -> int:
+    def write_all(self, letters: Iterable[tuple[Record[Any] | RecordCopy, BaseException]]) -> int:
         """Write many and wait until all are safe; how many. Raises what prevents one: then some may be written, and the
         same call can be made again."""
         failures: list[tuple[ClientError, str]] = []
-        too_large: list[tuple[str, Record[Any] | Copy, list[Any]]] = []
+        too_large: list[tuple[str, Record[Any] | RecordCopy, list[Any]]] = []
 
         def answered(
-            letter: tuple[str, Record[Any] | Copy, list[Any]], failure: ClientError | None, _: Message
+            letter: tuple[str, Record[Any] | RecordCopy, list[Any]], failure: ClientError | None, _: Message
         ) -> None:
             if failure is None:
                 return
@@ -235,21 +244,21 @@ class DeadLetters:
         for record, error in letters:
             with self._lock:
                 target = self._ensure(record.topic)
-            headers = headers_for(record, error, 1, self._group, datetime.now(UTC))
-            told = partial(answered, (target, record, headers))
+            headers = dead_letter_headers(record, error, 1, self._group, datetime.now(UTC))
+            on_delivery = partial(answered, (target, record, headers))
             while True:
                 try:
-                    producer.produce(target, record.raw, key=record.key, headers=headers, on_delivery=told)
+                    producer.produce(target, record.raw, key=record.key, headers=headers, on_delivery=on_delivery)
                     break
                 except BufferError:
                     producer.poll(0.1)
                 except KafkaException as refused:
-                    raise self._failed(refused, f"writing the dead letter of {record}", target) from refused
+                    raise self._write_error(refused, f"writing the dead letter of {record}", target) from refused
             producer.poll(0)
             count += 1
         left = producer.flush(_DELIVERY_SECONDS + 5)
         if failures:
-            raise self._failed(failures[0][0], failures[0][1], "")
+            raise self._write_error(failures[0][0], failures[0][1], "")
         if left:
             raise DeliveryError(f"No answer for {left} dead letters", hint="They will be written again")
         for target, record, headers in too_large:
@@ -261,7 +270,7 @@ class DeadLetters:
         with self._lock:
             self._producer = None
 
-    def _failed(self, error: ClientError | KafkaException | BufferError, doing: str, target: str) -> RiverrunError:
+    def _write_error(self, error: ClientError | KafkaException | BufferError, doing: str, target: str) -> RiverrunError:
         if isinstance(error, BufferError):
             return DeliveryError(f"The queue is full while {doing}", hint="The record is not committed", topic=target)
         return translate(error, doing, topic=target, bootstrap=self._connection.bootstrap_servers)
@@ -292,16 +301,16 @@ class DeadLetters:
                     hint=f"Create it: riverrun topics create {target}; or allow it with create_dead_letter=True",
                     topic=target,
                 )
-            self._make(admin, topic, target)
+            self._create_topic(admin, topic, target)
         self._ready.add(topic)
         return target
 
-    def _make(self, admin: Admin, topic: str, target: str) -> None:
+    def _create_topic(self, admin: Admin, topic: str, target: str) -> None:
         source = admin.topics([topic]).get(topic)
         limit = source.config.get("max.message.bytes") if source else None
-        config = {"retention.ms": str(_KEPT_MS)}
+        config = {"retention.ms": str(_RETENTION_MS)}
         if limit is not None:
-            config["max.message.bytes"] = str(int(limit.value) + _HEADER_ROOM)
+            config["max.message.bytes"] = str(int(limit.value) + _HEADER_BYTES)
         try:
             admin.create_topic(target, partitions=1, replicas=0, config=config)
         except TopicExistsError:

@@ -7,18 +7,18 @@ from typing import Any, Literal, TypedDict, get_args
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-from riverrun.errors import OffsetGoneError, UsageError
+from riverrun.errors import OffsetOutOfRangeError, UsageError
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
+from riverrun.model.cluster_state import TopicPartition
 
-Commit = Literal["interval", "batch", "record", "manual"]
-Delivery = Literal["at-least-once", "at-most-once"]
-Isolation = Literal["committed", "uncommitted"]
-Protocol = Literal["classic", "consumer"]
-Places = Callable[[list[Place]], Any]
+CommitMode = Literal["interval", "batch", "record", "manual"]
+DeliveryGuarantee = Literal["at-least-once", "at-most-once"]
+IsolationLevel = Literal["committed", "uncommitted"]
+GroupProtocol = Literal["classic", "consumer"]
+PartitionsCallback = Callable[[list[TopicPartition]], Any]
 
 # Properties a consumer needs as they are: with other values it could lose records or not notice that they are gone.
-_OURS = {
+_RESERVED_PROPERTIES = {
     "group.id": "use group",
     "group.instance.id": "use instance",
     "group.protocol": "use protocol",
@@ -68,7 +68,7 @@ class ConsumerMetrics:
 
 
 @dataclass(slots=True)
-class Counts:
+class ConsumerCounts:
     """What a consumer counts while it works."""
 
     handled: int = 0
@@ -84,23 +84,23 @@ class ConsumerKeywords(TypedDict, total=False):
     """The keywords of `Consumer` and `AsyncConsumer`; `ConsumerOptions` says what they mean."""
 
     start: Literal["earliest", "latest"] | datetime
-    partitions: Collection[int | Place] | None
+    partitions: Collection[int | TopicPartition] | None
     follow: bool
-    commit: Commit
+    commit: CommitMode
     commit_wait: bool | None
     commit_interval_seconds: float
-    delivery: Delivery
-    on_gone: Literal["continue", "stop"] | Callable[[OffsetGoneError], Any]
-    isolation: Isolation
-    protocol: Protocol
+    delivery: DeliveryGuarantee
+    on_gone: Literal["continue", "stop"] | Callable[[OffsetOutOfRangeError], Any]
+    isolation: IsolationLevel
+    protocol: GroupProtocol
     instance: str
     session_timeout_seconds: float
     max_poll_seconds: float
     prefetch_mb: int
     close_seconds: float
-    on_assigned: Places | None
-    on_revoked: Places | None
-    on_lost: Places | None
+    on_assigned: PartitionsCallback | None
+    on_revoked: PartitionsCallback | None
+    on_lost: PartitionsCallback | None
     on_metrics: Callable[[ConsumerMetrics], Any] | None
     metrics_seconds: float
     properties: Mapping[str, Any]
@@ -136,23 +136,23 @@ class ConsumerOptions:
     """
 
     start: Literal["earliest", "latest"] | datetime = "earliest"
-    partitions: Collection[int | Place] | None = None
+    partitions: Collection[int | TopicPartition] | None = None
     follow: bool = True
-    commit: Commit = "interval"
+    commit: CommitMode = "interval"
     commit_wait: bool | None = None
     commit_interval_seconds: float = 1.0
-    delivery: Delivery = "at-least-once"
-    on_gone: Literal["continue", "stop"] | Callable[[OffsetGoneError], Any] = "continue"
-    isolation: Isolation = "committed"
-    protocol: Protocol = "classic"
+    delivery: DeliveryGuarantee = "at-least-once"
+    on_gone: Literal["continue", "stop"] | Callable[[OffsetOutOfRangeError], Any] = "continue"
+    isolation: IsolationLevel = "committed"
+    protocol: GroupProtocol = "classic"
     instance: str = ""
     session_timeout_seconds: float = 15.0
     max_poll_seconds: float = 300.0
     prefetch_mb: int = 16
     close_seconds: float = 10.0
-    on_assigned: Places | None = None
-    on_revoked: Places | None = None
-    on_lost: Places | None = None
+    on_assigned: PartitionsCallback | None = None
+    on_revoked: PartitionsCallback | None = None
+    on_lost: PartitionsCallback | None = None
     on_metrics: Callable[[ConsumerMetrics], Any] | None = None
     metrics_seconds: float = 5.0
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -163,22 +163,22 @@ class ConsumerOptions:
             ("prefetch_mb", 1), ("close_seconds", 0.1), ("metrics_seconds", 0.1),
         ):  # fmt: skip
             if (value := getattr(self, name)) < least:
-                raise _refused(name, value, f"at least {least}")
+                raise _invalid_option(name, value, f"at least {least}")
         for name, kind in (
-            ("commit", Commit),
-            ("delivery", Delivery),
-            ("isolation", Isolation),
-            ("protocol", Protocol),
+            ("commit", CommitMode),
+            ("delivery", DeliveryGuarantee),
+            ("isolation", IsolationLevel),
+            ("protocol", GroupProtocol),
         ):
             if (value := getattr(self, name)) not in get_args(kind):
-                raise _refused(name, value, ", ".join(get_args(kind)))
+                raise _invalid_option(name, value, ", ".join(get_args(kind)))
         if not callable(self.on_gone) and self.on_gone not in ("continue", "stop"):
-            raise _refused("on_gone", self.on_gone, "continue, stop or a function")
+            raise _invalid_option("on_gone", self.on_gone, "continue, stop or a function")
         if isinstance(self.start, datetime):
             if self.start.tzinfo is None:
-                raise _refused("start", self.start, "a datetime with a time zone")
+                raise _invalid_option("start", self.start, "a datetime with a time zone")
         elif self.start not in ("earliest", "latest"):
-            raise _refused("start", self.start, "earliest, latest or a datetime")
+            raise _invalid_option("start", self.start, "earliest, latest or a datetime")
         if self.delivery == "at-most-once" and self.commit == "manual":
             raise UsageError(
                 "A consumer cannot deliver at most once and commit manually",
@@ -186,9 +186,11 @@ class ConsumerOptions:
                 option="commit",
             )
         for name in self.properties:
-            if name in _OURS:
+            if name in _RESERVED_PROPERTIES:
                 raise UsageError(
-                    f"A consumer sets {name} itself", hint=_OURS[name][0].upper() + _OURS[name][1:], property=name
+                    f"A consumer sets {name} itself",
+                    hint=_RESERVED_PROPERTIES[name][0].upper() + _RESERVED_PROPERTIES[name][1:],
+                    property=name,
                 )
 
     @property
@@ -196,14 +198,14 @@ class ConsumerOptions:
         return self.commit in ("batch", "record") if self.commit_wait is None else self.commit_wait
 
     @property
-    def first(self) -> datetime | int:
+    def start_position(self) -> datetime | int:
         """Where a group begins that has no offset yet, as `Lookup.offsets_at` takes it."""
         if isinstance(self.start, datetime):
             return self.start
         return OFFSET_BEGINNING if self.start == "earliest" else OFFSET_END
 
     @property
-    def pins_start(self) -> bool:
+    def commits_start_position(self) -> bool:
         """Whether the position of a new group is committed before there was a record: a rebalance must not move it."""
         return self.start != "earliest" and self.commit != "manual"
 
@@ -244,5 +246,5 @@ class ConsumerOptions:
         return connection.properties({**ours, **self.properties})
 
 
-def _refused(name: str, value: object, expected: str) -> UsageError:
+def _invalid_option(name: str, value: object, expected: str) -> UsageError:
     return UsageError(f"A consumer cannot have {name}={value!r}", expected=expected, option=name)

@@ -13,39 +13,41 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from riverrun.config import RegistrySettings
 from riverrun.errors import RecordUnreadableError, RiverrunError
-from riverrun.kafka.registry.opening import open_value
-from riverrun.kafka.registry.wire import Wire
+from riverrun.kafka.registry.json_view import value_to_json
+from riverrun.kafka.registry.wire_format import WireFormat
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.event import SCHEMA_HEADER, EventSchema, reason_of
-from riverrun.model.state import Place
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
-_UNREAD: Any = object()
+_NOT_DECODED: Any = object()
 _load_json: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
-class Decoding(Generic[V]):
+class RecordDecoder(Generic[V]):
     """How the values of each topic are read: as its event type, or as any JSON where no type is declared."""
 
     def __init__(
         self,
         schemas: Mapping[str, EventSchema[Any] | None],
-        wires: Mapping[str, Wire] | None = None,
+        wires: Mapping[str, WireFormat] | None = None,
         registry: RegistrySettings | None = None,
     ) -> None:
         """`wires` are the formats of topics that are not plain JSON; `registry` opens values of topics without a type."""
         self._schemas = dict(schemas)
         self._registry = registry or RegistrySettings()
-        any_json = self._load_any if self._registry.url else _load_json
+        any_json = self._load_registered if self._registry.url else _load_json
         loads = {topic: schema._load if schema else any_json for topic, schema in schemas.items()}
         loads |= {topic: wire.decode for topic, wire in (wires or {}).items()}
-        self._other = any_json
+        self._default_load = any_json
         self._loads: dict[str, Callable[[bytes], V]] = loads
         # The one function for all values, where there is one: what makes a batch fast.
-        self.only: Callable[[bytes], V] | None = next(iter(loads.values())) if len(set(loads.values())) == 1 else None
+        self.single_decode: Callable[[bytes], V] | None = (
+            next(iter(loads.values())) if len(set(loads.values())) == 1 else None
+        )
 
-    def read(self, record: "Record[V]") -> V:
+    def decode(self, record: "Record[V]") -> V:
         """The value of a record; RecordUnreadableError, with the place, when its bytes are not one. What a registry that is
         needed for it cannot answer is raised as it is: that says nothing about the bytes."""
         topic, raw = record.topic, record.raw
@@ -53,22 +55,22 @@ class Decoding(Generic[V]):
             raise RecordUnreadableError(
                 f"The record {record} has no value: it says that its key was deleted",
                 hint="Look at `record.deleted` first",
-                **_place_fields(record),
+                **_position_fields(record),
             )
         try:
-            load: Callable[[bytes], V] = self._loads.get(topic, self._other)
+            load: Callable[[bytes], V] = self._loads.get(topic, self._default_load)
             return load(raw)
         except Exception as error:
-            if not _is_its_own(error):
+            if not _is_about_value(error):
                 raise
             raise self._unreadable(record, error) from error
 
-    def _load_any(self, raw: bytes) -> Any:
-        return _load_json(open_value(self._registry, raw))
+    def _load_registered(self, raw: bytes) -> Any:
+        return _load_json(value_to_json(self._registry, raw))
 
     def _unreadable(self, record: "Record[V]", error: Exception) -> RecordUnreadableError:
         schema = self._schemas.get(record.topic)
-        fields = _place_fields(record)
+        fields = _position_fields(record)
         if isinstance(error, RecordUnreadableError):
             reason = str(error.fields.get("reason", error.found))
         else:
@@ -81,13 +83,13 @@ class Decoding(Generic[V]):
                 reason=reason,
                 **fields,
             )
-        written = record.header(SCHEMA_HEADER)
-        ours = schema.header[1]
+        written_schema = record.header(SCHEMA_HEADER)
+        own_schema = schema.header[1]
         return RecordUnreadableError(
             f"The record {record} is not a {schema.name}",
             found=reason,
-            hint=f"It was written as {written.decode(errors='replace')}, and is read as {ours.decode()}"
-            if written not in (None, ours)
+            hint=f"It was written as {written_schema.decode(errors='replace')}, and is read as {own_schema.decode()}"
+            if written_schema not in (None, own_schema)
             else "Its bytes are in `record.raw`",
             event=schema.name,
             reason=reason,
@@ -95,32 +97,32 @@ class Decoding(Generic[V]):
         )  # fmt: skip
 
 
-def _is_its_own(error: Exception) -> bool:
+def _is_about_value(error: Exception) -> bool:
     """Whether an error while a value is read is about its bytes, and not of the registry or the machine that reads them."""
     return isinstance(error, RecordUnreadableError) or not isinstance(error, RiverrunError | ImportError | MemoryError)
 
 
-def _place_fields(record: "Record[Any]") -> dict[str, Any]:
+def _position_fields(record: "Record[Any]") -> dict[str, Any]:
     return {"topic": record.topic, "partition": record.partition, "offset": record.offset}
 
 
 class Record(Generic[V_co]):
     """One record. `str(record)` is its place: `readings[3]@41`."""
 
-    __slots__ = ("_decoding", "_message", "_value")
+    __slots__ = ("_decoder", "_message", "_value")
 
-    def __init__(self, message: Message, decoding: Decoding[Any]) -> None:
+    def __init__(self, message: Message, decoder: RecordDecoder[Any]) -> None:
         self._message = message
-        self._decoding = decoding
-        self._value: Any = _UNREAD
+        self._decoder = decoder
+        self._value: Any = _NOT_DECODED
 
     @property
     def value(self) -> V_co:
         """The event; for a topic without a type, what its JSON says. RecordUnreadableError when the bytes are neither."""
-        found = self._value
-        if found is _UNREAD:
-            found = self._value = self._decoding.read(self)
-        return found  # type: ignore[no-any-return]
+        value = self._value
+        if value is _NOT_DECODED:
+            value = self._value = self._decoder.decode(self)
+        return value  # type: ignore[no-any-return]
 
     @property
     def raw(self) -> bytes | None:
@@ -143,8 +145,8 @@ class Record(Generic[V_co]):
 
     def header(self, name: str) -> bytes | None:
         """The last header of this name; None when there is none."""
-        for each, value in reversed(self.headers):
-            if each == name:
+        for header_name, value in reversed(self.headers):
+            if header_name == name:
                 return value
         return None
 
@@ -161,9 +163,9 @@ class Record(Generic[V_co]):
         return self._message.offset()  # type: ignore[return-value]
 
     @property
-    def place(self) -> Place:
+    def topic_partition(self) -> TopicPartition:
         """The partition it is in."""
-        return Place(self.topic, self.partition)
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def timestamp_ms(self) -> int | None:
@@ -193,41 +195,41 @@ class Record(Generic[V_co]):
 class Batch(Sequence[Record[V_co]]):
     """Records that were fetched together; within a partition they are in order. Never empty."""
 
-    __slots__ = ("_decoding", "_messages")
+    __slots__ = ("_decoder", "_messages")
 
-    def __init__(self, messages: list[Message], decoding: Decoding[Any]) -> None:
+    def __init__(self, messages: list[Message], decoder: RecordDecoder[Any]) -> None:
         self._messages = messages
-        self._decoding = decoding
+        self._decoder = decoder
 
     def values(self, on_unreadable: Callable[[Record[V_co], RecordUnreadableError], Any] | None = None) -> list[V_co]:
         """All values, the fast way.
 
         A record that cannot be read raises RecordUnreadableError, or is given to `on_unreadable` and left out.
         """
-        load = self._decoding.only
+        load = self._decoder.single_decode
         if load is not None:
             try:
-                return [load(each.value()) for each in self._messages]  # type: ignore[arg-type]
+                return [load(message.value()) for message in self._messages]  # type: ignore[arg-type]
             except Exception as error:
                 # One of them is not readable or a deletion: go through them again to say which.
-                if not _is_its_own(error):
+                if not _is_about_value(error):
                     raise
-        found = []
+        decoded = []
         for record in self:
             try:
-                found.append(record.value)
+                decoded.append(record.value)
             except RecordUnreadableError as error:
                 if on_unreadable is None:
                     raise
                 on_unreadable(record, error)
-        return found
+        return decoded
 
     def __len__(self) -> int:
         return len(self._messages)
 
     def __iter__(self) -> Iterator[Record[V_co]]:
-        decoding = self._decoding
-        return (Record(each, decoding) for each in self._messages)
+        decoder = self._decoder
+        return (Record(message, decoder) for message in self._messages)
 
     @overload
     def __getitem__(self, index: int) -> Record[V_co]: ...
@@ -235,8 +237,8 @@ class Batch(Sequence[Record[V_co]]):
     def __getitem__(self, index: slice) -> "Batch[V_co]": ...
     def __getitem__(self, index: int | slice) -> "Record[V_co] | Batch[V_co]":
         if isinstance(index, slice):
-            return Batch(self._messages[index], self._decoding)
-        return Record(self._messages[index], self._decoding)
+            return Batch(self._messages[index], self._decoder)
+        return Record(self._messages[index], self._decoder)
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)} records>"

@@ -6,7 +6,7 @@ from typing import Literal, TypedDict, get_args
 from riverrun.errors import UsageError
 from riverrun.kafka.consumer.dead_letter import DEFAULT_TOPIC
 from riverrun.kafka.consumer.retry import Retry
-from riverrun.kafka.consumer.schedule import Order
+from riverrun.kafka.consumer.scheduler import Order
 
 OnError = Literal["stop", "dead-letter", "skip"]
 
@@ -61,7 +61,7 @@ class RunOptions:
                 raise UsageError(f"run cannot have {name}={value}", expected=f"at least {least}", option=name)
 
     @property
-    def retries(self) -> Retry:
+    def retry_policy(self) -> Retry:
         return Retry(times=self.retry) if isinstance(self.retry, int) else self.retry
 
     @property

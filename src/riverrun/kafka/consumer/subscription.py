@@ -16,21 +16,25 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, Consume
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import TopicPartition as ClientPartition
 
-from riverrun.errors import BrokerUnreachableError, ConfigError, PollTooLateError, RiverrunError, UsageError
-from riverrun.kafka.border import SETTLING, client_log, translate
+from riverrun.errors import BrokerUnreachableError, ConfigError, MaxPollExceededError, RiverrunError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.committer import Committer
-from riverrun.kafka.consumer.gone import Gap, gone_error
-from riverrun.kafka.consumer.lookup import MISSING, Choice, Lookup
-from riverrun.kafka.consumer.options import ConsumerOptions, Counts
-from riverrun.model.state import Place
+from riverrun.kafka.consumer.offset_gap import OffsetGap, offset_gap_error
+from riverrun.kafka.consumer.options import ConsumerCounts, ConsumerOptions
+from riverrun.kafka.consumer.topic_lookup import UNKNOWN_TOPIC_CODES, TopicLookup, TopicSelection
+from riverrun.kafka.error_mapping import RETRIABLE_CODES, client_log, translate
+from riverrun.model.cluster_state import TopicPartition
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
-_LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
-_RESET = frozenset({ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE, ClientError._LOG_TRUNCATION})
+_AUTHENTICATION_CODES = frozenset(
+    {ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED}
+)
+_OFFSET_RESET_CODES = frozenset(
+    {ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE, ClientError._LOG_TRUNCATION}
+)
 # The client goes on by itself after these.
-_PASSING = SETTLING | {
+_TRANSIENT_CODES = RETRIABLE_CODES | {
     ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._TIMED_OUT, ClientError._RESOLVE,
     ClientError._WAIT_COORD, ClientError.REQUEST_TIMED_OUT, ClientError._NODE_UPDATE, ClientError.REBALANCE_IN_PROGRESS,
     ClientError.STALE_MEMBER_EPOCH, ClientError.UNKNOWN_MEMBER_ID, ClientError.ILLEGAL_GENERATION,
@@ -38,32 +42,32 @@ _PASSING = SETTLING | {
 _NEW_TOPICS_SECONDS = 10.0
 _SERVE_SECONDS = 0.001
 # How long to wait for another thread to leave the client before that one is trusted to do what is to be done.
-_OTHER_SECONDS = 0.05
+_LOCK_SECONDS = 0.05
 # How long a group must have moved no partitions before what a member has is what it keeps.
-_QUIET_SECONDS = {"classic": 5.0, "consumer": 12.0}
-_ENDS_SECONDS = 0.25
-_ALONE = "riverrun-alone"
+_REBALANCE_QUIET_SECONDS = {"classic": 5.0, "consumer": 12.0}
+_END_OFFSETS_SECONDS = 0.25
+_NO_GROUP_ID = "riverrun-alone"
 
 
 @dataclass(frozen=True)
-class Listener:
+class RebalanceListener:
     """Who is told about partitions. `revoked` is called while they are still ours; they go when it returns.
 
     `moved` is told that a partition goes on at an earlier offset, because its log is not the one that was read.
     """
 
-    assigned: Callable[[list[Place]], None]
-    revoked: Callable[[list[Place]], None]
-    lost: Callable[[list[Place]], None]
-    moved: Callable[[Place, int], None]
+    assigned: Callable[[list[TopicPartition]], None]
+    revoked: Callable[[list[TopicPartition]], None]
+    lost: Callable[[list[TopicPartition]], None]
+    moved: Callable[[TopicPartition, int], None]
 
 
 @dataclass
-class Fetched:
+class FetchedRecords:
     """What one `fetch` brought: records, then for each partition read to its end the offset of that end."""
 
     messages: list[Message] = field(default_factory=list)
-    ends: dict[Place, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
 
 
 class Subscription:
@@ -74,19 +78,24 @@ class Subscription:
     """
 
     def __init__(
-        self, choice: Choice, options: ConsumerOptions, connection: Connection, listener: Listener, counts: Counts
+        self,
+        selection: TopicSelection,
+        options: ConsumerOptions,
+        connection: Connection,
+        listener: RebalanceListener,
+        counts: ConsumerCounts,
     ) -> None:
-        self.choice = choice
+        self.selection = selection
         self.options = options
         self._listener = listener
-        self.owned: set[Place] = set()
+        self.assignment: set[TopicPartition] = set()
         # Where each partition of ours is read next; missing where nothing was read yet.
-        self.positions: dict[Place, int] = {}
+        self.positions: dict[TopicPartition, int] = {}
         # The ends of our partitions, as of a moment ago.
-        self.ends: dict[Place, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         self._ends_at = 0.0
         self._counts = counts
-        self._where = connection.bootstrap_servers
+        self._bootstrap_servers = connection.bootstrap_servers
         self.timeout: float = connection.settings.request_timeout_seconds
         self._lock = threading.RLock()
         self._opened = False
@@ -94,39 +103,45 @@ class Subscription:
         self._assigned_once = False
         self._rebalanced = False
         # Whether the client calls back right now: then nothing can be polled.
-        self.calling_back = False
+        self.in_callback = False
         # Where partitions begin that come when the client's call returns; None when none are about to.
-        self._coming: dict[Place, int] | None = None
+        self._incoming_offsets: dict[TopicPartition, int] | None = None
         # Until when more partitions may come or go.
-        self._moving_until = 0.0
-        self._paused: set[Place] = set()
+        self._rebalancing_until = 0.0
+        self._paused: set[TopicPartition] = set()
         # Partitions whose end was reached once; those that had nothing more to read when we last looked.
-        self._ended: set[Place] = set()
-        self.at_tail: set[Place] = set()
-        self._begin: dict[Place, int] = {}
-        self._new: set[Place] = set()
-        self._out_of_range: dict[Place, int] = {}
-        self._held = Fetched()
+        self._reached_end: set[TopicPartition] = set()
+        self.at_log_end: set[TopicPartition] = set()
+        self._initial_offsets: dict[TopicPartition, int] = {}
+        self._without_offset: set[TopicPartition] = set()
+        self._out_of_range: dict[TopicPartition, int] = {}
+        self._buffered = FetchedRecords()
         self._events: list[Message] = []
-        self._torn = False
+        self._interrupted = False
         # Paused only because somebody waits for something else than records.
-        self._quiet: set[Place] = set()
+        self._muted: set[TopicPartition] = set()
         self._failure: BaseException | None = None
         self._login_error: ClientError | None = None
-        self._missing = False
+        self._topic_missing = False
         self._unreachable = False
         self._topics: list[str] = []
-        self._look_again_at = 0.0
-        self.commits = Committer(self._commit, choice.group)
-        properties = options.client_properties(connection, choice.group or _ALONE)
+        self._refresh_topics_at = 0.0
+        self.committer = Committer(self._commit, selection.group)
+        properties = options.client_properties(connection, selection.group or _NO_GROUP_ID)
         try:
             self.client = Consumer(
-                {**properties, "error_cb": self._on_error, "on_commit": self.commits.answered}, logger=client_log
+                {**properties, "error_cb": self._on_error, "on_commit": self.committer.on_response}, logger=client_log
             )
         except (KafkaException, ValueError, TypeError) as error:
-            found = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-            raise ConfigError([f"the client refuses a property of the consumer: {found}"]) from error
-        self.lookup = Lookup(self.client, choice, where=self._where, timeout=self.timeout, on_wait=self._hear_errors)
+            reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            raise ConfigError([f"the client refuses a property of the consumer: {reason}"]) from error
+        self.lookup = TopicLookup(
+            self.client,
+            selection,
+            bootstrap_servers=self._bootstrap_servers,
+            timeout=self.timeout,
+            on_wait=self._poll_errors,
+        )
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -135,63 +150,65 @@ class Subscription:
         if self._opened:
             return
         topics = self.lookup.topics()
-        if self.choice.shared:
+        if self.selection.group_managed:
             self._subscribe(topics)
         else:
-            places = self.lookup.partitions(topics)
-            self._begin = self._beginnings(places)
-            self.client.assign([ClientPartition(*place, offset) for place, offset in self._begin.items()])
-            self._assigned(places)
+            partitions = self.lookup.partitions(topics)
+            self._initial_offsets = self._start_offsets(partitions)
+            self.client.assign(
+                [ClientPartition(*partition, offset) for partition, offset in self._initial_offsets.items()]
+            )
+            self._assigned(partitions)
         self._opened = True
 
-    def _beginnings(self, places: list[Place]) -> dict[Place, int]:
-        if self.choice.group:
-            return dict.fromkeys(places, OFFSET_STORED)
-        return self.lookup.offsets_at(places, self.options.first)
+    def _start_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        if self.selection.group:
+            return dict.fromkeys(partitions, OFFSET_STORED)
+        return self.lookup.offsets_at(partitions, self.options.start_position)
 
     def _subscribe(self, topics: list[str]) -> None:
         self._topics = topics
-        self._look_again_at = time.monotonic() + _NEW_TOPICS_SECONDS
+        self._refresh_topics_at = time.monotonic() + _NEW_TOPICS_SECONDS
         if not topics:
-            log.warning("No topic matches %s yet; looking again every %g s.", self.choice, _NEW_TOPICS_SECONDS)
+            log.warning("No topic matches %s yet; looking again every %g s.", self.selection, _NEW_TOPICS_SECONDS)
             return
         self.client.subscribe(topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
-    def fetch(self, most: int, wait_seconds: float, fill_seconds: float = 0.0) -> Fetched:
+    def fetch(self, max_records: int, wait_seconds: float, fill_seconds: float = 0.0) -> FetchedRecords:
         """Up to `most` records: waits for a first one, then takes what is there, or waits up to `fill_seconds` for more."""
         with self._lock:
             self.open()
-            if self._torn:
+            if self._interrupted:
                 self._rewind()
-            self.commits.pump()
-            if not self._held.messages:
-                self._be_loud()
-                self._take(lambda: self._poll(most, wait_seconds, fill_seconds))
-            self._settle()
-            held, self._held = self._held, Fetched()
+            self.committer.send_pending()
+            if not self._buffered.messages:
+                self._unmute()
+                self._collect(lambda: self._poll(max_records, wait_seconds, fill_seconds))
+            self._process_events()
+            fetched, self._buffered = self._buffered, FetchedRecords()
             self.positions.update(self._positions_now())
-            self._note_ends()
-            return held
+            self._update_ends()
+            return fetched
 
-    def serve(self, room: int) -> None:
+    def keep_alive(self, capacity: int) -> None:
         """Look after the group and the commits for a moment, unless another thread does so by a `fetch` of its own.
 
         Up to `room` records are taken meanwhile, and held for the next `fetch`.
         """
-        if not self._lock.acquire(timeout=_OTHER_SECONDS):
+        if not self._lock.acquire(timeout=_LOCK_SECONDS):
             return
         try:
-            if self._torn:
+            if self._interrupted:
                 self._rewind()
-            self.commits.pump()
-            if len(self._held.messages) >= room:
-                self._be_quiet()
-            self._take(lambda: self._poll(1, _SERVE_SECONDS, 0.0))
+            self.committer.send_pending()
+            if len(self._buffered.messages) >= capacity:
+                self._mute()
+            self._collect(lambda: self._poll(1, _SERVE_SECONDS, 0.0))
         finally:
             self._lock.release()
-        if self._held.messages:
+        if self._buffered.messages:
             # The client has more of them, and does not wait; we do.
             time.sleep(_SERVE_SECONDS)
 
@@ -199,232 +216,254 @@ class Subscription:
         """Send what is to be committed. When another thread is in the client, that one does it before it leaves."""
         if self._lock.acquire(timeout=_SERVE_SECONDS):
             try:
-                self.commits.pump(at_once=at_once)
+                self.committer.send_pending(at_once=at_once)
             finally:
                 self._lock.release()
 
-    def _take(self, poll: Callable[[], list[Message]]) -> None:
+    def _collect(self, poll: Callable[[], list[Message]]) -> None:
         """Put what the client gives among what is held. If this is interrupted, it is read again."""
         self._rebalanced = False
-        self._torn = True
+        self._interrupted = True
         messages = poll()
-        events = [each for each in messages if each.error() is not None]
+        events = [message for message in messages if message.error() is not None]
         if events:
-            messages = [each for each in messages if each.error() is None]
+            messages = [message for message in messages if message.error() is None]
         if self._rebalanced:
-            messages = [each for each in messages if (each.topic(), each.partition()) in self.owned]
-        if self.at_tail:
-            self.at_tail.difference_update({(each.topic(), each.partition()) for each in messages})
-        if self._held.messages:
-            self._held.messages += messages
+            messages = [message for message in messages if (message.topic(), message.partition()) in self.assignment]
+        if self.at_log_end:
+            self.at_log_end.difference_update({(message.topic(), message.partition()) for message in messages})
+        if self._buffered.messages:
+            self._buffered.messages += messages
         else:
-            self._held.messages = messages
+            self._buffered.messages = messages
         self._events += events
-        self._torn = False
+        self._interrupted = False
         # What other threads asked for meanwhile.
-        self.commits.pump()
+        self.committer.send_pending()
 
-    def _be_quiet(self) -> None:
+    def _mute(self) -> None:
         """Get no records for now, without forgetting who is paused for other reasons."""
-        if loud := self.owned - self._paused - self._quiet:
-            self.client.pause([ClientPartition(*place) for place in loud])
-            self._quiet |= loud
+        if unmuted := self.assignment - self._paused - self._muted:
+            self.client.pause([ClientPartition(*partition) for partition in unmuted])
+            self._muted |= unmuted
 
-    def _be_loud(self) -> None:
-        if self._quiet:
-            loud = [ClientPartition(*place) for place in self._quiet if place in self.owned - self._paused]
-            self.client.resume(loud)
-            self._quiet = set()
+    def _unmute(self) -> None:
+        if self._muted:
+            muted = [
+                ClientPartition(*partition) for partition in self._muted if partition in self.assignment - self._paused
+            ]
+            self.client.resume(muted)
+            self._muted = set()
 
-    def _poll(self, most: int, wait_seconds: float, fill_seconds: float) -> list[Message]:
+    def _poll(self, max_records: int, wait_seconds: float, fill_seconds: float) -> list[Message]:
         # `poll` returns as soon as there is a record, and can be interrupted; `consume` waits for all it was asked for.
         try:
             first = self.client.poll(wait_seconds)
             if first is None:
                 return []
-            return [first, *self.client.consume(most - 1, fill_seconds)] if most > 1 else [first]
+            return [first, *self.client.consume(max_records - 1, fill_seconds)] if max_records > 1 else [first]
         except KafkaException as error:
-            raise translate(error, f"reading {self.choice}", bootstrap=self._where) from error
+            raise translate(error, f"reading {self.selection}", bootstrap=self._bootstrap_servers) from error
 
-    def _positions_now(self) -> dict[Place, int]:
+    def _positions_now(self) -> dict[TopicPartition, int]:
         # The client's own count: it knows of markers of transactions behind the last record, and costs one call a fetch.
-        found = self.client.position([ClientPartition(*place) for place in self.owned])
-        return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        client_positions = self.client.position([ClientPartition(*partition) for partition in self.assignment])
+        return {
+            TopicPartition(client_position.topic, client_position.partition): client_position.offset
+            for client_position in client_positions
+            if client_position.offset >= 0
+        }
 
-    def _note_ends(self) -> None:
+    def _update_ends(self) -> None:
         # What the client learnt with its last fetches; other threads must not ask it (`committer` says why).
         now = time.monotonic()
         if now >= self._ends_at:
-            self._ends_at = now + _ENDS_SECONDS
-            for place in self.owned:
-                _, end = self.client.get_watermark_offsets(ClientPartition(*place), cached=True)
+            self._ends_at = now + _END_OFFSETS_SECONDS
+            for partition in self.assignment:
+                _, end = self.client.get_watermark_offsets(ClientPartition(*partition), cached=True)
                 if end >= 0:
-                    self.ends[place] = end
+                    self.ends[partition] = end
 
-    def _settle(self) -> None:
+    def _process_events(self) -> None:
         """Look after all that is not a record; what must stop the reader is raised here, after the records are safe."""
         stop: RiverrunError | None = None
         events, self._events = self._events, []
         for event in events:
-            stop = self._event(event) or stop
+            stop = self._handle_event(event) or stop
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         self._raise_login_error()
         if stop is not None:
             raise stop
-        if self._missing:
-            self._missing = False
+        if self._topic_missing:
+            self._topic_missing = False
             self._check_topics()
-        if self._new or self._out_of_range:
-            self._position_strays()
-        if self.choice.patterns and self.choice.shared and time.monotonic() > self._look_again_at:
-            self._look_for_topics()
+        if self._without_offset or self._out_of_range:
+            self._reset_positions()
+        if self.selection.patterns and self.selection.group_managed and time.monotonic() > self._refresh_topics_at:
+            self._refresh_topics()
 
-    def _event(self, event: Message) -> RiverrunError | None:
+    def _handle_event(self, event: Message) -> RiverrunError | None:
         error: Any = event.error()
         code, offset = error.code(), event.offset()
-        place = Place(event.topic() or "", -1 if event.partition() is None else event.partition() or 0)
+        partition = TopicPartition(event.topic() or "", -1 if event.partition() is None else event.partition() or 0)
         if code == ClientError._PARTITION_EOF:
-            if place in self.owned and offset is not None:
-                self._ended.add(place)
-                self.at_tail.add(place)
-                self._held.ends[place] = self.ends[place] = offset
-        elif code in _RESET:
-            if place in self.owned:
+            if partition in self.assignment and offset is not None:
+                self._reached_end.add(partition)
+                self.at_log_end.add(partition)
+                self._buffered.ends[partition] = self.ends[partition] = offset
+        elif code in _OFFSET_RESET_CODES:
+            if partition in self.assignment:
                 if offset is None or offset < 0:
-                    self._new.add(place)
+                    self._without_offset.add(partition)
                 else:
-                    self._out_of_range[place] = offset
+                    self._out_of_range[partition] = offset
         elif code == ClientError._MAX_POLL_EXCEEDED:
-            return self._too_late()
-        elif code in MISSING:
-            self._missing = True
-        elif error.fatal() or code not in _PASSING:
+            return self._poll_too_late_error()
+        elif code in UNKNOWN_TOPIC_CODES:
+            self._topic_missing = True
+        elif error.fatal() or code not in _TRANSIENT_CODES:
             return translate(
-                error, f"reading {event.topic() or self.choice}", topic=event.topic(), bootstrap=self._where
+                error,
+                f"reading {event.topic() or self.selection}",
+                topic=event.topic(),
+                bootstrap=self._bootstrap_servers,
             )
         return None
 
-    def _too_late(self) -> PollTooLateError:
+    def _poll_too_late_error(self) -> MaxPollExceededError:
         limit = self.options.max_poll_seconds
-        return PollTooLateError(
-            f"A record or batch took longer than {limit:g} s, and the group {self.choice.group} gave this consumer's "
+        return MaxPollExceededError(
+            f"A record or batch took longer than {limit:g} s, and the group {self.selection.group} gave this consumer's "
             "partitions to others",
             found="what was in hand cannot be committed and will be read again",
             hint="Ask for smaller batches, raise max_poll_seconds, or use run(), which has no such limit",
-            group=self.choice.group,
+            group=self.selection.group,
             max_poll_seconds=limit,
         )
 
     def _on_error(self, error: ClientError) -> None:
         code = error.code()
-        if code in _LOGIN:
+        if code in _AUTHENTICATION_CODES:
             self._login_error = error
-        elif code in MISSING:
-            self._missing = True
+        elif code in UNKNOWN_TOPIC_CODES:
+            self._topic_missing = True
         elif code == ClientError._ALL_BROKERS_DOWN:
             if self._opened and not self._unreachable:
-                log.warning("No broker at %s answers; trying again until one does.", self._where)
+                log.warning("No broker at %s answers; trying again until one does.", self._bootstrap_servers)
             self._unreachable = True
         elif error.fatal():
-            self._failure = translate(error, f"reading {self.choice}", bootstrap=self._where, group=self.choice.group)
+            self._failure = translate(
+                error, f"reading {self.selection}", bootstrap=self._bootstrap_servers, group=self.selection.group
+            )
 
-    def _hear_errors(self) -> None:
+    def _poll_errors(self) -> None:
         self.client.poll(0)
         self._raise_login_error()
 
     def _raise_login_error(self) -> None:
         if self._login_error is not None:
             error, self._login_error = self._login_error, None
-            raise translate(error, f"reading {self.choice}", bootstrap=self._where)
+            raise translate(error, f"reading {self.selection}", bootstrap=self._bootstrap_servers)
 
     def _check_topics(self) -> None:
         """The client misses a topic or partition: is it really gone?"""
-        there = self.lookup.all_topics(self.timeout)
-        for name in self.choice.names:
-            if there is not None and name not in there:
-                self._lost([place for place in self.owned if place.topic == name])
-                raise self.lookup.no_topic(name, any_more=True)
+        existing = self.lookup.all_topics(self.timeout)
+        for name in self.selection.names:
+            if existing is not None and name not in existing:
+                self._lost([partition for partition in self.assignment if partition.topic == name])
+                raise self.lookup.topic_not_found(name, deleted=True)
 
-    def _look_for_topics(self) -> None:
+    def _refresh_topics(self) -> None:
         """Topics that came since, or went: subscribe anew, so that they are shared out."""
-        self._look_again_at = time.monotonic() + _NEW_TOPICS_SECONDS
-        there = self.lookup.all_topics(1.0)
-        if there is not None and (topics := self.choice.topics(there)) != self._topics:
+        self._refresh_topics_at = time.monotonic() + _NEW_TOPICS_SECONDS
+        existing = self.lookup.all_topics(1.0)
+        if existing is not None and (topics := self.selection.matching_topics(existing)) != self._topics:
             self._subscribe(topics)
 
     # --- partitions come and go; called by the library inside of `poll` and `consume`, where nothing may be raised ----
 
     def _on_assign(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
-        self._guarded(self._come, [Place(each.topic, each.partition) for each in partitions])
+        self._run_callback(
+            self._assign_incoming,
+            [TopicPartition(client_partition.topic, client_partition.partition) for client_partition in partitions],
+        )
 
     def _on_revoke(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
-        self._guarded(self._revoked, [Place(each.topic, each.partition) for each in partitions])
+        self._run_callback(
+            self._revoked,
+            [TopicPartition(client_partition.topic, client_partition.partition) for client_partition in partitions],
+        )
 
     def _on_lost(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
-        self._guarded(self._lost, [Place(each.topic, each.partition) for each in partitions])
+        self._run_callback(
+            self._lost,
+            [TopicPartition(client_partition.topic, client_partition.partition) for client_partition in partitions],
+        )
 
-    def _guarded(self, act: Callable[[list[Place]], None], places: list[Place]) -> None:
+    def _run_callback(self, callback: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
         if self._closing:
             return
-        self._rebalanced = self.calling_back = True
+        self._rebalanced = self.in_callback = True
         try:
-            act(places)
+            callback(partitions)
         except BaseException as error:  # noqa: BLE001  -- raised by `fetch`, after the records at hand are safe
             self._failure = error
-        self.calling_back = False
+        self.in_callback = False
 
-    def _come(self, places: list[Place]) -> None:
+    def _assign_incoming(self, partitions: list[TopicPartition]) -> None:
         """A group gives us partitions. They begin where it stands, unless who is told of them moves them."""
-        coming = self._coming = dict.fromkeys(places, OFFSET_STORED)
+        start_offsets = self._incoming_offsets = dict.fromkeys(partitions, OFFSET_STORED)
         try:
-            self._assigned(places)
+            self._assigned(partitions)
         finally:
-            self._coming = None
+            self._incoming_offsets = None
             # The client would do it by itself, but not when other partitions were moved meanwhile.
-            self.client.incremental_assign([ClientPartition(*place, offset) for place, offset in coming.items()])
-            self._hold(places)
+            self.client.incremental_assign(
+                [ClientPartition(*partition, offset) for partition, offset in start_offsets.items()]
+            )
+            self._keep_paused(partitions)
         # A group moves partitions in two steps: first it takes them, and gives none to the member that is to have them.
-        if not self.owned or time.monotonic() < self._moving_until:
-            self._stir()
+        if not self.assignment or time.monotonic() < self._rebalancing_until:
+            self._extend_rebalance()
 
-    def _stir(self) -> None:
-        self._moving_until = time.monotonic() + _QUIET_SECONDS[self.options.protocol]
+    def _extend_rebalance(self) -> None:
+        self._rebalancing_until = time.monotonic() + _REBALANCE_QUIET_SECONDS[self.options.protocol]
 
-    def _assigned(self, places: list[Place]) -> None:
+    def _assigned(self, partitions: list[TopicPartition]) -> None:
         self._counts.rebalances += 1
         self._assigned_once = True
-        self.owned.update(places)
-        self._listener.assigned(places)
+        self.assignment.update(partitions)
+        self._listener.assigned(partitions)
 
-    def _revoked(self, places: list[Place]) -> None:
+    def _revoked(self, partitions: list[TopicPartition]) -> None:
         try:
-            self._listener.revoked(places)
+            self._listener.revoked(partitions)
         finally:
-            self._forget(places)
+            self._forget(partitions)
 
-    def _lost(self, places: list[Place]) -> None:
-        self._forget(places)
-        self._listener.lost(places)
+    def _lost(self, partitions: list[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._listener.lost(partitions)
 
-    def _forget(self, places: Collection[Place]) -> None:
-        if places:
-            self._stir()
-        self._drop_events(places)
-        self.owned.difference_update(places)
-        self._ended.difference_update(places)
-        self.at_tail.difference_update(places)
-        self._paused.difference_update(places)
-        self._quiet.difference_update(places)
-        self._new.difference_update(places)
-        for place in places:
-            self.positions.pop(place, None)
-            self.ends.pop(place, None)
-            self._out_of_range.pop(place, None)
-            self._held.ends.pop(place, None)
-        if self._held.messages:
-            self._held.messages = self._without(places)
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            self._extend_rebalance()
+        self._drop_events(partitions)
+        self.assignment.difference_update(partitions)
+        self._reached_end.difference_update(partitions)
+        self.at_log_end.difference_update(partitions)
+        self._paused.difference_update(partitions)
+        self._muted.difference_update(partitions)
+        self._without_offset.difference_update(partitions)
+        for partition in partitions:
+            self.positions.pop(partition, None)
+            self.ends.pop(partition, None)
+            self._out_of_range.pop(partition, None)
+            self._buffered.ends.pop(partition, None)
+        if self._buffered.messages:
+            self._buffered.messages = self._without(partitions)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
@@ -436,141 +475,160 @@ class Subscription:
     @property
     def at_end(self) -> bool:
         """Whether every partition of ours was read to its end, and no more are about to come."""
-        return self._assigned_once and self.owned <= self._ended and time.monotonic() >= self._moving_until
+        return (
+            self._assigned_once and self.assignment <= self._reached_end and time.monotonic() >= self._rebalancing_until
+        )
 
     @property
     def assigning(self) -> bool:
         """Whether partitions are about to come: they can still be told where to begin."""
-        return self._coming is not None
+        return self._incoming_offsets is not None
 
-    def move(self, offsets: Mapping[Place, int], *, keep: bool = False) -> None:
+    def seek(self, offsets: Mapping[TopicPartition, int], *, keep_buffered: bool = False) -> None:
         """Read these partitions from other offsets. Records that were fetched from them and not given out are dropped, or
         given out first, to `keep` them."""
         with self._lock:
-            ours = {place: offset for place, offset in offsets.items() if place in self.owned}
+            ours = {partition: offset for partition, offset in offsets.items() if partition in self.assignment}
             if not ours:
                 return
-            if self.calling_back and not self.assigning:
+            if self.in_callback and not self.assigning:
                 raise UsageError("A consumer cannot be moved while partitions go", hint="Seek in on_assigned, or later")
-            self._assign_anew(ours)
+            self._reassign(ours)
             self._drop_events(ours)
-            if not keep:
-                self._held.messages = self._without(ours)
-            for place, offset in ours.items():
-                self._held.ends.pop(place, None)
-                self._ended.discard(place)
-                self.at_tail.discard(place)
-                self._new.discard(place)
-                self._out_of_range.pop(place, None)
+            if not keep_buffered:
+                self._buffered.messages = self._without(ours)
+            for partition, offset in ours.items():
+                self._buffered.ends.pop(partition, None)
+                self._reached_end.discard(partition)
+                self.at_log_end.discard(partition)
+                self._without_offset.discard(partition)
+                self._out_of_range.pop(partition, None)
                 if offset >= 0:
-                    self.positions[place] = offset
+                    self.positions[partition] = offset
                 else:
-                    self.positions.pop(place, None)
+                    self.positions.pop(partition, None)
 
-    def _assign_anew(self, offsets: Mapping[Place, int]) -> None:
-        coming = {} if self._coming is None else self._coming
-        coming.update({place: offset for place, offset in offsets.items() if place in coming})
+    def _reassign(self, offsets: Mapping[TopicPartition, int]) -> None:
+        incoming = {} if self._incoming_offsets is None else self._incoming_offsets
+        incoming.update({partition: offset for partition, offset in offsets.items() if partition in incoming})
         # Not `seek`: it fails for a partition that has not begun, or stopped because its offset is gone.
-        if here := [ClientPartition(*place, offset) for place, offset in offsets.items() if place not in coming]:
-            self.client.incremental_unassign(here)
-            self.client.incremental_assign(here)
-            self._hold(offsets.keys() - coming.keys())
+        if reassigned := [
+            ClientPartition(*partition, offset) for partition, offset in offsets.items() if partition not in incoming
+        ]:
+            self.client.incremental_unassign(reassigned)
+            self.client.incremental_assign(reassigned)
+            self._keep_paused(offsets.keys() - incoming.keys())
 
-    def _hold(self, places: Collection[Place]) -> None:
+    def _keep_paused(self, partitions: Collection[TopicPartition]) -> None:
         """Partitions that are paused stay so when they are assigned anew."""
-        if paused := [ClientPartition(*place) for place in places if place in self._paused]:
+        if paused := [ClientPartition(*partition) for partition in partitions if partition in self._paused]:
             self.client.pause(paused)
 
-    def _drop_events(self, places: Collection[Place]) -> None:
+    def _drop_events(self, partitions: Collection[TopicPartition]) -> None:
         """Ends and offsets that were told of these are not true any more."""
         if self._events:
-            gone = set(places)
+            dropped = set(partitions)
             self._events = [
-                each for each in self._events if (each.topic(), each.partition()) not in gone or not _is_of_offset(each)
+                event
+                for event in self._events
+                if (event.topic(), event.partition()) not in dropped or not _is_offset_event(event)
             ]
 
-    def first_held(self, places: Collection[Place]) -> dict[Place, int]:
+    def first_buffered(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset of the first record that was fetched and not given out, of each of these that has one."""
-        first: dict[Place, int] = {}
-        for each in self._held.messages:
-            place = Place(each.topic(), each.partition())  # type: ignore[arg-type]
-            if place in places:
-                first.setdefault(place, each.offset())  # type: ignore[arg-type]
+        first: dict[TopicPartition, int] = {}
+        for message in self._buffered.messages:
+            partition = TopicPartition(message.topic(), message.partition())  # type: ignore[arg-type]
+            if partition in partitions:
+                first.setdefault(partition, message.offset())  # type: ignore[arg-type]
         return first
 
-    def _without(self, places: Collection[Place]) -> list[Message]:
-        gone = set(places)
-        return [each for each in self._held.messages if (each.topic(), each.partition()) not in gone]
+    def _without(self, partitions: Collection[TopicPartition]) -> list[Message]:
+        dropped = set(partitions)
+        return [message for message in self._buffered.messages if (message.topic(), message.partition()) not in dropped]
 
     def _rewind(self) -> None:
         """An interrupted fetch may have taken records nobody got: read them again."""
-        known = self._begin | self.positions | self.first_held(self.owned)
-        self.move({place: known.get(place, OFFSET_STORED) for place in self.owned})
+        known = self._initial_offsets | self.positions | self.first_buffered(self.assignment)
+        self.seek({partition: known.get(partition, OFFSET_STORED) for partition in self.assignment})
 
-    def _position_strays(self) -> None:
+    def _reset_positions(self) -> None:
         """Partitions whose group has no offset begin at `start`; those whose offset is gone at the oldest there is."""
-        new, gone = set(self._new), dict(self._out_of_range)
+        without_offset, out_of_range = set(self._without_offset), dict(self._out_of_range)
         try:
-            if new:
-                self._begin_new(new)
-            if not gone:
+            if without_offset:
+                self._start_new_partitions(without_offset)
+            if not out_of_range:
                 return
-            first, end = self.lookup.offsets_at(gone, OFFSET_BEGINNING), self.lookup.offsets_at(gone, OFFSET_END)
+            first, end = (
+                self.lookup.offsets_at(out_of_range, OFFSET_BEGINNING),
+                self.lookup.offsets_at(out_of_range, OFFSET_END),
+            )
         except BrokerUnreachableError as unreachable:
             log.warning("%s", unreachable)
             return
-        gaps = [Gap(place, gone[place], first[place], end[place]) for place in gone if place in self.owned]
-        error = gone_error(gaps, self.choice.group, stops=self.options.on_gone == "stop")
+        gaps = [
+            OffsetGap(partition, out_of_range[partition], first[partition], end[partition])
+            for partition in out_of_range
+            if partition in self.assignment
+        ]
+        error = offset_gap_error(gaps, self.selection.group, stops=self.options.on_gone == "stop")
         if self.options.on_gone == "stop":
             # The reader stays where it was: what it did not read is not committed, and the next one is told as well.
             raise error
-        onward = {gap.place: gap.next for gap in gaps if gap.next >= gap.first}
-        back = {gap.place: gap.next for gap in gaps if gap.next < gap.first}
+        skipped_to = {gap.topic_partition: gap.next for gap in gaps if gap.next >= gap.first}
+        moved_back = {gap.topic_partition: gap.next for gap in gaps if gap.next < gap.first}
         # What was fetched in front of a gap is given out. The gap itself is done with behind that.
-        self.move(onward, keep=True)
-        self._held.ends |= onward
-        self.move(back)
-        for place, offset in back.items():
-            self._listener.moved(place, offset)
-        self._counts.gone += sum(gap.gone for gap in gaps)
+        self.seek(skipped_to, keep_buffered=True)
+        self._buffered.ends |= skipped_to
+        self.seek(moved_back)
+        for partition, offset in moved_back.items():
+            self._listener.moved(partition, offset)
+        self._counts.gone += sum(gap.missing for gap in gaps)
         log.warning("%s", error)
         if callable(self.options.on_gone):
             self.options.on_gone(error)
 
-    def _begin_new(self, places: set[Place]) -> None:
+    def _start_new_partitions(self, partitions: set[TopicPartition]) -> None:
         # We know better where to read: a seek came before the client was told that the group has no offset. Or the log lost
         # its end; then the client answers this with the offset that is out of range.
-        self.move({place: self.positions[place] for place in places if place in self.positions})
+        self.seek({partition: self.positions[partition] for partition in partitions if partition in self.positions})
         # The offset itself, not «the oldest»: that the client looks up on its own, and goes there even after a seek.
-        offsets = self.lookup.offsets_at(places - self.positions.keys(), self.options.first)
-        self.move(offsets)
-        if self.options.pins_start:
-            self._held.ends |= offsets
+        offsets = self.lookup.offsets_at(partitions - self.positions.keys(), self.options.start_position)
+        self.seek(offsets)
+        if self.options.commits_start_position:
+            self._buffered.ends |= offsets
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Get no records of these until `resume`; what was fetched ahead is dropped, and fetched again then."""
-        if ours := [place for place in places if place in self.owned]:
+        if ours := [partition for partition in partitions if partition in self.assignment]:
             self._paused.update(ours)
-            self._hold(set(ours) - (self._coming or {}).keys())
+            self._keep_paused(set(ours) - (self._incoming_offsets or {}).keys())
 
-    def resume(self, places: Collection[Place]) -> None:
-        if ours := [place for place in places if place in self._paused]:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        if ours := [partition for partition in partitions if partition in self._paused]:
             self._paused.difference_update(ours)
-            self.client.resume([ClientPartition(*place) for place in ours])
+            self.client.resume([ClientPartition(*partition) for partition in ours])
 
     @property
-    def paused(self) -> frozenset[Place]:
+    def paused(self) -> frozenset[TopicPartition]:
         return frozenset(self._paused)
 
-    def committed(self, places: Collection[Place]) -> dict[Place, int]:
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """What the group has committed, of those of which it has."""
-        if not places:
+        if not partitions:
             return {}
         try:
-            found = self.client.committed([ClientPartition(*place) for place in places], timeout=self.timeout)
+            answers = self.client.committed(
+                [ClientPartition(*partition) for partition in partitions], timeout=self.timeout
+            )
         except KafkaException as error:
-            raise translate(error, f"reading the offsets of {self.choice.group}", bootstrap=self._where) from error
-        return {Place(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+            raise translate(
+                error, f"reading the offsets of {self.selection.group}", bootstrap=self._bootstrap_servers
+            ) from error
+        return {
+            TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers if answer.offset >= 0
+        }
 
     def _commit(self, offsets: list[ClientPartition]) -> None:
         self.client.commit(offsets=offsets, asynchronous=True)
@@ -581,7 +639,7 @@ class Subscription:
         self.client.close()
 
 
-def _is_of_offset(event: Message) -> bool:
+def _is_offset_event(event: Message) -> bool:
     """Whether an event says something about an offset: an end, or one that is gone."""
     error: Any = event.error()
-    return error.code() == ClientError._PARTITION_EOF or error.code() in _RESET
+    return error.code() == ClientError._PARTITION_EOF or error.code() in _OFFSET_RESET_CODES

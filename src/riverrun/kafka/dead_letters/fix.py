@@ -10,34 +10,34 @@ from typing import Any
 
 from riverrun.errors import HandlerError, UsageError
 from riverrun.kafka.consumer.dead_letter import DeadLetter
-from riverrun.kafka.dead_letters.letter import Letter
+from riverrun.kafka.dead_letters.reader import DeadLetterRecord
 
 DEFAULT_FUNCTION = "fix"
 
-_SHAPE = "def fix(value: bytes, letter: riverrun.DeadLetter) -> bytes | None"
+_SIGNATURE = "def fix(value: bytes, letter: riverrun.DeadLetter) -> bytes | None"
 
 
-class Fix:
+class FixFunction:
     """Calls the user's function. What it raises, or gives instead of bytes, is told with the letter's name."""
 
     def __init__(self, function: Callable[[bytes, DeadLetter], Any], path: Path) -> None:
         self._function = function
         self._path = path
 
-    def __call__(self, letter: Letter, opened: bytes | None = None) -> bytes | None:
+    def __call__(self, letter: DeadLetterRecord, json_value: bytes | None = None) -> bytes | None:
         """`opened` is the letter's value as the function is to see it, where that is not as it lies in the topic."""
-        value = letter.record.raw if opened is None else opened
+        value = letter.record.raw if json_value is None else json_value
         if value is None:
             return None
         try:
-            fixed = self._function(value, letter.told)
+            fixed = self._function(value, letter.details)
         except Exception as error:
-            raise self._failed(letter, f"{_place(self._path, error)}: {type(error).__name__}: {error}") from error
+            raise self._failed(letter, f"{_source_line(self._path, error)}: {type(error).__name__}: {error}") from error
         if fixed is not None and not isinstance(fixed, bytes):
             raise self._failed(letter, f"it gave {type(fixed).__name__}, not bytes or None")
         return fixed
 
-    def _failed(self, letter: Letter, found: str) -> HandlerError:
+    def _failed(self, letter: DeadLetterRecord, found: str) -> HandlerError:
         return HandlerError(
             f"{self._function.__name__} of {self._path.name} failed on the dead letter {letter}",
             found=found,
@@ -47,7 +47,7 @@ class Fix:
         )
 
 
-def load_fix(text: str) -> Fix:
+def load_fix(text: str) -> FixFunction:
     """`SCRIPT.py:function`, or `SCRIPT.py` for its function `fix`. UsageError when there is no such function."""
     file, colon, name = text.rpartition(":")
     if not colon or not name.isidentifier():
@@ -59,17 +59,17 @@ def load_fix(text: str) -> Fix:
             expected="SCRIPT.py:function",
             found="nothing there" if not path.exists() else "something else",
         )
-    function = getattr(_load(path), name, None)
+    function = getattr(_load_module(path), name, None)
     if not callable(function):
-        raise UsageError(f"{path.name} has no function {name}", expected=_SHAPE.replace("fix", name, 1))
+        raise UsageError(f"{path.name} has no function {name}", expected=_SIGNATURE.replace("fix", name, 1))
     if inspect.iscoroutinefunction(function):
         raise UsageError(
-            f"{name} of {path.name} is async, and is called as it is", expected=_SHAPE.replace("fix", name, 1)
+            f"{name} of {path.name} is async, and is called as it is", expected=_SIGNATURE.replace("fix", name, 1)
         )
-    return Fix(function, path)
+    return FixFunction(function, path)
 
 
-def _load(path: Path) -> Any:
+def _load_module(path: Path) -> Any:
     module_name = f"riverrun_fix_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
@@ -83,14 +83,15 @@ def _load(path: Path) -> Any:
         raise UsageError(f"{path.name}:{error.lineno}: this is not Python: {error.msg}") from error
     except Exception as error:
         raise UsageError(
-            f"{_place(path, error)}: {type(error).__name__}: {error}", hint="The file raised this while it was read"
+            f"{_source_line(path, error)}: {type(error).__name__}: {error}",
+            hint="The file raised this while it was read",
         ) from error
     finally:
         sys.path.remove(str(path.parent))
     return module
 
 
-def _place(path: Path, error: BaseException) -> str:
+def _source_line(path: Path, error: BaseException) -> str:
     """The line of the user's file that led to the error: the last of its frames."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"{path.name}:{frames[-1].lineno}" if frames else path.name

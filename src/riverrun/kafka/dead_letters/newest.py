@@ -4,39 +4,47 @@ import heapq
 from dataclasses import dataclass
 
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.consumer.reader import spans
-from riverrun.kafka.dead_letters.ledger import read_ledger
-from riverrun.kafka.dead_letters.letter import Letter, Origins, Selection, count_of, read_letters
-from riverrun.kafka.dead_letters.summary import Summary
-from riverrun.model.when import EARLIEST, Position
+from riverrun.kafka.dead_letters.reader import (
+    DeadLetterRecord,
+    DeadLetterSelector,
+    OriginTopics,
+    count_offsets,
+    read_dead_letters,
+)
+from riverrun.kafka.dead_letters.redrive_log import read_redrive_log
+from riverrun.kafka.dead_letters.summary import DeadLetterSummary
+from riverrun.kafka.reading.partition_reader import resolve_offset_ranges
+from riverrun.model.positions import EARLIEST, OffsetSpec
 
 
 @dataclass
-class Newest:
+class NewestDeadLetters:
     """`letters` are newest first, each with whether it was re-driven; `summary` counts the `looked` newest of `total`."""
 
-    summary: Summary
-    letters: list[tuple[Letter, bool]]
-    looked: int
+    summary: DeadLetterSummary
+    letters: list[tuple[DeadLetterRecord, bool]]
+    scanned: int
     total: int
 
 
-def newest_letters(admin: Admin, dead: str, *, most: int, limit: int, reason: str = "") -> Newest:
+def read_newest_dead_letters(
+    admin: Admin, dead: str, *, max_scanned: int, limit: int, reason: str = ""
+) -> NewestDeadLetters:
     """Go through the last `most` letters of each partition; keep the newest `limit` of this reason (of any)."""
-    where = spans(admin, [dead], start=Position("last", most))
-    total = count_of(spans(admin, [dead], start=EARLIEST))
-    ledger, origins, selection = read_ledger(admin, dead), Origins(admin), Selection(reason)
-    summary = Summary(dead)
-    kept: list[tuple[float, int, Letter, bool]] = []
-    for number, letter in enumerate(read_letters(admin.connection, where)):
+    ranges = resolve_offset_ranges(admin, [dead], start=OffsetSpec("last", max_scanned))
+    total = count_offsets(resolve_offset_ranges(admin, [dead], start=EARLIEST))
+    redrive_log, origins, selector = read_redrive_log(admin, dead), OriginTopics(admin), DeadLetterSelector(reason)
+    summary = DeadLetterSummary(dead)
+    heap: list[tuple[float, int, DeadLetterRecord, bool]] = []
+    for number, letter in enumerate(read_dead_letters(admin.connection, ranges)):
         if letter is None:
-            summary.other += 1
+            summary.other_records += 1
             continue
-        redriven = ledger.has(letter, origins.topic_id(letter.told.topic))
+        redriven = redrive_log.has(letter, origins.topic_id(letter.details.topic))
         summary.add(letter, redriven)
-        if selection.takes(letter):
-            heapq.heappush(kept, (letter.told.at.timestamp(), number, letter, redriven))
-            if len(kept) > limit:
-                heapq.heappop(kept)
-    letters = [(letter, redriven) for _, _, letter, redriven in sorted(kept, key=lambda each: each[:2], reverse=True)]
-    return Newest(summary, letters, count_of(where), total)
+        if selector.matches(letter):
+            heapq.heappush(heap, (letter.details.at.timestamp(), number, letter, redriven))
+            if len(heap) > limit:
+                heapq.heappop(heap)
+    letters = [(letter, redriven) for _, _, letter, redriven in sorted(heap, key=lambda each: each[:2], reverse=True)]
+    return NewestDeadLetters(summary, letters, count_offsets(ranges), total)

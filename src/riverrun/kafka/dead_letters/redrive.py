@@ -14,25 +14,38 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from riverrun.errors import EventInvalidError, FencedError, RecordUnreadableError
+from riverrun.errors import EventInvalidError, ProducerFencedError, RecordUnreadableError
 from riverrun.kafka.admin.admin import Admin
-from riverrun.kafka.consumer.reader import Span
-from riverrun.kafka.dead_letters.fix import Fix
-from riverrun.kafka.dead_letters.ledger import Redriven, entry_for, identity_of, make_ledger, read_ledger
-from riverrun.kafka.dead_letters.letter import Letter, Origins, Selection, count_of, pattern_of, read_letters
+from riverrun.kafka.dead_letters.fix import FixFunction
+from riverrun.kafka.dead_letters.reader import (
+    DeadLetterRecord,
+    DeadLetterSelector,
+    OriginTopics,
+    count_offsets,
+    read_dead_letters,
+    reason_pattern,
+)
+from riverrun.kafka.dead_letters.redrive_log import (
+    RedriveLog,
+    encode_entry,
+    ensure_redrive_topic,
+    read_redrive_log,
+    record_identity,
+)
 from riverrun.kafka.producer.producer import Producer
 from riverrun.kafka.producer.transaction import Transaction
-from riverrun.kafka.registry.opening import open_value
-from riverrun.kafka.registry.wire import wire_of
+from riverrun.kafka.reading.partition_reader import OffsetRange
+from riverrun.kafka.registry.json_view import value_to_json
+from riverrun.kafka.registry.wire_format import wire_format_of
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.event import SCHEMA_HEADER
 from riverrun.model.framing import is_framed
-from riverrun.model.state import Place
 from riverrun.model.topic import Topic
 
 # The header of a record that was sent back: which letter it was, as topic/partition/offset.
-REDRIVEN = "riverrun.redriven"
+REDRIVEN_HEADER = "riverrun.redriven"
 
-LEFT_BY_FIX = "the fix left it"
+SKIPPED_BY_FIX = "the fix left it"
 
 _CHUNK_LETTERS = 500
 _CHUNK_BYTES = 8_000_000
@@ -41,20 +54,20 @@ _TRANSACTION_SECONDS = 30
 _FRAME_BYTES = 200
 _LARGEST_BATCH = 1_000_000
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 
 
 @dataclass
-class Outcome:
+class RedriveOutcome:
     """What a re-drive did, or would do. `sent` is by topic, `left` by reason; `doubles` are letters of a record that another
     letter had brought back; `before` were re-driven earlier; `passed` were not chosen; `other` are no letters."""
 
     sent: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
-    doubles: int = 0
-    before: int = 0
-    passed: int = 0
-    other: int = 0
+    duplicates: int = 0
+    redriven_before: int = 0
+    not_chosen: int = 0
+    other_records: int = 0
     gone: int = 0
 
     @property
@@ -67,35 +80,39 @@ class Outcome:
 
     def rows(self, sent: str = "sent") -> list[dict[str, Any]]:
         """One row for each thing that happened to letters."""
-        found: list[dict[str, Any]] = [
+        outcome_rows: list[dict[str, Any]] = [
             {"letters": count, "outcome": sent, "detail": f"to {topic}"} for topic, count in self.sent.most_common()
         ]
-        found += [{"letters": count, "outcome": "left", "detail": why} for why, count in self.left.most_common()]
+        outcome_rows += [
+            {"letters": count, "outcome": "left", "detail": detail} for detail, count in self.left.most_common()
+        ]
         rest = (
-            (self.doubles, sent, "with another letter of the same record"),
-            (self.before, "re-driven before", ""),
-            (self.passed, "not chosen", ""),
-            (self.other, "no dead letter", ""),
+            (self.duplicates, sent, "with another letter of the same record"),
+            (self.redriven_before, "re-driven before", ""),
+            (self.not_chosen, "not chosen", ""),
+            (self.other_records, "no dead letter", ""),
         )
-        return found + [{"letters": count, "outcome": what, "detail": why} for count, what, why in rest if count]
+        return outcome_rows + [
+            {"letters": count, "outcome": outcome, "detail": detail} for count, outcome, detail in rest if count
+        ]
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "sent": dict(self.sent),
             "left": dict(self.left),
-            "doubles": self.doubles,
-            "redriven_before": self.before,
-            "not_chosen": self.passed,
-            "no_letters": self.other,
+            "doubles": self.duplicates,
+            "redriven_before": self.redriven_before,
+            "not_chosen": self.not_chosen,
+            "no_letters": self.other_records,
             "gone": self.gone,
         }
 
 
 @dataclass(frozen=True)
-class _Sending:
+class _RedriveRecord:
     """A letter as it goes back, with the id of the topic it goes to. Without `send`, only its ledger entry is written."""
 
-    letter: Letter
+    letter: DeadLetterRecord
     topic_id: str
     key: bytes | None = None
     value: bytes | None = None
@@ -117,43 +134,43 @@ class Redrive:
         admin: Admin,
         dead: str,
         *,
-        selection: Selection | None = None,
+        selector: DeadLetterSelector | None = None,
         limit: int | None = None,
-        fix: Fix | None = None,
+        fix: FixFunction | None = None,
         topics: Mapping[str, Topic[Any]] | None = None,
     ) -> None:
         self._admin = admin
         self._dead = dead
-        self._selection = selection or Selection()
+        self._selector = selector or DeadLetterSelector()
         self._limit = limit
         self._fix = fix
         self._topics = topics or {}
-        self._origins = Origins(admin)
+        self._origins = OriginTopics(admin)
         self._gone = 0
         # What the transactions committed so far did; true at any moment, also when `run` raises.
-        self.done = Outcome()
+        self.done = RedriveOutcome()
 
     @cached_property
-    def where(self) -> dict[Place, Span]:
+    def offset_ranges(self) -> dict[TopicPartition, OffsetRange]:
         """What is looked at: fixed by whoever asks first."""
-        return self._selection.spans(self._admin, self._dead)
+        return self._selector.offset_ranges(self._admin, self._dead)
 
     @property
-    def typed(self) -> bool:
+    def checks_types(self) -> bool:
         """Whether values are checked with a type before they are sent; known after `plan`."""
-        return any(self._type_of(each.name) is not None for each in self._origins.there())
+        return any(self._type_of(topic.name) is not None for topic in self._origins.existing())
 
-    def plan(self, on_progress: Progress = lambda _done, _all: None) -> Outcome:
+    def plan(self, on_progress: ProgressCallback = lambda _done, _all: None) -> RedriveOutcome:
         """What `run` would do; HandlerError when the fix fails on a letter. Sends nothing."""
-        found = Outcome()
-        for _ in self._decide(read_ledger(self._admin, self._dead), found, on_progress):
+        outcome = RedriveOutcome()
+        for _ in self._decide(read_redrive_log(self._admin, self._dead), outcome, on_progress):
             pass
-        return found
+        return outcome
 
-    def run(self, on_progress: Progress = lambda _done, _all: None) -> Outcome:
+    def run(self, on_progress: ProgressCallback = lambda _done, _all: None) -> RedriveOutcome:
         """Send. What `done` says stays done when this raises, and the next re-drive goes on from there."""
-        ledger = make_ledger(self._admin, self._dead)
-        limits = [_limit_of(each.config) for each in self._origins.there()]
+        redrive_topic = ensure_redrive_topic(self._admin, self._dead)
+        limits = [_max_message_bytes(topic.config) for topic in self._origins.existing()]
         with Producer(
             self._admin.connection,
             transactional_id=f"riverrun.dlq.{self._dead}",
@@ -165,9 +182,9 @@ class Redrive:
             },
         ) as producer:
             try:
-                self._send_all(producer, ledger, on_progress)
-            except FencedError as error:
-                raise FencedError(
+                self._send_all(producer, redrive_topic, on_progress)
+            except ProducerFencedError as error:
+                raise ProducerFencedError(
                     f"Another re-drive of {self._dead} took over",
                     found=error.found,
                     hint="Let that one end. What this one had sent is noted, and not sent again",
@@ -175,152 +192,160 @@ class Redrive:
                 ) from error
         return self.done
 
-    def _send_all(self, producer: Producer, ledger: str, on_progress: Progress) -> None:
+    def _send_all(self, producer: Producer, redrive_topic: str, on_progress: ProgressCallback) -> None:
         # Before the ledger is read: this ends what an earlier process left open, so that nothing of it can still appear.
-        producer._core.join_transactions()
-        redriven = read_ledger(self._admin, self._dead)
+        producer._core.init_transactions()
+        redriven = read_redrive_log(self._admin, self._dead)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        seen = Outcome()
-        chunk: list[_Sending] = []
+        outcome = RedriveOutcome()
+        chunk: list[_RedriveRecord] = []
         size = 0
-        for each in self._decide(redriven, seen, on_progress):
-            chunk.append(each)
-            size += each.size
+        for sending in self._decide(redriven, outcome, on_progress):
+            chunk.append(sending)
+            size += sending.size
             if len(chunk) >= _CHUNK_LETTERS or size >= _CHUNK_BYTES:
-                self._commit(producer, ledger, chunk, now)
+                self._commit(producer, redrive_topic, chunk, now)
                 chunk, size = [], 0
         if chunk:
-            self._commit(producer, ledger, chunk, now)
-        sent, doubles = self.done.sent, self.done.doubles
-        self.done = seen
-        self.done.sent, self.done.doubles = sent, doubles
-        if self._selection.whole and self._limit is None:
-            self._forget(producer, ledger, redriven)
+            self._commit(producer, redrive_topic, chunk, now)
+        sent, duplicates = self.done.sent, self.done.duplicates
+        self.done = outcome
+        self.done.sent, self.done.duplicates = sent, duplicates
+        if self._selector.covers_all and self._limit is None:
+            self._expire_entries(producer, redrive_topic, redriven)
 
-    def _commit(self, producer: Producer, ledger: str, chunk: list[_Sending], now: str) -> None:
+    def _commit(self, producer: Producer, redrive_topic: str, chunk: list[_RedriveRecord], now: str) -> None:
         with producer.transaction() as tx:
-            for each in chunk:
-                if each.send:
-                    _send(tx, each)
-                key, value = entry_for(each.letter, each.topic_id, now)
-                tx.send_soon(ledger, value, key=key)
-        for each in chunk:
-            if each.send:
-                self.done.sent[each.letter.told.topic] += 1
+            for sending in chunk:
+                if sending.send:
+                    _send(tx, sending)
+                key, value = encode_entry(sending.letter, sending.topic_id, now)
+                tx.send_soon(redrive_topic, value, key=key)
+        for sending in chunk:
+            if sending.send:
+                self.done.sent[sending.letter.details.topic] += 1
             else:
-                self.done.doubles += 1
+                self.done.duplicates += 1
 
-    def _forget(self, producer: Producer, ledger: str, redriven: Redriven) -> None:
+    def _expire_entries(self, producer: Producer, redrive_topic: str, redriven: RedriveLog) -> None:
         """Take the entries back whose letters retention has removed, so that the ledger does not grow for ever."""
-        keys = list(redriven.gone({place: span.start for place, span in self.where.items()}))
+        keys = list(
+            redriven.expired_keys(
+                {partition: offset_range.start for partition, offset_range in self.offset_ranges.items()}
+            )
+        )
         for start in range(0, len(keys), _CHUNK_LETTERS):
             with producer.transaction() as tx:
                 for key in keys[start : start + _CHUNK_LETTERS]:
-                    tx.send_soon(ledger, None, key=key)
+                    tx.send_soon(redrive_topic, None, key=key)
 
     # --- which letters, and as what -----------------------------------------------------------------------------------
 
-    def _decide(self, redriven: Redriven, found: Outcome, on_progress: Progress) -> Iterator[_Sending]:
+    def _decide(
+        self, redriven: RedriveLog, outcome: RedriveOutcome, on_progress: ProgressCallback
+    ) -> Iterator[_RedriveRecord]:
         """What is to be sent or noted, counted in `found`. Ends early when the limit is reached."""
-        total = count_of(self.where)
-        brought: set[bytes] = set()
+        total = count_offsets(self.offset_ranges)
+        sent_identities: set[bytes] = set()
         self._gone = 0
         for number, letter in enumerate(
-            read_letters(self._admin.connection, self.where, on_gone=self._count_gone), start=1
+            read_dead_letters(self._admin.connection, self.offset_ranges, on_gone=self._count_gone), start=1
         ):
             if letter is None:
-                found.other += 1
+                outcome.other_records += 1
             else:
-                decided = self._look_at(letter, redriven, brought, found)
+                decided = self._decide_letter(letter, redriven, sent_identities, outcome)
                 if decided is not None:
                     yield decided
             on_progress(number, total)
-            if self._limit is not None and found.sent_count >= self._limit:
+            if self._limit is not None and outcome.sent_count >= self._limit:
                 break
-        found.gone = self._gone
+        outcome.gone = self._gone
 
-    def _count_gone(self, _place: Place, _first: int, count: int) -> None:
+    def _count_gone(self, _place: TopicPartition, _first: int, count: int) -> None:
         self._gone += count
 
-    def _look_at(self, letter: Letter, redriven: Redriven, brought: set[bytes], found: Outcome) -> _Sending | None:
-        topic_id = self._origins.topic_id(letter.told.topic)
+    def _decide_letter(
+        self, letter: DeadLetterRecord, redriven: RedriveLog, sent_identities: set[bytes], outcome: RedriveOutcome
+    ) -> _RedriveRecord | None:
+        topic_id = self._origins.topic_id(letter.details.topic)
         if redriven.has_letter(letter):
-            found.before += 1
+            outcome.redriven_before += 1
             return None
-        identity = identity_of(letter, topic_id)
-        if identity in brought or redriven.has_record(letter, topic_id):
+        identity = record_identity(letter, topic_id)
+        if identity in sent_identities or redriven.has_record(letter, topic_id):
             # Noted even where it was not chosen: its own entry must outlive that of the letter which brought it back.
-            found.doubles += 1
-            return _Sending(letter, topic_id, send=False)
-        if not self._selection.takes(letter):
-            found.passed += 1
+            outcome.duplicates += 1
+            return _RedriveRecord(letter, topic_id, send=False)
+        if not self._selector.matches(letter):
+            outcome.not_chosen += 1
             return None
         ready = self._prepare(letter, topic_id)
         if isinstance(ready, str):
-            found.left[ready] += 1
+            outcome.left[ready] += 1
             return None
-        brought.add(identity)
-        found.sent[letter.told.topic] += 1
+        sent_identities.add(identity)
+        outcome.sent[letter.details.topic] += 1
         return ready
 
     def _type_of(self, topic: str) -> Topic[Any] | None:
         declared = self._topics.get(topic)
         return declared if declared is not None and declared.schema is not None else None
 
-    def _prepare(self, letter: Letter, topic_id: str) -> _Sending | str:
+    def _prepare(self, letter: DeadLetterRecord, topic_id: str) -> _RedriveRecord | str:
         """The record to send, or why it must stay."""
-        target = self._origins[letter.told.topic]
-        if target is None or (letter.told.cut and self._fix is None):
-            cut = f"only a part of its {letter.told.cut} bytes was kept"
-            return cut if target is not None else f"its topic {letter.told.topic} is not there any more"
+        target = self._origins[letter.details.topic]
+        if target is None or (letter.details.original_size and self._fix is None):
+            cut = f"only a part of its {letter.details.original_size} bytes was kept"
+            return cut if target is not None else f"its topic {letter.details.topic} is not there any more"
         raw = value = letter.record.raw
         if self._fix is not None and raw is not None:
-            value = self._fix(letter, open_value(self._admin.connection.registry, raw))
+            value = self._fix(letter, value_to_json(self._admin.connection.registry, raw))
             if value is None:
-                return LEFT_BY_FIX
+                return SKIPPED_BY_FIX
         key, header = letter.record.key, None
-        declared = self._type_of(letter.told.topic)
+        declared = self._type_of(letter.details.topic)
         if value is None:
             if key is None or (declared is not None and not declared.compact):
                 return "it has no value, which only a record with a key in a compacted topic may be without"
         elif declared is not None and declared.schema is not None:
-            wire = wire_of(declared, self._admin.connection.registry)
+            wire = wire_format_of(declared, self._admin.connection.registry)
             try:
                 if declared.registered and not is_framed(value):
                     # A fix sees and gives JSON; so does a source that could not make a record of what it got.
                     value = wire.pack(value)
                 event = wire.decode(value)
             except (RecordUnreadableError, EventInvalidError) as error:
-                return pattern_of(f"still not a {declared.schema.name}", str(error.fields["reason"]))
+                return reason_pattern(f"still not a {declared.schema.name}", str(error.fields["reason"]))
             if value != raw:
                 # What the fix made is an event of the type: it has the type's name and key.
                 header = declared.schema.header
                 if declared.schema.key_field is not None:
                     key = _as_bytes(declared.schema.key_of(event))
-        ready = _Sending(letter, topic_id, key, value, _headers(letter, header))
-        limit = _limit_of(target.config)
+        ready = _RedriveRecord(letter, topic_id, key, value, _headers(letter, header))
+        limit = _max_message_bytes(target.config)
         if ready.size > limit:
             return f"it is larger than {target.name} takes (max.message.bytes={limit})"
         return ready
 
 
-def _send(tx: Transaction, each: _Sending) -> None:
-    tx.send_soon(each.letter.told.topic, each.value, key=each.key, headers=each.headers)
+def _send(tx: Transaction, sending: _RedriveRecord) -> None:
+    tx.send_soon(sending.letter.details.topic, sending.value, key=sending.key, headers=sending.headers)
 
 
-def _headers(letter: Letter, schema: tuple[str, bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
+def _headers(letter: DeadLetterRecord, schema: tuple[str, bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
     """The record's own headers, with the type of what the fix made, and the letter it was."""
-    replaced = {REDRIVEN} if schema is None else {REDRIVEN, SCHEMA_HEADER}
-    own = [each for each in letter.told.headers if each[0] not in replaced]
+    replaced = {REDRIVEN_HEADER} if schema is None else {REDRIVEN_HEADER, SCHEMA_HEADER}
+    own = [header for header in letter.details.headers if header[0] not in replaced]
     record = letter.record
-    mark = f"{record.topic}/{record.partition}/{record.offset}".encode()
-    return (*own, *([] if schema is None else [schema]), (REDRIVEN, mark))
+    letter_position = f"{record.topic}/{record.partition}/{record.offset}".encode()
+    return (*own, *([] if schema is None else [schema]), (REDRIVEN_HEADER, letter_position))
 
 
 def _as_bytes(key: str | bytes | None) -> bytes | None:
     return key.encode() if isinstance(key, str) else key
 
 
-def _limit_of(config: Mapping[str, Any]) -> int:
-    found = config.get("max.message.bytes")
-    return int(found.value) if found is not None else _LARGEST_BATCH
+def _max_message_bytes(config: Mapping[str, Any]) -> int:
+    setting = config.get("max.message.bytes")
+    return int(setting.value) if setting is not None else _LARGEST_BATCH

@@ -26,26 +26,26 @@ from confluent_kafka import Message
 from riverrun.errors import RiverrunError, UsageError
 from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.aio import AsyncConsumer
-from riverrun.kafka.producer.client import Client
-from riverrun.kafka.producer.core import CHUNK, KeyFunction, Many
+from riverrun.kafka.producer.client import ProducerClient
+from riverrun.kafka.producer.core import CHUNK_RECORDS, BulkSend, KeyFunction
 from riverrun.kafka.producer.delivery import Delivery, Receipt
 from riverrun.kafka.producer.metrics import ProducerMetrics
 from riverrun.kafka.producer.options import ProducerKeywords
-from riverrun.kafka.producer.outgoing import Headers
 from riverrun.kafka.producer.producer import HURRY_SECONDS, Producer
+from riverrun.kafka.producer.record_serializer import Headers
 from riverrun.kafka.producer.transaction import Transaction
 from riverrun.model.topic import Topic
 
 T = TypeVar("T")
 
 # How long a task may wait without looking again, for what is told by nobody (a deadline, a client that was closed).
-_LOOK_SECONDS = 0.1
+_RECHECK_SECONDS = 0.1
 
 
 class AsyncDelivery(Delivery, gc=False, eq=False):
     """One record on its way. `await` gives its Receipt or raises; done(), result() and exception() do not wait."""
 
-    _bell: "_Bell | None" = None
+    _notifier: "_DeliveryNotifier | None" = None
     _waiter: asyncio.Future[None] | None = None
 
     def result(self, timeout: float | None = 0) -> Receipt:
@@ -67,19 +67,19 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
         while self._message is None and len(self._client):
-            if self._bell is not None:
-                self._bell.wake()
-            yield from asyncio.wait({self._waiter}, timeout=_LOOK_SECONDS).__await__()
+            if self._notifier is not None:
+                self._notifier.wake()
+            yield from asyncio.wait({self._waiter}, timeout=_RECHECK_SECONDS).__await__()
         self._settled()
         return self.result()
 
     def __call__(self, error: ClientError | None, message: Message) -> None:
         super().__call__(error, message)
-        if self._waiter is not None and self._bell is not None:
-            self._bell.settled.append(self._waiter)
+        if self._waiter is not None and self._notifier is not None:
+            self._notifier.settled.append(self._waiter)
 
 
-class _Bell:
+class _DeliveryNotifier:
     """Tells tasks that reports were served, from whatever thread served them."""
 
     def __init__(self) -> None:
@@ -87,29 +87,29 @@ class _Bell:
         self.settled: deque[asyncio.Future[None]] = deque()
         self._thread = threading.get_ident()
         self._waiting: set[asyncio.Future[None]] = set()
-        self._clients: list[Client] = []
+        self._clients: list[ProducerClient] = []
 
-    def watch(self, client: Client) -> None:
+    def watch(self, client: ProducerClient) -> None:
         if client not in self._clients:
             self._clients.append(client)
-            client.after_poll = self.ring
+            client.after_poll = self.notify
 
     def wake(self) -> None:
         for client in self._clients:
             if client.asleep:
                 client.wake()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """After each poll, in the thread that polled."""
         if not self.settled and not self._waiting:
             return
         if threading.get_ident() == self._thread:
-            self._tell()
+            self._notify_waiters()
         else:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self.loop.call_soon_threadsafe(self._tell)
+                self.loop.call_soon_threadsafe(self._notify_waiters)
 
-    def _tell(self) -> None:
+    def _notify_waiters(self) -> None:
         while self.settled:
             waiter = self.settled.popleft()
             if not waiter.done():
@@ -124,7 +124,7 @@ class _Bell:
         self._waiting.add(waiter)
         try:
             self.wake()
-            await asyncio.wait({waiter}, timeout=_LOOK_SECONDS)
+            await asyncio.wait({waiter}, timeout=_RECHECK_SECONDS)
         finally:
             self._waiting.discard(waiter)
 
@@ -135,15 +135,15 @@ class AsyncProducer:
     def __init__(self, connection: Connection | str | None = None, **options: Unpack[ProducerKeywords]) -> None:
         self._producer = Producer(connection, **options)
         self._core = self._producer._core
-        self._bell_: _Bell | None = None
+        self._lazy_notifier: _DeliveryNotifier | None = None
         self._sent = 0
 
     @property
-    def _bell(self) -> _Bell:
-        if self._bell_ is None:
-            self._bell_ = _Bell()
-            self._bell_.watch(self._core.client)
-        return self._bell_
+    def _notifier(self) -> _DeliveryNotifier:
+        if self._lazy_notifier is None:
+            self._lazy_notifier = _DeliveryNotifier()
+            self._lazy_notifier.watch(self._core.client)
+        return self._lazy_notifier
 
     async def send(
         self,
@@ -176,24 +176,24 @@ class AsyncProducer:
         timestamp: datetime | int | None = None,
     ) -> AsyncDelivery:
         """Take one record; waits while the queue is full, and for the cluster when a topic is used for the first time."""
-        producer, client, bell = self._producer, self._core.client, self._bell
+        producer, client, notifier = self._producer, self._core.client, self._notifier
         if not producer._knows(topic, partition):
             await _in_thread(lambda: producer._look_up(topic, partition))
-        delivery = AsyncDelivery(client, None, None, 0, bell)
+        delivery = AsyncDelivery(client, None, None, 0, notifier)
         record = producer._record(
             delivery, topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
         )
         started = 0.0
         while True:
             try:
-                self._core.take(client, record)
+                self._core.enqueue(client, record)
                 break
             except BufferError:
-                started = await self._room(client, started)
+                started = await self._wait_for_space(client, started)
         self._sent += 1
         if client.asleep:
             client.wake()
-        if self._sent % CHUNK == 0:
+        if self._sent % CHUNK_RECORDS == 0:
             await asyncio.sleep(0)  # other tasks want to run, too
         return delivery
 
@@ -210,53 +210,53 @@ class AsyncProducer:
         producer._refuse_outside_transaction()
         if not producer._knows(topic, None):
             await _in_thread(lambda: producer._look_up(topic, None))
-        many = await _in_thread(lambda: core.many(producer._route(topic), key))
-        self._bell.watch(many.client)
-        if many.client is not core.client:
-            await self._drained([core.client], core.patience)
+        bulk_send = await _in_thread(lambda: core.begin_bulk_send(producer._serializer(topic), key))
+        self._notifier.watch(bulk_send.client)
+        if bulk_send.client is not core.client:
+            await self._drain([core.client], core.delivery_wait_seconds)
         try:
             if isinstance(values, AsyncIterable):
                 async for value in values:
-                    await self._take(many, [value])
-                    if many.failed:
+                    await self._enqueue(bulk_send, [value])
+                    if bulk_send.failed:
                         break
             else:
                 source = iter(values)
-                while not many.failed and (chunk := list(itertools.islice(source, CHUNK))):
-                    await self._take(many, chunk)
+                while not bulk_send.failed and (chunk := list(itertools.islice(source, CHUNK_RECORDS))):
+                    await self._enqueue(bulk_send, chunk)
                     await asyncio.sleep(0)
-            left = await self._drained([many.client], core.patience)
+            left = await self._drain([bulk_send.client], core.delivery_wait_seconds)
         except Exception as error:
-            many.tell(error, await self._drained([many.client], core.patience))
+            bulk_send.add_failure_note(error, await self._drain([bulk_send.client], core.delivery_wait_seconds))
             raise
         except BaseException:
-            many.hand_over()  # cancelled: no time to wait
+            bulk_send.detach()  # cancelled: no time to wait
             raise
-        return many.result(left)
+        return bulk_send.result(left)
 
-    async def _take(self, many: Many, chunk: list[Any]) -> None:
+    async def _enqueue(self, bulk_send: BulkSend, chunk: list[Any]) -> None:
         started = 0.0
-        while (taken := many.take(chunk)) < len(chunk):
+        while (taken := bulk_send.enqueue(chunk)) < len(chunk):
             chunk = chunk[taken:]
-            started = await self._room(many.client, 0.0 if taken else started)
-        many.client.poll()
+            started = await self._wait_for_space(bulk_send.client, 0.0 if taken else started)
+        bulk_send.client.poll()
 
-    async def _room(self, client: Client, started: float) -> float:
+    async def _wait_for_space(self, client: ProducerClient, started: float) -> float:
         """Wait for room in a full queue since `started` (0: now), which is returned."""
         started = started or time.monotonic()
         if time.monotonic() >= started + self._core.options.queue_timeout_seconds:
-            raise client.full(started)
-        await self._bell.wait()
+            raise client.queue_full_error(started)
+        await self._notifier.wait()
         return started
 
-    async def _drained(self, clients: list[Client], seconds: float) -> int:
+    async def _drain(self, clients: list[ProducerClient], seconds: float) -> int:
         """Until every record has its answer; the number of those without when the time is over."""
         deadline = time.monotonic() + seconds
         for client in clients:
             client.urgent += 1
         try:
             while (left := sum(len(client) for client in clients)) and time.monotonic() < deadline:
-                await self._bell.wait()
+                await self._notifier.wait()
         finally:
             for client in clients:
                 client.urgent -= 1
@@ -268,8 +268,8 @@ class AsyncProducer:
 
     async def flush(self, timeout_seconds: float | None = None) -> None:
         """Wait until everything taken so far has its answer; see `Producer.flush`."""
-        left = await self._drained(
-            self._core.clients(), self._core.patience if timeout_seconds is None else timeout_seconds
+        left = await self._drain(
+            self._core.clients(), self._core.delivery_wait_seconds if timeout_seconds is None else timeout_seconds
         )
         self._core.raise_failures(left)
 
@@ -280,7 +280,9 @@ class AsyncProducer:
         """Flush, and free everything; see `Producer.close`."""
         if self._producer._transaction is not None:
             await _in_thread(self._producer._transaction.abort)
-        await self._drained(self._core.clients(), self._core.patience if timeout_seconds is None else timeout_seconds)
+        await self._drain(
+            self._core.clients(), self._core.delivery_wait_seconds if timeout_seconds is None else timeout_seconds
+        )
         await _in_thread(lambda: self._producer.close(0))
 
     async def __aenter__(self) -> Self:

@@ -29,17 +29,19 @@ from riverrun.errors import (
     TopicNotFoundError,
     UsageError,
 )
-from riverrun.kafka.border import client_log, translate
-from riverrun.kafka.producer.delivery import Delivery, Failures
-from riverrun.model.near import nearest
+from riverrun.kafka.error_mapping import client_log, translate
+from riverrun.kafka.producer.delivery import Delivery, DeliveryFailures
+from riverrun.model.suggest import nearest
 
-_LOGIN = frozenset({ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED})
-_NO_TOPIC = frozenset({ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC})
+_AUTHENTICATION_CODES = frozenset(
+    {ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED}
+)
+_UNKNOWN_TOPIC_CODES = frozenset({ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC})
 
 # A topic that was made a moment ago may not be known to every broker yet.
 _NEW_TOPIC_SECONDS = 1.0
 # One turn of a wait. Python handles signals between turns, so this is how long Ctrl-C may take.
-_TURN_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 # A flush does not return when one record is done, only when all are: look in between.
 _FLUSH_SECONDS = 0.02
 # The thread leaves polling to others for this long after they did it.
@@ -47,13 +49,13 @@ _QUIET_SECONDS = 0.01
 # How often the thread looks when nothing is on its way, for the client's log lines and errors: they would pile up.
 _IDLE_SECONDS = 1.0
 
-_living: "weakref.WeakSet[Client]" = weakref.WeakSet()
+_open_clients: "weakref.WeakSet[ProducerClient]" = weakref.WeakSet()
 _fork_watched = False
 
 
 def _after_fork_in_child() -> None:
-    for client in list(_living):
-        client.forked()
+    for client in list(_open_clients):
+        client.on_fork()
 
 
 def _watch_forks() -> None:
@@ -63,19 +65,19 @@ def _watch_forks() -> None:
         os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class Client:
+class ProducerClient:
     """A librdkafka producer and its thread. Whoever makes one must `close` or `stop` it."""
 
     def __init__(
         self,
         properties: Mapping[str, Any],
         *,
-        given: Mapping[str, Any],
+        user_properties: Mapping[str, Any],
         request_timeout: float,
         on_statistics: Callable[[str], Any] | None = None,
     ) -> None:
-        self.where = str(properties["bootstrap.servers"])
-        self.failures = Failures(self.where)
+        self.bootstrap_servers = str(properties["bootstrap.servers"])
+        self.failures = DeliveryFailures(self.bootstrap_servers)
         self.request_timeout = request_timeout
         # Counted without a lock: the interpreter does not switch threads within `count += 1`.
         self.sent = 0
@@ -93,15 +95,15 @@ class Client:
         self._quiet_until = 0.0
         self._wake = threading.Event()
         self._stop = False
-        self._refusal = ("This producer is closed", "Make a new one")
+        self._closed_message = ("This producer is closed", "Make a new one")
         callbacks: dict[str, Any] = {"error_cb": self._on_error}
         if on_statistics is not None:
             callbacks["stats_cb"] = on_statistics
-        self._raw: RawProducer | None = _make({**properties, **callbacks}, given)
+        self._raw: RawProducer | None = _create_raw_producer({**properties, **callbacks}, user_properties)
         self.produce: Callable[..., None] = self._raw.produce
         _watch_forks()
-        _living.add(self)
-        self._thread = threading.Thread(target=self._keep, name="riverrun-producer", daemon=True)
+        _open_clients.add(self)
+        self._thread = threading.Thread(target=self._run_thread, name="riverrun-producer", daemon=True)
         self._thread.start()
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -127,17 +129,17 @@ class Client:
         return len(self) if self.errors_only else max(self.sent - self.reported, 0)
 
     def _refuse(self, *_: Any) -> NoReturn:
-        what, hint = self._refusal
+        what, hint = self._closed_message
         raise UsageError(what, hint=hint)
 
-    def forked(self) -> None:
+    def on_fork(self) -> None:
         """In a forked child: the client's threads are not here, so nothing of it may be touched, not even to free it."""
         raw, self._raw = self._raw, None
         if raw is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(raw))
             self.reported = self.sent  # by the parent
             self.produce = self._refuse
-            self._refusal = (
+            self._closed_message = (
                 "This producer was made before the process forked, and its threads are in the parent",
                 'Make one in the child, and start that with multiprocessing\'s "spawn", or before there is a producer here',
             )
@@ -145,7 +147,7 @@ class Client:
     def _on_error(self, error: ClientError) -> None:
         if error.code() != ClientError._ALL_BROKERS_DOWN:  # which says less than what came before it
             self._last_error = error
-        if error.code() in _LOGIN:
+        if error.code() in _AUTHENTICATION_CODES:
             self._login_error = error
 
     # --- polling ------------------------------------------------------------------------------------------------------
@@ -156,11 +158,11 @@ class Client:
             self._poll(0.0, _poll_now)
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
-    def turn(self, *, flush: bool = False) -> None:
+    def poll_wait(self, *, flush: bool = False) -> None:
         """Wait a moment for something to happen, serving what arrives. `flush` sends lingering records at once."""
         self.refuse_in_callback("wait")
-        self._quiet_until = time.monotonic() + 2 * _TURN_SECONDS
-        self._poll(_TURN_SECONDS, _flush_a_moment if flush else _poll_a_moment)
+        self._quiet_until = time.monotonic() + 2 * _POLL_SECONDS
+        self._poll(_POLL_SECONDS, _flush_a_moment if flush else _poll_a_moment)
         self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
     def _poll(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> bool:
@@ -174,11 +176,11 @@ class Client:
                 self._raw.purge(blocking=False)
             return True
 
-    def hold(self, action: Callable[[RawProducer], Any]) -> None:
+    def call(self, action: Callable[[RawProducer], Any]) -> None:
         """A call of the client library that serves reports by itself."""
         self.refuse_in_callback("wait")
-        while not self._serve(_TURN_SECONDS, action):
-            self._quiet_until = time.monotonic() + 2 * _TURN_SECONDS
+        while not self._serve(_POLL_SECONDS, action):
+            self._quiet_until = time.monotonic() + 2 * _POLL_SECONDS
 
     def in_callback(self) -> bool:
         return self._poller == threading.get_ident()
@@ -218,15 +220,15 @@ class Client:
         while len(self) and delivery._message is None:
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"the record was not acknowledged within {timeout} s; it may still be")
-            self.turn(flush=True)
+            self.poll_wait(flush=True)
 
-    def wait_for_room(self, started: float, deadline: float) -> None:
+    def wait_for_queue_space(self, started: float, deadline: float) -> None:
         """The queue is full: serve reports until it may have room. QueueFullError at the deadline."""
         if time.monotonic() >= deadline or self.in_callback():
-            raise self.full(started)
-        self.turn()
+            raise self.queue_full_error(started)
+        self.poll_wait()
 
-    def full(self, started: float) -> QueueFullError:
+    def queue_full_error(self, started: float) -> QueueFullError:
         waited = time.monotonic() - started
         return QueueFullError(
             f"The producer's queue stayed full for {waited:.1f} s; this record was not taken",
@@ -240,7 +242,7 @@ class Client:
         """Until every record has its answer or the deadline passes; the number of those without."""
         self.refuse_in_callback("wait")
         while (left := len(self)) and time.monotonic() < deadline:
-            self.turn(flush=True)
+            self.poll_wait(flush=True)
         return left
 
     def _last_error_text(self) -> str:
@@ -248,28 +250,28 @@ class Client:
 
     def take_failure(self) -> RiverrunError | None:
         """The error for what was not delivered and nobody was told of yet."""
-        error = self.failures.take()
-        lost = self._take_lost()
-        if lost and error is None:
+        error = self.failures.take_error()
+        unreported = self._take_unreported()
+        if unreported and error is None:
             error = DeliveryError(
-                f"The outcome of {lost} record{'s' if lost != 1 else ''} is not known: the program was interrupted as it "
-                "was reported",
+                f"The outcome of {unreported} record{'s' if unreported != 1 else ''} is not known: the program was "
+                "interrupted as it was reported",
                 hint="Look for it in the topic before sending it again",
-                count=lost,
+                count=unreported,
             )
         return error
 
-    def _take_lost(self) -> int:
+    def _take_unreported(self) -> int:
         """Records whose report was lost: Ctrl-C can hit the very function that takes it."""
         sent = self.sent
         if self.errors_only or len(self) or sent <= self.reported:
             return 0
-        lost, self.reported = sent - self.reported, sent
-        return lost
+        unreported, self.reported = sent - self.reported, sent
+        return unreported
 
     # --- questions to the cluster -------------------------------------------------------------------------------------
 
-    def check(self, topic: str, partition: int, seconds: float | None = None) -> None:
+    def check_topic(self, topic: str, partition: int, seconds: float | None = None) -> None:
         """TopicNotFoundError for a topic the cluster does not have, now and not when its records time out. `seconds` is how
         long the cluster may take to say so; else as long as any request."""
         deadline = time.monotonic() + (self.request_timeout if seconds is None else seconds)
@@ -288,58 +290,60 @@ class Client:
 
     def _look_up(self, topic: str, deadline: float) -> int:
         """How many partitions the topic has."""
-        patience = time.monotonic() + _NEW_TOPIC_SECONDS
+        grace_end = time.monotonic() + _NEW_TOPIC_SECONDS
         while True:
-            metadata = self.ask(lambda raw, seconds: raw.list_topics(topic, seconds), deadline, f"looking for {topic}")
-            found = metadata.topics[topic]
-            if found.error is None:
-                return len(found.partitions)
-            code, now = found.error.code(), time.monotonic()
-            if code in _NO_TOPIC and now >= patience:
-                raise self._no_topic(topic, deadline)
-            if code not in _NO_TOPIC and (code != ClientError.LEADER_NOT_AVAILABLE or now >= deadline):
-                raise self.translate(found.error, f"looking for {topic}", topic=topic)
+            metadata = self.request(
+                lambda raw, seconds: raw.list_topics(topic, seconds), deadline, f"looking for {topic}"
+            )
+            topic_metadata = metadata.topics[topic]
+            if topic_metadata.error is None:
+                return len(topic_metadata.partitions)
+            code, now = topic_metadata.error.code(), time.monotonic()
+            if code in _UNKNOWN_TOPIC_CODES and now >= grace_end:
+                raise self._topic_not_found(topic, deadline)
+            if code not in _UNKNOWN_TOPIC_CODES and (code != ClientError.LEADER_NOT_AVAILABLE or now >= deadline):
+                raise self.translate(topic_metadata.error, f"looking for {topic}", topic=topic)
             time.sleep(0.05)
 
-    def _no_topic(self, topic: str, deadline: float) -> TopicNotFoundError:
-        metadata = self.ask(lambda raw, seconds: raw.list_topics(None, seconds), deadline, "listing topics")
-        near = nearest(topic, set(metadata.topics) - {topic})
+    def _topic_not_found(self, topic: str, deadline: float) -> TopicNotFoundError:
+        metadata = self.request(lambda raw, seconds: raw.list_topics(None, seconds), deadline, "listing topics")
+        suggestion = nearest(topic, set(metadata.topics) - {topic})
         return TopicNotFoundError(
-            f"There is no topic {topic} at {self.where}",
-            hint=f"Did you mean {near}?" if near else f"Create it: riverrun topics create {topic}",
+            f"There is no topic {topic} at {self.bootstrap_servers}",
+            hint=f"Did you mean {suggestion}?" if suggestion else f"Create it: riverrun topics create {topic}",
             topic=topic,
         )
 
-    def ask(self, question: Callable[[RawProducer, float], Any], deadline: float, doing: str) -> Any:
+    def request(self, call: Callable[[RawProducer, float], Any], deadline: float, doing: str) -> Any:
         """An answer from the cluster. The call blocks inside the client library, deaf to Ctrl-C, so a thread makes it;
         meanwhile this one hears of a refused login, which the call itself would only report as a timeout."""
-        raw, answer = self.raw, _Answer()
+        raw, result = self.raw, _CallResult()
         seconds = max(deadline - time.monotonic(), 0.1)
-        threading.Thread(target=answer.get, args=(lambda: question(raw, seconds),), daemon=True).start()
-        while not answer.there.wait(0.01):
+        threading.Thread(target=result.run, args=(lambda: call(raw, seconds),), daemon=True).start()
+        while not result.ready.wait(0.01):
             self.poll()
-            if (refused := self._login_error) is not None:
+            if (login_error := self._login_error) is not None:
                 self._login_error = None
-                raise self.translate(refused, doing)
+                raise self.translate(login_error, doing)
             if time.monotonic() > deadline + 5:
                 raise self.explain(KafkaException(ClientError(ClientError._TIMED_OUT)), doing)
-        if isinstance(answer.error, KafkaException):
-            raise self.explain(answer.error, doing) from answer.error
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        if isinstance(result.error, KafkaException):
+            raise self.explain(result.error, doing) from result.error
+        if result.error is not None:
+            raise result.error
+        return result.value
 
     def explain(self, error: KafkaException, doing: str, **fields: Any) -> RiverrunError:
         """Our error. The library says "timed out" where it knows more: a refused login, a refused connection."""
-        found = self.translate(error, doing, **fields)
-        if isinstance(found, BrokerUnreachableError) and (last := self._last_error) is not None:
-            if last.code() in _LOGIN:
+        translated = self.translate(error, doing, **fields)
+        if isinstance(translated, BrokerUnreachableError) and (last := self._last_error) is not None:
+            if last.code() in _AUTHENTICATION_CODES:
                 return self.translate(last, doing, **fields)
-            found.found = last.str()
-        return found
+            translated.found = last.str()
+        return translated
 
     def translate(self, error: ClientError | KafkaException, doing: str, **fields: Any) -> RiverrunError:
-        return translate(error, doing, bootstrap=self.where, **fields)
+        return translate(error, doing, bootstrap=self.bootstrap_servers, **fields)
 
     # --- end ----------------------------------------------------------------------------------------------------------
 
@@ -366,7 +370,7 @@ class Client:
             self._thread.join(5)
         # Freed when the last thread that is inside a call of it leaves: destroying it under its feet would crash.
         self._raw = None
-        _living.discard(self)
+        _open_clients.discard(self)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -375,7 +379,7 @@ class Client:
         self.asleep = False
         self._wake.set()
 
-    def _keep(self) -> None:
+    def _run_thread(self) -> None:
         while not self._stop and self._raw is not None:
             self._wake.clear()
             if not len(self):
@@ -400,37 +404,37 @@ def _poll_briefly(raw: RawProducer) -> None:
 
 
 def _poll_a_moment(raw: RawProducer) -> None:
-    raw.poll(_TURN_SECONDS)
+    raw.poll(_POLL_SECONDS)
 
 
 def _flush_a_moment(raw: RawProducer) -> None:
     raw.flush(_FLUSH_SECONDS)
 
 
-class _Answer:
+class _CallResult:
     """What a call in another thread gave."""
 
     def __init__(self) -> None:
-        self.there = threading.Event()
+        self.ready = threading.Event()
         self.value: Any = None
         self.error: Exception | None = None
 
-    def get(self, call: Callable[[], Any]) -> None:
+    def run(self, call: Callable[[], Any]) -> None:
         try:
             self.value = call()
         except Exception as error:  # noqa: BLE001  -- raised by the thread that asked
             self.error = error
         finally:
-            self.there.set()
+            self.ready.set()
 
 
-def _make(properties: dict[str, Any], given: Mapping[str, Any]) -> RawProducer:
+def _create_raw_producer(properties: dict[str, Any], user_properties: Mapping[str, Any]) -> RawProducer:
     try:
         return RawProducer(properties, logger=client_log)
     except (KafkaException, ValueError, TypeError) as error:
         argument = error.args[0] if error.args else error
         text = (argument.str() if isinstance(argument, ClientError) else str(argument)).strip()
-        named = [each for each in given if each in text]
+        named = [name for name in user_properties if name in text]
         if named:
             raise UsageError(f"The producer's property {named[0]} is refused", found=text, property=named[0]) from error
         raise ConfigError([f"kafka: {text}"]) from error

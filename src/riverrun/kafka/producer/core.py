@@ -15,25 +15,25 @@ from confluent_kafka import KafkaException, Message
 
 from riverrun.errors import DeliveryError, RecordTooLargeError, RiverrunError
 from riverrun.kafka.connection import Connection
-from riverrun.kafka.producer.client import Client
+from riverrun.kafka.producer.client import ProducerClient
 from riverrun.kafka.producer.delivery import KEPT_BYTES, KEPT_RECORDS, delivery_error
 from riverrun.kafka.producer.metrics import ProducerMetrics, read_latencies
 from riverrun.kafka.producer.options import ProducerOptions
-from riverrun.kafka.producer.outgoing import Route
-from riverrun.model.quantity import size_text
+from riverrun.kafka.producer.record_serializer import RecordSerializer
+from riverrun.model.units import format_size
 
 # How many records are sent between two looks at the reports.
 POLL_EVERY = 64
-CHUNK = 256
+CHUNK_RECORDS = 256
 
 # What the client's produce() takes: topic, value, key, partition, report, (report by its other name), timestamp, headers.
-Record = tuple[
+ProduceArguments = tuple[
     str, bytes | None, str | bytes | None, int, Callable[[ClientError | None, Message], None], None, int, Any
 ]
 KeyFunction = Callable[[Any], str | bytes | None]
 
 
-class Core:
+class ProducerCore:
     """What a producer is made of."""
 
     def __init__(self, connection: Connection, options: ProducerOptions) -> None:
@@ -41,64 +41,68 @@ class Core:
         self.transactional = bool(options.transactional_id)
         self._request_timeout = connection.settings.request_timeout_seconds
         self._properties = options.client_properties(connection)
-        self._making = threading.Lock()
-        self._joined = False
+        self._create_lock = threading.Lock()
+        self._transactions_initialized = False
         self._latencies: tuple[float | None, float | None] = (None, None)
-        self._bulk: Client | None = None
-        self.client = self._make(self._properties, statistics=options.on_metrics is not None)
+        self._bulk_client: ProducerClient | None = None
+        self.client = self._create_client(self._properties, statistics=options.on_metrics is not None)
 
-    def _make(self, properties: dict[str, Any], *, statistics: bool) -> Client:
+    def _create_client(self, properties: dict[str, Any], *, statistics: bool) -> ProducerClient:
         if statistics:
             properties = {**properties, "statistics.interval.ms": round(self.options.metrics_seconds * 1000)}
-        return Client(
+        return ProducerClient(
             properties,
-            given=self.options.properties,
+            user_properties=self.options.properties,
             request_timeout=self._request_timeout,
             on_statistics=self._on_statistics if statistics else None,
         )
 
-    def bulk(self) -> Client:
+    def bulk_client(self) -> ProducerClient:
         """The client of `send_all`: it reports failures only, and the library can say so for a whole client only. A
         transaction has one client for everything."""
-        with self._making:
+        with self._create_lock:
             if self.transactional or self.client.closed:
                 return self.client
-            if self._bulk is None:
-                self._bulk = self._make({**self._properties, "delivery.report.only.error": True}, statistics=False)
-            return self._bulk
+            if self._bulk_client is None:
+                self._bulk_client = self._create_client(
+                    {**self._properties, "delivery.report.only.error": True}, statistics=False
+                )
+            return self._bulk_client
 
-    def clients(self) -> list[Client]:
-        return [self.client] if self._bulk is None else [self.client, self._bulk]
+    def clients(self) -> list[ProducerClient]:
+        return [self.client] if self._bulk_client is None else [self.client, self._bulk_client]
 
-    def join_transactions(self) -> None:
+    def init_transactions(self) -> None:
         """Take the transactional id over, once: whoever had it before is fenced off, and its open transaction aborted."""
-        if not self._joined:
+        if not self._transactions_initialized:
             deadline = time.monotonic() + self.client.request_timeout
-            self.client.ask(lambda raw, seconds: raw.init_transactions(seconds), deadline, "joining transactions")
-            self._joined = True
+            self.client.request(lambda raw, seconds: raw.init_transactions(seconds), deadline, "joining transactions")
+            self._transactions_initialized = True
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
-    def take(self, client: Client, record: Record) -> None:
+    def enqueue(self, client: ProducerClient, record: ProduceArguments) -> None:
         """Put a record into the queue. BufferError when it is full."""
         try:
             client.produce(*record)
         except (KafkaException, TypeError) as error:
-            raise self.refused(error, client, record) from error
+            raise self.produce_error(error, client, record) from error
         client.sent = count = client.sent + 1
         client.bytes += len(record[1] or b"")
         if count % POLL_EVERY == 0:
             client.poll()
 
-    def take_when_there_is_room(self, client: Client, record: Record) -> None:
+    def enqueue_when_space(self, client: ProducerClient, record: ProduceArguments) -> None:
         """The same, waiting for room."""
         started = time.monotonic()
         while True:
-            client.wait_for_room(started, started + self.options.queue_timeout_seconds)
+            client.wait_for_queue_space(started, started + self.options.queue_timeout_seconds)
             with contextlib.suppress(BufferError):
-                return self.take(client, record)
+                return self.enqueue(client, record)
 
-    def refused(self, error: KafkaException | TypeError, client: Client, record: Record) -> BaseException:
+    def produce_error(
+        self, error: KafkaException | TypeError, client: ProducerClient, record: ProduceArguments
+    ) -> BaseException:
         """The client did not take a record."""
         if isinstance(error, TypeError):
             # Names of headers are text here. What the library takes for something else is Ctrl-C, met as it looked.
@@ -109,8 +113,8 @@ class Core:
             limit = int(self._properties.get("message.max.bytes", 1_000_000))
             return RecordTooLargeError(
                 f"A record for {topic} is too large; it was not sent",
-                expected=f"at most {size_text(limit)} ({limit} bytes)",
-                found=f"{size_text(size)} ({size} bytes)",
+                expected=f"at most {format_size(limit)} ({limit} bytes)",
+                found=f"{format_size(size)} ({size} bytes)",
                 hint='Send less, or raise the limit here (Producer(properties={"message.max.bytes": …})) and the topic\'s '
                 "max.message.bytes",
                 topic=topic,
@@ -122,50 +126,50 @@ class Core:
             error = KafkaException(client.failures.fatal or error.args[0])
         return client.translate(error, f"sending to {topic}", topic=topic)
 
-    def many(self, route: Route, key: KeyFunction | None) -> "Many":
+    def begin_bulk_send(self, serializer: RecordSerializer, key: KeyFunction | None) -> "BulkSend":
         """A `send_all` that is about to begin."""
-        client = self.bulk()
+        client = self.bulk_client()
         client.refuse_in_callback("wait")
         if client is not self.client:
-            client.check(route.name, -1)
-        return Many(self, client, route, key)
+            client.check_topic(serializer.name, -1)
+        return BulkSend(self, client, serializer, key)
 
-    def send_all(self, route: Route, values: Iterable[Any], key: KeyFunction | None) -> int:
-        many = self.many(route, key)
-        if many.client is not self.client:
+    def send_all(self, serializer: RecordSerializer, values: Iterable[Any], key: KeyFunction | None) -> int:
+        bulk_send = self.begin_bulk_send(serializer, key)
+        if bulk_send.client is not self.client:
             # What was sent before stays before: the two clients do not wait for each other by themselves.
-            self.client.drain(time.monotonic() + self.patience)
+            self.client.drain(time.monotonic() + self.delivery_wait_seconds)
         try:
-            self._send_all(many, values)
-            left = many.client.drain(time.monotonic() + self.patience)
+            self._send_all(bulk_send, values)
+            left = bulk_send.client.drain(time.monotonic() + self.delivery_wait_seconds)
         except Exception as error:
             # An error of the values' own, or the queue is full: what was taken is delivered, and what was not is told.
-            many.tell(error, many.client.drain(time.monotonic() + self.patience))
+            bulk_send.add_failure_note(error, bulk_send.client.drain(time.monotonic() + self.delivery_wait_seconds))
             raise
         except BaseException:
-            many.hand_over()  # Ctrl-C: no time to wait
+            bulk_send.detach()  # Ctrl-C: no time to wait
             raise
-        return many.result(left)
+        return bulk_send.result(left)
 
-    def _send_all(self, many: "Many", values: Iterable[Any]) -> None:
+    def _send_all(self, bulk_send: "BulkSend", values: Iterable[Any]) -> None:
         source = iter(values)
-        while not many.failed and (chunk := list(itertools.islice(source, CHUNK))):
+        while not bulk_send.failed and (chunk := list(itertools.islice(source, CHUNK_RECORDS))):
             started = 0.0
-            while (taken := many.take(chunk)) < len(chunk):
+            while (taken := bulk_send.enqueue(chunk)) < len(chunk):
                 chunk = chunk[taken:]
                 started = time.monotonic() if taken or not started else started
-                many.client.wait_for_room(started, started + self.options.queue_timeout_seconds)
-            many.client.poll()
+                bulk_send.client.wait_for_queue_space(started, started + self.options.queue_timeout_seconds)
+            bulk_send.client.poll()
 
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     @property
-    def patience(self) -> float:
+    def delivery_wait_seconds(self) -> float:
         """Seconds after which a record must have its answer, with some to spare."""
         return self.options.delivery_timeout_seconds + 5
 
     def flush(self, timeout: float | None) -> None:
-        deadline = time.monotonic() + (self.patience if timeout is None else timeout)
+        deadline = time.monotonic() + (self.delivery_wait_seconds if timeout is None else timeout)
         left = sum(client.drain(deadline) for client in self.clients())
         self.raise_failures(left)
 
@@ -183,9 +187,9 @@ class Core:
             )
 
     def close(self, timeout: float | None) -> RiverrunError | None:
-        deadline = time.monotonic() + (self.patience if timeout is None else timeout)
-        found = [client.close(deadline) for client in self.clients()]
-        return next((error for error in found if error is not None), None)
+        deadline = time.monotonic() + (self.delivery_wait_seconds if timeout is None else timeout)
+        errors = [client.close(deadline) for client in self.clients()]
+        return next((error for error in errors if error is not None), None)
 
     def metrics(self) -> ProducerMetrics:
         clients = self.clients()
@@ -213,30 +217,34 @@ class Core:
                 self.client.failures.callback_failed(problem)
 
 
-class Many:
+class BulkSend:
     """One `send_all`: its own failures, counted apart from everybody else's."""
 
-    def __init__(self, core: Core, client: Client, route: Route, key: KeyFunction | None) -> None:
+    def __init__(
+        self, core: ProducerCore, client: ProducerClient, serializer: RecordSerializer, key: KeyFunction | None
+    ) -> None:
         self.client = client
         self.taken = 0
         self.failed = 0
         self._core = core
-        self._route = route
+        self._serializer = serializer
         self._key = key
-        self._kept: list[Message] = []
-        self._kept_bytes = 0
-        self._over = False
+        self._failed_messages: list[Message] = []
+        self._failed_bytes = 0
+        self._detached = False
 
-    def take(self, chunk: list[Any]) -> int:
+    def enqueue(self, chunk: list[Any]) -> int:
         """Put values into the queue until it is full; how many."""
-        if self._route.headers is not None and self._key is None:
-            return self._take_events(chunk)
+        if self._serializer.headers is not None and self._key is None:
+            return self._enqueue_events(chunk)
         done = 0
         try:
             for value in chunk:
-                data, key, headers = self._route.record(value, self._key(value) if self._key else None, None)
+                data, key, headers = self._serializer.serialize(value, self._key(value) if self._key else None, None)
                 try:
-                    self._core.take(self.client, (self._route.name, data, key, -1, self._report, None, 0, headers))
+                    self._core.enqueue(
+                        self.client, (self._serializer.name, data, key, -1, self._report, None, 0, headers)
+                    )
                 except BufferError:
                     break
                 done += 1
@@ -244,10 +252,15 @@ class Many:
             self.taken += done
         return done
 
-    def _take_events(self, chunk: list[Any]) -> int:
+    def _enqueue_events(self, chunk: list[Any]) -> int:
         """The loop that decides how fast `send_all` is: events of the topic's class, nothing looked up twice."""
-        client, name, report = self.client, self._route.name, self._report
-        produce, encode, key_of, headers = client.produce, self._route.encode, self._route.key_of, self._route.headers
+        client, name, report = self.client, self._serializer.name, self._report
+        produce, encode, key_of, headers = (
+            client.produce,
+            self._serializer.encode,
+            self._serializer.key_of,
+            self._serializer.headers,
+        )
         size = done = 0
         try:
             for event in chunk:
@@ -258,7 +271,9 @@ class Many:
                 except BufferError:
                     break
                 except (KafkaException, TypeError) as error:
-                    raise self._core.refused(error, client, (name, data, key, -1, report, None, 0, headers)) from error
+                    raise self._core.produce_error(
+                        error, client, (name, data, key, -1, report, None, 0, headers)
+                    ) from error
                 done += 1
                 size += len(data)  # type: ignore[arg-type]
         finally:
@@ -271,31 +286,31 @@ class Many:
         if error is not None:
             self.failed += 1
             self.client.failures.total += 1
-            if self._over:
+            if self._detached:
                 self.client.failures.add(message)
-            elif len(self._kept) < KEPT_RECORDS and self._kept_bytes + len(message) <= KEPT_BYTES:
-                self._kept.append(message)
-                self._kept_bytes += len(message)
+            elif len(self._failed_messages) < KEPT_RECORDS and self._failed_bytes + len(message) <= KEPT_BYTES:
+                self._failed_messages.append(message)
+                self._failed_bytes += len(message)
         self.client.reported += 1  # last: when Ctrl-C comes in between, the record shall be missed
 
     def result(self, left: int) -> int:
         """How many were sent; DeliveryError when some failed or (`left`) have no answer."""
         if self.failed or left:
-            raise self._undelivered(left)
+            raise self._delivery_error(left)
         return self.taken
 
-    def tell(self, error: BaseException, left: int) -> None:
+    def add_failure_note(self, error: BaseException, left: int) -> None:
         """`error` ended it: note on it what else was not delivered."""
         if self.failed or left:
-            error.add_note(f"Of the {self.taken} records taken before this: {self._undelivered(left)}")
+            error.add_note(f"Of the {self.taken} records taken before this: {self._delivery_error(left)}")
 
-    def hand_over(self) -> None:
+    def detach(self) -> None:
         """It ended early: its failures are told by the producer's flush or close."""
-        self._over = True
-        for message in self._kept:
+        self._detached = True
+        for message in self._failed_messages:
             self.client.failures.add(message)
 
-    def _undelivered(self, left: int) -> DeliveryError:
+    def _delivery_error(self, left: int) -> DeliveryError:
         count = self.failed + left
-        records = [self.client.failures.record(message) for message in self._kept]
+        records = [self.client.failures.undelivered(message) for message in self._failed_messages]
         return delivery_error(count, records, taken=self.taken, acknowledged=self.taken - count)

@@ -12,19 +12,19 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message
 
 from riverrun.errors import DeliveryError, HandlerError, RecordTooLargeError, RiverrunError
-from riverrun.kafka.border import translate
-from riverrun.model.quantity import size_text
+from riverrun.kafka.error_mapping import translate
+from riverrun.model.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from riverrun.kafka.producer.client import Client
+    from riverrun.kafka.producer.client import ProducerClient
 
 # Undelivered records that an error carries: enough to see what they have in common, few enough to hold.
 KEPT_RECORDS = 100
 KEPT_BYTES = 16 * 2**20
 
-_GIVEN_UP = frozenset({ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT})
+_PURGED_CODES = frozenset({ClientError._PURGE_QUEUE, ClientError._PURGE_INFLIGHT})
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -64,41 +64,41 @@ def receipt_of(message: Message) -> Receipt:
     )
 
 
-def _reason(error: ClientError, message: Message, where: str) -> RiverrunError:
+def _report_error(error: ClientError, message: Message, bootstrap_servers: str) -> RiverrunError:
     """The error of one record's delivery report, in our words."""
     topic = message.topic() or ""
     fields: dict[str, Any] = {"topic": topic, "partition": message.partition(), "kafka_error": error.name()}
-    found: RiverrunError
+    explained: RiverrunError
     if error.code() == ClientError._MSG_TIMED_OUT:
-        found = DeliveryError(
+        explained = DeliveryError(
             f"A record for {topic} was not acknowledged in time",
             hint="It may or may not have been written. Check the cluster (`riverrun status`), or raise "
             "delivery_timeout_seconds",
             **fields,
         )
     elif error.code() == ClientError._PURGE_QUEUE:
-        found = DeliveryError(
+        explained = DeliveryError(
             f"A record for {topic} was given up before it was sent: its producer closed, or its transaction was aborted",
             **fields,
         )
     elif error.code() == ClientError._PURGE_INFLIGHT:
-        found = DeliveryError(
+        explained = DeliveryError(
             f"A record for {topic} was given up on its way (it may or may not have been written): its producer closed, or "
             "its transaction was aborted",
             **fields,
         )
     elif error.code() == ClientError.MSG_SIZE_TOO_LARGE:
-        found = RecordTooLargeError(
+        explained = RecordTooLargeError(
             f"The cluster refused a batch of records for {topic}, or one record in it, as too large",
-            found=f"{error.str()}; this record has {size_text(len(message.value() or b''))}",
+            found=f"{error.str()}; this record has {format_size(len(message.value() or b''))}",
             hint="Raise max.message.bytes of the topic, or keep batches below it: "
             'Producer(properties={"batch.size": …})',
             **fields,
         )
     else:
-        found = translate(error, f"sending to {topic}", bootstrap=where, **fields)
-    found.__cause__ = KafkaException(error)
-    return found
+        explained = translate(error, f"sending to {topic}", bootstrap=bootstrap_servers, **fields)
+    explained.__cause__ = KafkaException(error)
+    return explained
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
@@ -110,7 +110,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
     # A struct that the garbage collector does not look at, and its own report callback: a tenth of the time of `send_soon`,
     # as 100,000 may be on their way.
-    _client: Client
+    _client: ProducerClient
     _callback: Callable[[Delivery], Any] | None = None
     _message: Message | None = None
     _unseen: int = 0
@@ -168,15 +168,15 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return f"<Delivery {receipt_of(self._message)}>" if error is None else f"<Delivery failed: {error.name()}>"
 
 
-class Failures:
+class DeliveryFailures:
     """Records that were not delivered and that nobody has been told of, and callbacks that raised. Bounded."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, bootstrap_servers: str) -> None:
         self.total = 0
         self.fatal: ClientError | None = None
-        self._where = where
+        self._bootstrap_servers = bootstrap_servers
         self._lock = threading.Lock()
-        self._round = 1
+        self._generation = 1
         self._unseen = 0
         self._kept: dict[int, Message] = {}
         self._kept_bytes = 0
@@ -188,11 +188,11 @@ class Failures:
         error = message.error()
         if error is None:
             return None
-        if self.fatal is not None and error.code() in _GIVEN_UP:
+        if self.fatal is not None and error.code() in _PURGED_CODES:
             error = self.fatal  # the client gave its records up because of this
-        return _reason(error, message, self._where)
+        return _report_error(error, message, self._bootstrap_servers)
 
-    def record(self, message: Message) -> Undelivered:
+    def undelivered(self, message: Message) -> Undelivered:
         partition, error = message.partition(), self.explain(message)
         if error is None:
             raise ValueError("this record was delivered")
@@ -211,12 +211,12 @@ class Failures:
             if len(self._kept) < KEPT_RECORDS and self._kept_bytes + len(message) <= KEPT_BYTES:
                 self._kept[id(message)] = message
                 self._kept_bytes += len(message)
-            return self._round
+            return self._generation
 
-    def forget(self, message: Message, mark: int) -> None:
+    def forget(self, message: Message, generation: int) -> None:
         """Somebody asked about this record in particular."""
         with self._lock:
-            if mark == self._round:
+            if generation == self._generation:
                 self._unseen -= 1
                 if self._kept.pop(id(message), None) is not None:
                     self._kept_bytes -= len(message)
@@ -234,10 +234,10 @@ class Failures:
     def _clear(self) -> tuple[int, list[Message]]:
         unseen, kept = self._unseen, list(self._kept.values())
         self._unseen, self._kept, self._kept_bytes = 0, {}, 0
-        self._round += 1
+        self._generation += 1
         return unseen, kept
 
-    def take(self) -> RiverrunError | None:
+    def take_error(self) -> RiverrunError | None:
         """The error for all that nobody was told of until now, once; None when there is nothing."""
         with self._lock:
             unseen, kept = self._clear()
@@ -252,7 +252,7 @@ class Failures:
             )
             problem.__cause__ = first
         if unseen:
-            records = [self.record(each) for each in kept]
+            records = [self.undelivered(message) for message in kept]
             error = delivery_error(unseen, records)
             if problem is not None:
                 error.add_note(str(problem))

@@ -46,9 +46,9 @@ _decode = msgspec.json.Decoder(_Statistics).decode
 def read_latencies(statistics: str | bytes) -> tuple[float | None, float | None]:
     """(in our queue, at the broker) in milliseconds, averaged over the brokers by count, from librdkafka's statistics."""
     brokers = _decode(statistics).brokers.values()
-    return _mean([each.int_latency for each in brokers]), _mean([each.rtt for each in brokers])
+    return _mean([broker.int_latency for broker in brokers]), _mean([broker.rtt for broker in brokers])
 
 
 def _mean(windows: list[_Window]) -> float | None:
-    count = sum(each.cnt for each in windows)
-    return sum(each.avg * each.cnt for each in windows) / count / 1000 if count else None
+    count = sum(window.cnt for window in windows)
+    return sum(window.avg * window.cnt for window in windows) / count / 1000 if count else None

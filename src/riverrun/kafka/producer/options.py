@@ -11,7 +11,7 @@ from riverrun.kafka.producer.metrics import ProducerMetrics
 Compression = Literal["none", "gzip", "lz4", "snappy", "zstd"]
 
 # Properties a producer needs as they are: with other values it could not keep its promises, or not be told of failures.
-_OURS = {
+_RESERVED_PROPERTIES = {
     "delivery.report.only.error": "deliveries are reported by send, send_soon and send_all",
     "on_delivery": "give on_delivery to send_soon",
     "error_cb": "errors are raised, and logged as riverrun.kafka.client",
@@ -86,9 +86,11 @@ class ProducerOptions:
                 option="compression",
             )
         for name in self.properties:
-            if name in _OURS:
+            if name in _RESERVED_PROPERTIES:
                 raise UsageError(
-                    f"A producer sets {name} itself", hint=_OURS[name][0].upper() + _OURS[name][1:], property=name
+                    f"A producer sets {name} itself",
+                    hint=_RESERVED_PROPERTIES[name][0].upper() + _RESERVED_PROPERTIES[name][1:],
+                    property=name,
                 )
 
     def client_properties(self, connection: Connection) -> dict[str, Any]:

@@ -22,22 +22,22 @@ from typing import Any, Self, Unpack
 from confluent_kafka import KafkaException
 
 from riverrun.errors import RiverrunError, UsageError
-from riverrun.kafka.connection import Connection, connection_of
-from riverrun.kafka.producer.core import POLL_EVERY, Core, Record
+from riverrun.kafka.connection import Connection, as_connection
+from riverrun.kafka.producer.core import POLL_EVERY, ProduceArguments, ProducerCore
 from riverrun.kafka.producer.delivery import Delivery, Receipt
 from riverrun.kafka.producer.metrics import ProducerMetrics
 from riverrun.kafka.producer.options import ProducerKeywords, ProducerOptions
-from riverrun.kafka.producer.outgoing import Headers, Route, Way, milliseconds_of
+from riverrun.kafka.producer.record_serializer import FastPath, Headers, RecordSerializer, milliseconds_of
 from riverrun.kafka.producer.transaction import Transaction
 from riverrun.model.topic import Topic
 
 log = logging.getLogger("riverrun.kafka.producer")
 
-_ROUTES = 1000
+_MAX_SERIALIZERS = 1000
 # Leaving after Ctrl-C: time for what is on its way to a healthy cluster, and no more.
 HURRY_SECONDS = 5.0
 
-_NO_WAY: Way = (None, "", lambda _: b"", lambda _: None, [])
+_NO_FAST_PATH: FastPath = (None, "", lambda _: b"", lambda _: None, [])
 
 
 class Producer:
@@ -48,14 +48,14 @@ class Producer:
 
     def __init__(self, connection: Connection | str | None = None, **options: Unpack[ProducerKeywords]) -> None:
         self.options = ProducerOptions(**options)
-        self.connection = connection_of(connection)
-        self._core = Core(self.connection, self.options)
-        self._routes: dict[int | str, Route] = {}
+        self.connection = as_connection(connection)
+        self._core = ProducerCore(self.connection, self.options)
+        self._serializers: dict[int | str, RecordSerializer] = {}
         self._transaction: Transaction | None = None
         self._client = self._core.client
-        self._ways: dict[int, Way] = {}
-        self._last_way = _NO_WAY
-        self._finalizer = weakref.finalize(self, _abandon, self._core)
+        self._fast_paths: dict[int, FastPath] = {}
+        self._last_fast_path = _NO_FAST_PATH
+        self._finalizer = weakref.finalize(self, _close_abandoned, self._core)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class Producer:
         one an event, bytes, text or anything JSON can carry. `key` overrides the event's own."""
         self._core.client.refuse_in_callback("wait")
         delivery = Delivery(self._core.client, None)
-        self._take(
+        self._enqueue(
             self._record(delivery, topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp)
         )
         return delivery.result()
@@ -93,19 +93,23 @@ class Producer:
         by the thread that sends or waits or by one of the producer's own, never two at a time."""
         client = self._client
         delivery = Delivery(client, on_delivery)
-        way = self._last_way
-        if way[0] is not topic:
-            way = self._last_way = self._ways.get(id(topic), _NO_WAY)
+        fast_path = self._last_fast_path
+        if fast_path[0] is not topic:
+            fast_path = self._last_fast_path = self._fast_paths.get(id(topic), _NO_FAST_PATH)
         plain = key is None and partition is None and headers is None and timestamp is None and value is not None
-        if plain and way is not _NO_WAY:  # an event, sent as it is: the same as below, in a third of the time
-            _, name, encode, key_of, fixed = way
+        if (
+            plain and fast_path is not _NO_FAST_PATH
+        ):  # an event, sent as it is: the same as below, in a third of the time
+            _, name, encode, key_of, own_headers = fast_path
             data, key = encode(value), key_of(value)
             try:
-                client.produce(name, data, key, -1, delivery, None, 0, fixed)
+                client.produce(name, data, key, -1, delivery, None, 0, own_headers)
             except BufferError:
-                self._take((name, data, key, -1, delivery, None, 0, fixed))
+                self._enqueue((name, data, key, -1, delivery, None, 0, own_headers))
             except (KafkaException, TypeError) as error:
-                raise self._core.refused(error, client, (name, data, key, -1, delivery, None, 0, fixed)) from error
+                raise self._core.produce_error(
+                    error, client, (name, data, key, -1, delivery, None, 0, own_headers)
+                ) from error
             else:
                 client.sent = count = client.sent + 1
                 client.bytes += len(data)
@@ -115,16 +119,16 @@ class Producer:
             record = self._record(
                 delivery, topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
             )
-            self._take(record)
+            self._enqueue(record)
         if client.asleep:
             client.wake()
         return delivery
 
-    def _take(self, record: Record) -> None:
+    def _enqueue(self, record: ProduceArguments) -> None:
         try:
-            self._core.take(self._core.client, record)
+            self._core.enqueue(self._core.client, record)
         except BufferError:
-            self._core.take_when_there_is_room(self._core.client, record)
+            self._core.enqueue_when_space(self._core.client, record)
 
     def _record(
         self,
@@ -136,20 +140,20 @@ class Producer:
         partition: int | None,
         headers: Headers | None,
         timestamp: datetime | int | None,
-    ) -> Record:
+    ) -> ProduceArguments:
         """What is to be sent, checked. Waits for the cluster when a topic is used for the first time."""
         self._refuse_outside_transaction()
-        route = self._route(topic)
-        if headers is None and key is None and value is not None and route.headers is not None:
-            data, key, headers = route.encode(value), route.key_of(value), route.headers
+        serializer = self._serializer(topic)
+        if headers is None and key is None and value is not None and serializer.headers is not None:
+            data, key, headers = serializer.encode(value), serializer.key_of(value), serializer.headers
         else:
-            data, key, headers = route.record(value, key, headers)
+            data, key, headers = serializer.serialize(value, key, headers)
         if partition is None:
             partition = -1
         else:
-            self._core.client.check(route.name, partition)
+            self._core.client.check_topic(serializer.name, partition)
         when = 0 if timestamp is None else milliseconds_of(timestamp)
-        return (route.name, data, key, partition, delivery, None, when, headers)
+        return (serializer.name, data, key, partition, delivery, None, when, headers)
 
     def send_all(
         self, topic: Topic[Any] | str, values: Iterable[Any], *, key: Callable[[Any], str | bytes | None] | None = None
@@ -162,42 +166,42 @@ class Producer:
         first.
         """
         self._refuse_outside_transaction()
-        return self._core.send_all(self._route(topic), values, key)
+        return self._core.send_all(self._serializer(topic), values, key)
 
     def _knows(self, topic: Topic[Any] | str, partition: int | None) -> bool:
         """Whether `_record` can do without asking the cluster."""
-        return partition is None and (topic if type(topic) is str else id(topic)) in self._routes
+        return partition is None and (topic if type(topic) is str else id(topic)) in self._serializers
 
     def _look_up(self, topic: Topic[Any] | str, partition: int | None) -> None:
-        self._core.client.check(self._route(topic).name, -1 if partition is None else partition)
+        self._core.client.check_topic(self._serializer(topic).name, -1 if partition is None else partition)
 
-    def _route(self, topic: Topic[Any] | str) -> Route:
+    def _serializer(self, topic: Topic[Any] | str) -> RecordSerializer:
         """How to send to this topic; looks it up on the cluster when it is used for the first time."""
         cache_key: int | str = topic if isinstance(topic, str) else id(topic)
-        route = self._routes.get(cache_key)
-        if route is None:
-            route = Route(topic, self.connection.registry)
-            self._core.client.check(route.name, -1)
-            if route.wire is not None:
-                route.wire.prepare()
-            if len(self._routes) >= _ROUTES:
-                self._routes.clear()
-                self._ways.clear()
-            self._routes[cache_key] = route
-        if route.way is not None and id(topic) not in self._ways:
-            self._ways[id(topic)] = route.way
-            self._last_way = _NO_WAY
-        return route
+        serializer = self._serializers.get(cache_key)
+        if serializer is None:
+            serializer = RecordSerializer(topic, self.connection.registry)
+            self._core.client.check_topic(serializer.name, -1)
+            if serializer.wire_format is not None:
+                serializer.wire_format.prepare()
+            if len(self._serializers) >= _MAX_SERIALIZERS:
+                self._serializers.clear()
+                self._fast_paths.clear()
+            self._serializers[cache_key] = serializer
+        if serializer.fast_path is not None and id(topic) not in self._fast_paths:
+            self._fast_paths[id(topic)] = serializer.fast_path
+            self._last_fast_path = _NO_FAST_PATH
+        return serializer
 
     def transaction(self) -> Transaction:
         """`with producer.transaction() as tx: tx.send(…)`: all its records or none. Needs `transactional_id`."""
         return Transaction(self)
 
-    def _enter(self, transaction: Transaction | None) -> None:
+    def _set_transaction(self, transaction: Transaction | None) -> None:
         """What follows is part of this transaction, or of none. A producer that needs one has no ways without."""
         self._transaction = transaction
         if transaction is None:
-            self._ways, self._last_way = {}, _NO_WAY
+            self._fast_paths, self._last_fast_path = {}, _NO_FAST_PATH
 
     def _refuse_outside_transaction(self) -> None:
         if self._core.transactional and self._transaction is None:
@@ -245,10 +249,10 @@ class Producer:
             error.add_note(f"While the producer was closed after this: {problem}")
 
 
-def _abandon(core: Core) -> None:
+def _close_abandoned(core: ProducerCore) -> None:
     """A producer was dropped, or the interpreter ends, and nobody closed it."""
     if any(client.in_callback() for client in core.clients()):
-        threading.Thread(target=_abandon, args=(core,)).start()  # a callback cannot wait for deliveries
+        threading.Thread(target=_close_abandoned, args=(core,)).start()  # a callback cannot wait for deliveries
         return
     if all(client.closed for client in core.clients()):
         return  # in a forked child, where there is nothing to close

@@ -22,15 +22,15 @@ from confluent_kafka import KafkaException
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from riverrun.errors import FencedError, RiverrunError, TransactionError, UsageError
+from riverrun.errors import ProducerFencedError, RiverrunError, TransactionError, UsageError
 from riverrun.kafka.producer.delivery import Delivery, Receipt
-from riverrun.kafka.producer.outgoing import Headers
-from riverrun.model.state import Place
+from riverrun.kafka.producer.record_serializer import Headers
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.topic import Topic
 
 if TYPE_CHECKING:
     from riverrun.kafka.consumer.consumer import Consumer
-    from riverrun.kafka.producer.client import Client
+    from riverrun.kafka.producer.client import ProducerClient
     from riverrun.kafka.producer.producer import Producer
 
 # How long one step may be deaf to Ctrl-C. Steps that take longer are resumed.
@@ -42,7 +42,7 @@ class Transaction:
 
     def __init__(self, producer: "Producer") -> None:
         self._producer = producer
-        self._client: Client = producer._core.client
+        self._client: ProducerClient = producer._core.client
         self._open = False
 
     def send(
@@ -83,7 +83,9 @@ class Transaction:
         self._check_open()
         return self._producer.send_all(topic, values, key=key)
 
-    def commit_offsets(self, consumer: "Consumer[Any] | RawConsumer", at: Mapping[Place, int] | None = None) -> None:
+    def commit_offsets(
+        self, consumer: "Consumer[Any] | RawConsumer", offsets: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """Make what the consumer has handed out part of the transaction: read, transform and write exactly once. `at` says
         where a raw client stands, if that is known better than by the last record it gave.
 
@@ -91,17 +93,17 @@ class Transaction:
         it had: let the exception end it, or seek.
         """
         self._check_open()
-        positions, group = _progress(consumer)
-        if at is not None:
-            positions = [ClientPartition(*place, offset) for place, offset in at.items()]
+        positions, group = _consumer_positions(consumer)
+        if offsets is not None:
+            positions = [ClientPartition(*partition, offset) for partition, offset in offsets.items()]
         if not positions:
             return
         deadline = time.monotonic() + self._client.request_timeout
         doing = "adding offsets to the transaction"
         try:
-            self._client.ask(lambda raw, s: raw.send_offsets_to_transaction(positions, group, s), deadline, doing)
+            self._client.request(lambda raw, s: raw.send_offsets_to_transaction(positions, group, s), deadline, doing)
         except RiverrunError as error:
-            if isinstance(error, FencedError):
+            if isinstance(error, ProducerFencedError):
                 raise
             raise TransactionError(f"Offsets were not added to the transaction: {error.what}", found=error.found,
                                    hint=error.hint, **error.fields) from error  # fmt: skip
@@ -118,9 +120,9 @@ class Transaction:
             )
         if producer._transaction is not None:
             raise UsageError("A transaction of this producer is open already", hint="Commit or abort it first")
-        producer._core.join_transactions()
+        producer._core.init_transactions()
         self._step("beginning a transaction", lambda raw: raw.begin_transaction(), time.monotonic())
-        producer._enter(self)
+        producer._set_transaction(self)
         self._open = True
 
     def commit(self) -> None:
@@ -129,7 +131,7 @@ class Transaction:
         deadline = time.monotonic() + self._producer.options.transaction_timeout_seconds + 5
         try:
             self._step("committing a transaction", lambda raw: raw.commit_transaction(_STEP_SECONDS), deadline)
-        except FencedError:
+        except ProducerFencedError:
             self._end()
             raise
         except _NeedsAbortError as problem:
@@ -176,14 +178,14 @@ class Transaction:
             return
         try:
             self.abort()
-        except FencedError:
+        except ProducerFencedError:
             pass  # whoever took over has aborted it
         except RiverrunError as problem:
             error.add_note(f"The transaction could not be aborted, the cluster will do it by itself: {problem}")
 
     def _end(self) -> None:
         self._open = False
-        self._producer._enter(None)
+        self._producer._set_transaction(None)
         client = self._client
         if client.queued and not client.closed:
             client.raw.purge(blocking=False)
@@ -199,18 +201,20 @@ class Transaction:
         """Do one step, again and again where the client says that it may work."""
         while True:
             try:
-                self._client.hold(action)
+                self._client.call(action)
                 return
             except KafkaException as problem:
                 error = problem.args[0]
-                found = self._client.explain(problem, doing)
-                if isinstance(found, FencedError) or error.fatal():
-                    raise found if isinstance(found, FencedError) else _as_transaction_error(found) from problem
+                explained = self._client.explain(problem, doing)
+                if isinstance(explained, ProducerFencedError) or error.fatal():
+                    raise (
+                        explained if isinstance(explained, ProducerFencedError) else _as_transaction_error(explained)
+                    ) from problem
                 if error.txn_requires_abort():
-                    raise _NeedsAbortError(found) from problem
-                again = error.retriable() or error.code() in {ClientError._TIMED_OUT, ClientError._PREV_IN_PROGRESS}
-                if not again or time.monotonic() >= deadline:
-                    raise found from problem
+                    raise _NeedsAbortError(explained) from problem
+                retriable = error.retriable() or error.code() in {ClientError._TIMED_OUT, ClientError._PREV_IN_PROGRESS}
+                if not retriable or time.monotonic() >= deadline:
+                    raise explained from problem
                 self._client.poll()
 
 
@@ -222,20 +226,24 @@ class _NeedsAbortError(Exception):
         self.error = error
 
 
-def _progress(consumer: "Consumer[Any] | RawConsumer") -> tuple[list[ClientPartition], Any]:
+def _consumer_positions(consumer: "Consumer[Any] | RawConsumer") -> tuple[list[ClientPartition], Any]:
     """The offsets to read next, and the group as the cluster must know it to accept them."""
     if isinstance(consumer, RawConsumer):
-        places = [each for each in consumer.position(consumer.assignment()) if each.offset >= 0]
-        return places, consumer.consumer_group_metadata()
+        positions = [
+            client_partition
+            for client_partition in consumer.position(consumer.assignment())
+            if client_partition.offset >= 0
+        ]
+        return positions, consumer.consumer_group_metadata()
     if not consumer.group or consumer.options.commit != "manual":
         raise UsageError(
             "This consumer's offsets cannot be part of a transaction",
             expected='Consumer(…, group="…", commit="manual")',
             found=f'commit="{consumer.options.commit}"' if consumer.group else "no group",
         )
-    offsets = consumer._hand.done | consumer._hand.in_hand()
-    places = [ClientPartition(*place, offset) for place, offset in offsets.items()]
-    return places, consumer._reading.client.consumer_group_metadata()
+    offsets = consumer._buffer.done | consumer._buffer.delivered_positions()
+    positions = [ClientPartition(*partition, offset) for partition, offset in offsets.items()]
+    return positions, consumer._subscription.client.consumer_group_metadata()
 
 
 def _as_transaction_error(error: RiverrunError) -> TransactionError:

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
 # What the registry calls the formats.
-KINDS = {"avro": "AVRO", "json-schema": "JSON"}
+SCHEMA_TYPES = {"avro": "AVRO", "json-schema": "JSON"}
 # The registry's own numbers for what it does not have: a subject, a version, a schema.
-_MISSING = frozenset({40401, 40402, 40403})
+_MISSING_CODES = frozenset({40401, 40402, 40403})
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
 
 
 @dataclass(frozen=True)
-class Kept:
+class RegisteredSchema:
     """A schema as the registry has it."""
 
     subject: str
     version: int
     id: int
-    kind: str
+    schema_type: str
     text: str
 
 
@@ -44,7 +44,7 @@ class Registry:
     def __init__(self, settings: RegistrySettings) -> None:
         self.settings = settings
         self.url = settings.url
-        self._client = _client(settings)
+        self._client = _create_client(settings)
 
     def close(self) -> None:
         """Close its connections. Registries of `registry_of` live as long as the process, and are closed at its end."""
@@ -58,70 +58,72 @@ class Registry:
 
     def schema(self, schema_id: int) -> tuple[str, str]:
         """The kind and the text of a schema; SchemaUnknownError."""
-        with self._border(f"asking for the schema {schema_id}"):
-            found = self._client.get_schema(schema_id)
-        if found.references:
+        with self._mapped_errors(f"asking for the schema {schema_id}"):
+            registered = self._client.get_schema(schema_id)
+        if registered.references:
             raise SchemaUnknownError(
                 f"The schema {schema_id} refers to others, which is not supported",
                 hint="Register it with what it refers to inside of it",
                 schema_id=schema_id,
             )
-        return found.schema_type or "AVRO", found.schema_str or ""
+        return registered.schema_type or "AVRO", registered.schema_str or ""
 
-    def id_of(self, subject: str, kind: str, text: str) -> int:
+    def find_schema_id(self, subject: str, schema_type: str, text: str) -> int:
         """The id under which this very schema is kept; SchemaUnknownError when it is not."""
-        with self._border(f"looking for the schema of {subject}"):
-            found = self._client.lookup_schema(subject, _schema(kind, text))
-        return int(found.schema_id or 0)
+        with self._mapped_errors(f"looking for the schema of {subject}"):
+            registered = self._client.lookup_schema(subject, _schema(schema_type, text))
+        return int(registered.schema_id or 0)
 
-    def latest(self, subject: str) -> Kept | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         versions = self.versions(subject)
         return self.version(subject, versions[-1]) if versions else None
 
     def versions(self, subject: str) -> list[int]:
         """The versions of a subject, oldest first; none when there is no such subject."""
         try:
-            with self._border(f"listing the versions of {subject}"):
+            with self._mapped_errors(f"listing the versions of {subject}"):
                 return sorted(self._client.get_versions(subject))
         except SchemaUnknownError:
             return []
 
-    def version(self, subject: str, version: int) -> Kept:
-        with self._border(f"asking for version {version} of {subject}"):
-            found = self._client.get_version(subject, version)
-        schema = found.schema
-        return Kept(subject, version, int(found.schema_id or 0), schema.schema_type or "AVRO", schema.schema_str or "")
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        with self._mapped_errors(f"asking for version {version} of {subject}"):
+            registered = self._client.get_version(subject, version)
+        schema = registered.schema
+        return RegisteredSchema(
+            subject, version, int(registered.schema_id or 0), schema.schema_type or "AVRO", schema.schema_str or ""
+        )
 
     def subjects(self) -> list[str]:
-        with self._border("listing its subjects"):
+        with self._mapped_errors("listing its subjects"):
             return sorted(self._client.get_subjects())
 
-    def level(self) -> str:
+    def compatibility_level(self) -> str:
         """How it compares changes of subjects that have no level of their own. Of one subject, Apicurio says NONE where it
         has none of its own, so that is not asked."""
-        with self._border("asking for its compatibility"):
+        with self._mapped_errors("asking for its compatibility"):
             return str(self._client.get_compatibility())
 
-    def refusals(self, subject: str, kind: str, text: str) -> list[str] | None:
+    def incompatibilities(self, subject: str, schema_type: str, text: str) -> list[str] | None:
         """What the registry has against this schema as the next version, in its own words; None when it takes it."""
         path = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
-        with self._border(f"comparing schemas of {subject}"):
+        with self._mapped_errors(f"comparing schemas of {subject}"):
             # Not test_compatibility: it keeps the reasons to itself.
-            answer: dict[str, Any] = self._client._rest_client.post(path, body=_schema(kind, text).to_dict())
-        return None if answer.get("is_compatible") else [str(each) for each in answer.get("messages") or []]
+            answer: dict[str, Any] = self._client._rest_client.post(path, body=_schema(schema_type, text).to_dict())
+        return None if answer.get("is_compatible") else [str(message) for message in answer.get("messages") or []]
 
-    def register(self, subject: str, kind: str, text: str) -> int:
-        with self._border(f"registering the schema of {subject}"):
-            return self._client.register_schema(subject, _schema(kind, text))
+    def register(self, subject: str, schema_type: str, text: str) -> int:
+        with self._mapped_errors(f"registering the schema of {subject}"):
+            return self._client.register_schema(subject, _schema(schema_type, text))
 
     @contextlib.contextmanager
-    def _border(self, doing: str) -> Iterator[None]:
+    def _mapped_errors(self, doing: str) -> Iterator[None]:
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
         try:
             yield
         except SchemaRegistryError as error:
-            raise self._translated(error, doing) from error
+            raise self._translate(error, doing) from error
         except OAuthTokenError as error:
             raise RegistryRefusedError(
                 f"No token for the schema registry at {self.url} could be had while {doing}",
@@ -138,9 +140,9 @@ class Registry:
                 url=self.url,
             ) from error
 
-    def _translated(self, error: Any, doing: str) -> RegistryError:
+    def _translate(self, error: Any, doing: str) -> RegistryError:
         status, code = int(error.http_status_code), error.error_code
-        said = f"{error.error_message} (HTTP {status})"
+        detail = f"{error.error_message} (HTTP {status})"
         if status in (_UNAUTHORIZED, _FORBIDDEN):
             return RegistryRefusedError(
                 f"The schema registry at {self.url} refused the login while {doing}",
@@ -148,23 +150,23 @@ class Registry:
                 hint="Check registry.username and registry.password, or registry.token (`riverrun config`)",
                 url=self.url,
             )
-        if code in _MISSING:
+        if code in _MISSING_CODES:
             return SchemaUnknownError(
-                f"The schema registry at {self.url} does not have it, while {doing}", found=said, url=self.url
+                f"The schema registry at {self.url} does not have it, while {doing}", found=detail, url=self.url
             )
         if status == _NOT_FOUND:
             return RegistryRefusedError(
                 f"What answers at {self.url} is no schema registry: it failed while {doing}",
-                found=said[:300],
+                found=detail[:300],
                 hint="Check the path of registry.url; Apicurio's ends in /apis/ccompat/v7",
                 url=self.url,
             )
         if status >= 500 or status == 429:
             return RegistryUnavailableError(
-                f"The schema registry at {self.url} failed while {doing}", found=said[:300], url=self.url
+                f"The schema registry at {self.url} failed while {doing}", found=detail[:300], url=self.url
             )
         return RegistryRefusedError(
-            f"The schema registry at {self.url} refused it while {doing}", found=said[:300], url=self.url
+            f"The schema registry at {self.url} refused it while {doing}", found=detail[:300], url=self.url
         )
 
 
@@ -177,12 +179,12 @@ def registry_of(settings: RegistrySettings) -> Registry:
             expected="registry.url, or one that `riverrun up --registry` runs",
             hint="Start one with `riverrun up --registry`, or name one in registry.url",
         )
-    found = Registry(settings)
-    atexit.register(found.close)
-    return found
+    registry = Registry(settings)
+    atexit.register(registry.close)
+    return registry
 
 
-def _client(settings: RegistrySettings) -> "SchemaRegistryClient":
+def _create_client(settings: RegistrySettings) -> "SchemaRegistryClient":
     try:
         # All that a topic of any format may need, so that what is missing is said at once.
         import fastavro  # noqa: F401
@@ -221,7 +223,7 @@ def _client(settings: RegistrySettings) -> "SchemaRegistryClient":
         ) from error
 
 
-def _schema(kind: str, text: str) -> Any:
+def _schema(schema_type: str, text: str) -> Any:
     from confluent_kafka.schema_registry import Schema
 
-    return Schema(text, kind)
+    return Schema(text, schema_type)

@@ -16,7 +16,7 @@ Lost = Literal["stop", "continue"]
 class tail(Source):
     """Follow a file that grows, such as a log: each line once, across restarts and rotations."""
 
-    made_by: ClassVar[str] = "riverrun.connectors.files.tail:TailSource"
+    factory: ClassVar[str] = "riverrun.connectors.files.tail:TailSource"
     lag_unit: ClassVar[str] = "bytes"
 
     path: str = option(
@@ -45,7 +45,7 @@ class tail(Source):
         help="How long a rotated file must have been left alone before the one after it is begun: its writer may not have "
         "noticed yet.",
     )
-    most_line_bytes: int = option(1_000_000, help="A longer line goes to the dead letters, in pieces of this size.")
+    max_line_bytes: int = option(1_000_000, help="A longer line goes to the dead letters, in pieces of this size.")
     lost: Lost = option(
         "stop",
         help="What to do when the file that was being read is not there any more: `stop` with POSITION_UNKNOWN, or "
@@ -53,18 +53,18 @@ class tail(Source):
     )
 
     def __post_init__(self) -> None:
-        check("tail", "format", self.format, get_args(LineFormat))
-        check("tail", "begin", self.begin, ("beginning", "end"))
-        check("tail", "lost", self.lost, get_args(Lost))
-        check_least("tail", "settle_seconds", self.settle_seconds, 0)
-        check_least("tail", "most_line_bytes", self.most_line_bytes, 1)
+        check_choice("tail", "format", self.format, get_args(LineFormat))
+        check_choice("tail", "begin", self.begin, ("beginning", "end"))
+        check_choice("tail", "lost", self.lost, get_args(Lost))
+        check_minimum("tail", "settle_seconds", self.settle_seconds, 0)
+        check_minimum("tail", "max_line_bytes", self.max_line_bytes, 1)
 
 
 @dataclass(frozen=True)
 class folder(Source):
     """Read each file of a folder once, as it appears: every row once, across restarts."""
 
-    made_by: ClassVar[str] = "riverrun.connectors.files.folder:FolderSource"
+    factory: ClassVar[str] = "riverrun.connectors.files.folder:FolderSource"
     lag_unit: ClassVar[str] = "files"
 
     path: str = option(help="The folder, from the pipeline file's.", example="drop/")
@@ -88,7 +88,7 @@ class folder(Source):
         help="A file is taken as complete when it was last changed so long ago. Best, write it elsewhere on the same disk "
         "and rename it into the folder.",
     )
-    most_line_bytes: int = option(1_000_000, help="A longer line goes to the dead letters, in pieces of this size.")
+    max_line_bytes: int = option(1_000_000, help="A longer line goes to the dead letters, in pieces of this size.")
     lost: Lost = option(
         "stop",
         help="What to do when a file was changed or removed while it was being read: `stop` with POSITION_UNKNOWN, or "
@@ -96,13 +96,13 @@ class folder(Source):
     )
 
     def __post_init__(self) -> None:
-        check("folder", "format", self.format, get_args(FolderFormat))
-        check("folder", "lost", self.lost, get_args(Lost))
-        check_least("folder", "stable_seconds", self.stable_seconds, 0)
-        check_least("folder", "most_line_bytes", self.most_line_bytes, 1)
+        check_choice("folder", "format", self.format, get_args(FolderFormat))
+        check_choice("folder", "lost", self.lost, get_args(Lost))
+        check_minimum("folder", "stable_seconds", self.stable_seconds, 0)
+        check_minimum("folder", "max_line_bytes", self.max_line_bytes, 1)
 
 
-def check(connector: str, name: str, value: object, allowed: Sequence[str]) -> None:
+def check_choice(connector: str, name: str, value: object, allowed: Sequence[str]) -> None:
     """DeclarationError for an option that is none of those allowed."""
     if value not in allowed:
         raise DeclarationError(
@@ -110,8 +110,8 @@ def check(connector: str, name: str, value: object, allowed: Sequence[str]) -> N
         )
 
 
-def check_least(connector: str, name: str, value: float, least: float) -> None:
-    if value < least:
+def check_minimum(connector: str, name: str, value: float, minimum: float) -> None:
+    if value < minimum:
         raise DeclarationError(
-            f"riverrun.{connector} cannot have {name}={value}", expected=f"at least {least:g}", option=name
+            f"riverrun.{connector} cannot have {name}={value}", expected=f"at least {minimum:g}", option=name
         )

@@ -14,7 +14,7 @@ class http(Source):
     Where it listens and who may post is in the settings `ingest.*`.
     """
 
-    made_by: ClassVar[str] = "riverrun.connectors.http.service:HttpService"
+    factory: ClassVar[str] = "riverrun.connectors.http.service:HttpService"
     runs_as: ClassVar[Literal["reader", "service", "connect"]] = "service"
 
     key: str = option(

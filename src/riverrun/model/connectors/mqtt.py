@@ -8,15 +8,15 @@ import msgspec
 
 from riverrun.errors import DeclarationError
 from riverrun.model.connector import Source, option
-from riverrun.model.near import nearest
-from riverrun.model.quantity import milliseconds
+from riverrun.model.suggest import nearest
+from riverrun.model.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from riverrun.model.topic import Topic
 
-SHARED = "$share/"
+SHARE_PREFIX = "$share/"
 # MQTT's own limits: a receive maximum and a keep-alive are two bytes, the length of a topic as well.
-_MOST = 65_535
+_MAX_UINT16 = 65_535
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class mqtt(Source):
     payloads go into the topic as they are. docs/mqtt.md has what is promised.
     """
 
-    made_by: ClassVar[str] = "riverrun.connectors.mqtt.source:make"
-    remembers: ClassVar[bool] = False
+    factory: ClassVar[str] = "riverrun.connectors.mqtt.source:create_source"
+    resumable: ClassVar[bool] = False
     lag_unit: ClassVar[str] = "messages"
 
     filters: str | Sequence[str] = option(
@@ -74,24 +74,26 @@ class mqtt(Source):
     keepalive_seconds: int = option(30, help="How often a quiet connection is tried.")
 
     def __post_init__(self) -> None:
-        if not self.topics:
-            raise _wrong("has no topic filter", 'such as riverrun.mqtt("meters/+/load")')
-        for each in self.topics:
-            check_filter(each)
-        for name, level in self.levels.items():
+        if not self.topic_filters:
+            raise _invalid("has no topic filter", 'such as riverrun.mqtt("meters/+/load")')
+        for topic in self.topic_filters:
+            check_filter(topic)
+        for name, level in self.field_levels.items():
             self._check_level(f"the field {name}", level)
         if isinstance(self.key, bool) or (isinstance(self.key, str) and not self.key):
-            raise _wrong(f"cannot have key={self.key!r}", "a level (a number from 0) or the name of a payload's field")
+            raise _invalid(
+                f"cannot have key={self.key!r}", "a level (a number from 0) or the name of a payload's field"
+            )
         if isinstance(self.key, int):
             self._check_level("the key", self.key)
         if self.qos not in (0, 1):
-            raise _wrong(f"cannot subscribe with qos={self.qos!r}", "1, or 0; messages of QoS 2 arrive as 1")
+            raise _invalid(f"cannot subscribe with qos={self.qos!r}", "1, or 0; messages of QoS 2 arrive as 1")
         if self.retained not in ("first", "always", "never"):
-            raise _wrong(f"cannot have retained={self.retained!r}", '"first", "always" or "never"')
+            raise _invalid(f"cannot have retained={self.retained!r}", '"first", "always" or "never"')
         for name, amount in (("in_flight", self.in_flight), ("keepalive_seconds", self.keepalive_seconds)):
-            if not 1 <= amount <= _MOST:
-                raise _wrong(f"cannot have {name}={amount}", f"1 to {_MOST}")
-        milliseconds(self.session, what="session of riverrun.mqtt")
+            if not 1 <= amount <= _MAX_UINT16:
+                raise _invalid(f"cannot have {name}={amount}", f"1 to {_MAX_UINT16}")
+        parse_duration_ms(self.session, what="session of riverrun.mqtt")
 
     def check(self, topic: "Topic[Any]") -> None:
         """Fields that the topic's events do not have are refused, and a key beside their own."""
@@ -103,8 +105,8 @@ class mqtt(Source):
                 hint="Leave key= out; fields= fills the event's key field from a level",
                 topic=topic.name,
             )
-        known = [each.name for each in msgspec.structs.fields(topic.event)]
-        for name in (*self.levels, self.value, self.arrived):
+        known = [field.name for field in msgspec.structs.fields(topic.event)]
+        for name in (*self.field_levels, self.value, self.arrived):
             if name and name not in known:
                 near = nearest(name, known)
                 raise DeclarationError(
@@ -115,50 +117,50 @@ class mqtt(Source):
                 )
 
     @property
-    def topics(self) -> tuple[str, ...]:
+    def topic_filters(self) -> tuple[str, ...]:
         """The filters, one or several."""
         return (self.filters,) if isinstance(self.filters, str) else tuple(self.filters)
 
     @property
-    def levels(self) -> Mapping[str, int]:
+    def field_levels(self) -> Mapping[str, int]:
         """The fields that are levels."""
         return self.fields or {}
 
     def _check_level(self, what: str, level: Any) -> None:
         if isinstance(level, bool) or not isinstance(level, int) or level < 0:
-            raise _wrong(
+            raise _invalid(
                 f"cannot take {what} from level {level!r}", "a number from 0: in meters/h1/load, h1 is level 1"
             )
-        for each in self.topics:
-            parts = plain_filter(each).split("/")
+        for topic in self.topic_filters:
+            parts = without_share_prefix(topic).split("/")
             if parts[-1] != "#" and level >= len(parts):
-                raise _wrong(
-                    f"takes {what} from level {level}", f"a level that {each} has: 0 to {len(parts) - 1}", filter=each
+                raise _invalid(
+                    f"takes {what} from level {level}", f"a level that {topic} has: 0 to {len(parts) - 1}", filter=topic
                 )
 
 
-def plain_filter(text: str) -> str:
+def without_share_prefix(text: str) -> str:
     """A filter as it is matched: without `$share/NAME/`."""
-    return text.split("/", 2)[2] if text.startswith(SHARED) else text
+    return text.split("/", 2)[2] if text.startswith(SHARE_PREFIX) else text
 
 
 def check_filter(text: str) -> None:
     """Raise DeclarationError for what is no topic filter of MQTT."""
     if not text:
-        raise _wrong(f"has the topic filter {text!r}", "text such as meters/+/load")
-    if text.startswith(SHARED):
+        raise _invalid(f"has the topic filter {text!r}", "text such as meters/+/load")
+    if text.startswith(SHARE_PREFIX):
         parts = text.split("/", 2)
         if len(parts) < 3 or not parts[1] or not parts[2] or set(parts[1]) & set("+#"):
-            raise _wrong(f"has the topic filter {text!r}", "$share/NAME/FILTER, such as $share/bridges/meters/+/load")
-    levels = plain_filter(text).split("/")
-    for place, level in enumerate(levels):
-        if "#" in level and (level != "#" or place != len(levels) - 1):
-            raise _wrong(f"has the topic filter {text!r}", "`#` alone, as the last level", filter=text)
+            raise _invalid(f"has the topic filter {text!r}", "$share/NAME/FILTER, such as $share/bridges/meters/+/load")
+    levels = without_share_prefix(text).split("/")
+    for index, level in enumerate(levels):
+        if "#" in level and (level != "#" or index != len(levels) - 1):
+            raise _invalid(f"has the topic filter {text!r}", "`#` alone, as the last level", filter=text)
         if "+" in level and level != "+":
-            raise _wrong(f"has the topic filter {text!r}", "`+` alone, as a whole level", filter=text)
-    if "\0" in text or len(text.encode()) > _MOST:
-        raise _wrong(f"has the topic filter {text[:80]!r}", f"text without NUL, at most {_MOST} bytes of it")
+            raise _invalid(f"has the topic filter {text!r}", "`+` alone, as a whole level", filter=text)
+    if "\0" in text or len(text.encode()) > _MAX_UINT16:
+        raise _invalid(f"has the topic filter {text[:80]!r}", f"text without NUL, at most {_MAX_UINT16} bytes of it")
 
 
-def _wrong(what: str, expected: str, **fields: Any) -> DeclarationError:
+def _invalid(what: str, expected: str, **fields: Any) -> DeclarationError:
     return DeclarationError(f"riverrun.mqtt {what}", expected=expected, **fields)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from riverrun.errors import DeclarationError
 from riverrun.model.event import Event, EventMeta, key
-from riverrun.model.near import nearest
+from riverrun.model.suggest import nearest
 from riverrun.model.topic import Topic
 
 _INTEGERS = (
@@ -36,7 +36,7 @@ _TEXTS = (
     "json", "jsonb", "hstore", "ltree", "interval", "time", "time without time zone", "time with time zone", "timetz",
     "inet", "cidr", "macaddr", "macaddr8", "int4range", "int8range", "numrange", "tsrange", "tstzrange", "daterange",
 )  # fmt: skip
-TYPES: dict[str, Any] = {
+PYTHON_TYPES: dict[str, Any] = {
     **dict.fromkeys(_INTEGERS, int),
     **dict.fromkeys(("real", "double precision", "float4", "float8", "float"), float),
     **dict.fromkeys(("numeric", "decimal", "money"), Decimal),
@@ -50,10 +50,10 @@ TYPES: dict[str, Any] = {
 # In an array these come otherwise than alone, or not at all.
 _IN_ARRAYS = {"date": str}
 _NOT_IN_ARRAYS = frozenset({"money", "name", "interval", "xml"})
-_PART = re.compile(r"\s*\"?([A-Za-z_][A-Za-z0-9_$]*)\"?\s+(.+?)\s*", re.DOTALL)
+_COLUMN = re.compile(r"\s*\"?([A-Za-z_][A-Za-z0-9_$]*)\"?\s+(.+?)\s*", re.DOTALL)
 # Small segments, or compaction would not touch what streams read again with every batch.
-COMPACTED = {"segment.bytes": "16777216", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.2"}
-_KEYS = (str, int, bytes, UUID)
+COMPACTION_CONFIG = {"segment.bytes": "16777216", "segment.ms": "600000", "min.cleanable.dirty.ratio": "0.2"}
+_KEY_TYPES = (str, int, bytes, UUID)
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class PgColumn:
     type: str
 
     @property
-    def base(self) -> str:
+    def base_type(self) -> str:
         """The type's name without precision and brackets."""
-        return base_of(self.type)
+        return base_type(self.type)
 
     @property
     def is_array(self) -> bool:
@@ -78,22 +78,22 @@ class PgColumn:
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
             return None
         if not self.is_array:
-            return TYPES.get(self.base)
-        if self.base in _NOT_IN_ARRAYS:
+            return PYTHON_TYPES.get(self.base_type)
+        if self.base_type in _NOT_IN_ARRAYS:
             return None
-        item = _IN_ARRAYS.get(self.base, TYPES.get(self.base))
+        item = _IN_ARRAYS.get(self.base_type, PYTHON_TYPES.get(self.base_type))
         return None if item is None else list[item | None]  # type: ignore[valid-type]
 
 
-def base_of(kind: str) -> str:
+def base_type(kind: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\([^)]*\)|\[\]", "", kind)).strip().lower()
 
 
-def columns_of(text: str, table: str) -> tuple[PgColumn, ...]:
+def parse_columns(text: str, table: str) -> tuple[PgColumn, ...]:
     """What a declaration's `columns` says. DeclarationError for what it does not understand."""
-    found = []
+    columns = []
     for part in re.split(r",(?![^(]*\))", text):
-        match = _PART.fullmatch(part)
+        match = _COLUMN.fullmatch(part)
         if match is None:
             raise DeclarationError(
                 f"The columns of {table} cannot be understood at {part.strip()!r}",
@@ -102,44 +102,46 @@ def columns_of(text: str, table: str) -> tuple[PgColumn, ...]:
             )
         column = PgColumn(match[1], match[2])
         if column.annotation is None:
-            near = nearest(column.base, TYPES)
+            near = nearest(column.base_type, PYTHON_TYPES)
             raise DeclarationError(
                 f"The column {column.name} of {table} cannot have the type {column.type}",
                 expected="a type of Postgres that comes through (docs/postgres.md has them)",
                 hint=f"Did you mean {near}?" if near else "",
                 table=table,
             )
-        found.append(column)
-    if twice := sorted({each.name for each in found if [one.name for one in found].count(each.name) > 1}):
+        columns.append(column)
+    if twice := sorted(
+        {candidate.name for candidate in columns if [one.name for one in columns].count(candidate.name) > 1}
+    ):
         raise DeclarationError(f"The columns of {table} name {twice[0]} twice", table=table)
-    return tuple(found)
+    return tuple(columns)
 
 
-def event_of(name: str, columns: Iterable[PgColumn], keys: Sequence[str]) -> type[Event]:
+def event_class_for(name: str, columns: Iterable[PgColumn], keys: Sequence[str]) -> type[Event]:
     """An event type of a table's rows. All but the key may be null or missing: a column that is added or dropped later makes
     no record a bad one."""
     title = "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", name)) or "Row"
     annotations: dict[str, Any] = {}
     body: dict[str, Any] = {"__module__": __name__, "__qualname__": title, "__annotations__": annotations}
-    for each in columns:
-        kind = each.annotation
+    for column in columns:
+        kind = column.annotation
         if kind is None:
             continue
-        if each.name in keys:
-            annotations[each.name] = kind
-            if len(keys) == 1 and kind in _KEYS:
-                body[each.name] = key()
+        if column.name in keys:
+            annotations[column.name] = kind
+            if len(keys) == 1 and kind in _KEY_TYPES:
+                body[column.name] = key()
         else:
-            annotations[each.name] = kind | None
-            body[each.name] = None
-    made: type[Event] = EventMeta(title, (Event,), body)  # type: ignore[assignment]
-    return made
+            annotations[column.name] = kind | None
+            body[column.name] = None
+    event_class: type[Event] = EventMeta(title, (Event,), body)  # type: ignore[assignment]
+    return event_class
 
 
-def topic_of(name: str, columns: Sequence[PgColumn], keys: Sequence[str], partitions: int) -> Topic[Event]:
+def compacted_topic_for(name: str, columns: Sequence[PgColumn], keys: Sequence[str], partitions: int) -> Topic[Event]:
     """The compacted topic of a table's rows."""
-    event = event_of(name.rpartition(".")[2], columns, keys)
+    event = event_class_for(name.rpartition(".")[2], columns, keys)
     # A key of several columns is no field of the event, and so not what Topic means by one.
-    single = len(keys) == 1 and any(each.name == keys[0] and each.annotation in _KEYS for each in columns)
-    config = COMPACTED if single else {"cleanup.policy": "compact", **COMPACTED}
+    single = len(keys) == 1 and any(column.name == keys[0] and column.annotation in _KEY_TYPES for column in columns)
+    config = COMPACTION_CONFIG if single else {"cleanup.policy": "compact", **COMPACTION_CONFIG}
     return Topic(name, event, partitions, compact=single, config=config)

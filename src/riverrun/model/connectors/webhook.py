@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from riverrun.errors import DeclarationError
 from riverrun.model.connector import Sink, option
-from riverrun.model.connectors.files import check, check_least
+from riverrun.model.connectors.files import check_choice, check_minimum
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class webhook(Sink):
     """POST each record, or several at a time, to an HTTP address. At least once, with a key by which the receiver can tell a
     repetition."""
 
-    made_by: ClassVar[str] = "riverrun.connectors.webhook.sink:WebhookSink"
+    factory: ClassVar[str] = "riverrun.connectors.webhook.sink:WebhookSink"
 
     url: str = option(
         help="Where to. Redirects are not followed. An address that is a secret is a reference, such as `env:HOOK_URL`.",
@@ -24,7 +24,7 @@ class webhook(Sink):
     send: Literal["record", "batch"] = option(
         "record", help="One request per record, its value the body; or one per batch, a JSON array of values."
     )
-    most_records: int = option(100, help="How many records are sent together at most, or side by side.")
+    max_records: int = option(100, help="How many records are sent together at most, or side by side.")
     connections: int = option(
         4, help="How many requests are under way at a time, for `record`. Records of one key keep their order."
     )
@@ -46,11 +46,11 @@ class webhook(Sink):
     )
 
     def __post_init__(self) -> None:
-        check("webhook", "send", self.send, ("record", "batch"))
-        check("webhook", "method", self.method, ("POST", "PUT", "PATCH"))
-        check_least("webhook", "most_records", self.most_records, 1)
-        check_least("webhook", "connections", self.connections, 1)
-        check_least("webhook", "timeout_seconds", self.timeout_seconds, 0.1)
+        check_choice("webhook", "send", self.send, ("record", "batch"))
+        check_choice("webhook", "method", self.method, ("POST", "PUT", "PATCH"))
+        check_minimum("webhook", "max_records", self.max_records, 1)
+        check_minimum("webhook", "connections", self.connections, 1)
+        check_minimum("webhook", "timeout_seconds", self.timeout_seconds, 0.1)
         if not self.url.startswith(("env:", "file:")):
             check_url(self.url, shown=repr(self.url), allow_http=self.allow_http)
 

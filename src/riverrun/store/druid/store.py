@@ -22,26 +22,26 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.java_client import java_properties
 from riverrun.model.table import TableSpec
 from riverrun.store.catalog import Catalog
-from riverrun.store.contract import Answer, Limits, Standing, Store
-from riverrun.store.druid.answers import as_arrow
-from riverrun.store.druid.changes import Change, changes, differs, retired_by
+from riverrun.store.contract import QueryLimits, QueryResult, Store, TableStatus
 from riverrun.store.druid.client import DruidClient
-from riverrun.store.druid.counts import count, identified, newest, ties
-from riverrun.store.druid.spec import (
+from riverrun.store.druid.results import to_arrow
+from riverrun.store.druid.status_queries import has_identities_sql, newest_time_sql, row_count_sql, tied_keys_sql
+from riverrun.store.druid.supervisor_monitor import SupervisorMonitor
+from riverrun.store.druid.supervisor_spec import (
     IDENTITY,
-    INTERCEPTOR,
-    Declared,
-    Reading,
+    OFFSET_INTERCEPTOR,
+    SupervisorOptions,
+    TableDeclaration,
     VersionSource,
-    compaction_of,
-    datasource_of,
-    declared_in,
-    rules_of,
-    supervisor_spec,
+    build_supervisor_spec,
+    compaction_config,
+    datasource_name,
+    read_declaration,
+    retention_rules,
 )
-from riverrun.store.druid.watch import Watch
-from riverrun.store.sql.druid_tables import Kept
-from riverrun.store.sql.prepare import Prepared, prepare
+from riverrun.store.druid.table_diff import TableChange, compare_tables, first_difference, retired_columns
+from riverrun.store.sql.druid_tables import DruidTable
+from riverrun.store.sql.prepared_query import PreparedQuery, prepare
 
 # Exact answers, in UTC: Druid is fast and approximate by default.
 _CONTEXT = {
@@ -53,10 +53,10 @@ _CONTEXT = {
 # How often the catalog is looked at.
 _FOLLOW_SECONDS = 1.0
 # How long it is believed that no record of a table was sent twice.
-_TWINS_SECONDS = 1.0
+_DUPLICATES_SECONDS = 1.0
 _REMOVE_SECONDS = 60.0
-_STANDING_SECONDS = 10.0
-_KILLABLE = "1000-01-01/3000-01-01"
+_STATUS_SECONDS = 10.0
+_ALL_TIME_INTERVAL = "1000-01-01/3000-01-01"
 
 
 class DruidStore(Store):
@@ -82,9 +82,9 @@ class DruidStore(Store):
         self._applying = threading.Lock()
         self._running: dict[str, str] = {}
         self._cancelled: set[str] = set()
-        self._known: dict[str, frozenset[str]] = {}
-        self._twins: dict[str, tuple[bool, float]] = {}
-        self._watches: dict[str, Watch] = {}
+        self._known_columns: dict[str, frozenset[str]] = {}
+        self._duplicates: dict[str, tuple[bool, float]] = {}
+        self._monitors: dict[str, SupervisorMonitor] = {}
         self._tables: dict[str, TableSpec] = {}
         self._stop = threading.Event()
         self._follower: threading.Thread | None = None
@@ -96,7 +96,7 @@ class DruidStore(Store):
         self._refresh()
         if self._catalog is not None and self._follower is None:
             self._stop.clear()
-            self._follower = threading.Thread(target=self._follow, name=f"{self.app}-tables", daemon=True)
+            self._follower = threading.Thread(target=self._follow_catalog, name=f"{self.app}-tables", daemon=True)
             self._follower.start()
 
     def close(self) -> None:
@@ -106,19 +106,19 @@ class DruidStore(Store):
             self._follower = None
         self._client.close()
 
-    def _follow(self) -> None:
+    def _follow_catalog(self) -> None:
         """Make of the catalog what it says, again and again. What cannot be done is told once."""
-        told = ""
+        last_error = ""
         while True:
             try:
                 assert self._catalog is not None  # noqa: S101  -- or there is no such thread
                 for sentence in self.apply(list(self._catalog.refresh().values())):
                     self._notice(sentence)
-                told = ""
+                last_error = ""
             except RiverrunError as error:
-                if str(error) != told:
-                    told = str(error)
-                    self._notice(told)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    self._notice(last_error)
             if self._stop.wait(_FOLLOW_SECONDS):
                 return
 
@@ -126,21 +126,21 @@ class DruidStore(Store):
 
     @property
     def tables(self) -> dict[str, TableSpec]:
-        return {name: each.table for name, each in self._refresh().items()}
+        return {name: declaration.table for name, declaration in self._refresh().items()}
 
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
         with self._applying:
             supervisors = self._client.supervisors()
-            there = self._declared(supervisors)
-            planned: list[tuple[Change, Declared]] = []
+            existing = self._declarations(supervisors)
+            planned: list[tuple[TableChange, TableDeclaration]] = []
             problems: list[str] = []
             for table in tables:
-                old = there.get(table.name)
-                change = changes(old.table if old else None, table, old.retired if old else {})
+                old = existing.get(table.name)
+                change = compare_tables(old.table if old else None, table, old.retired if old else {})
                 problems += change.problems
-                retired = retired_by(old.table, table, old.retired) if old else {}
-                new = Declared(self.app, table, old.version if old else self._version, retired)
-                supervisor_spec(new, self._reading())
+                retired = retired_columns(old.table, table, old.retired) if old else {}
+                new = TableDeclaration(self.app, table, old.version if old else self._version, retired)
+                build_supervisor_spec(new, self._supervisor_options())
                 planned.append((change, new))
             if problems:
                 raise StoreTableError(
@@ -151,39 +151,43 @@ class DruidStore(Store):
                 )
             done: list[str] = []
             for change, new in planned:
-                done += self._make(change, new, supervisors.get(datasource_of(self.app, new.table.name)))
+                done += self._apply_table(change, new, supervisors.get(datasource_name(self.app, new.table.name)))
             if done:
                 self._refresh()
             return done
 
-    def _make(self, change: Change, new: Declared, supervisor: dict[str, object] | None) -> list[str]:
+    def _apply_table(
+        self, change: TableChange, new: TableDeclaration, supervisor: dict[str, object] | None
+    ) -> list[str]:
         """Make one table what it is to be; what was done."""
-        table, datasource = new.table, datasource_of(self.app, new.table.name)
-        spec = supervisor_spec(new, self._reading())
-        said: list[str] = []
+        table, datasource = new.table, datasource_name(self.app, new.table.name)
+        spec = build_supervisor_spec(new, self._supervisor_options())
+        sentences: list[str] = []
         suspended = False
         if supervisor is None:
             self._create(datasource, spec)
-            said.append(f"{table.name}: made; Druid reads the topic {table.topic}")
+            sentences.append(f"{table.name}: made; Druid reads the topic {table.topic}")
         else:
             current = supervisor.get("spec")
             suspended = bool(isinstance(current, dict) and current.get("suspended"))
-            edited = differs(spec, current)
-            if change.sentences or edited:
+            difference = first_difference(spec, current)
+            if change.sentences or difference:
                 self._client.submit({**spec, "suspended": suspended})
-                said += [f"{table.name}: {each}" for each in change.sentences] or [
-                    f"{table.name}: its spec in Druid was not riverrun's ({edited}); it is again"
+                sentences += [f"{table.name}: {sentence}" for sentence in change.sentences] or [
+                    f"{table.name}: its spec in Druid was not riverrun's ({difference}); it is again"
                 ]
             if suspended:
-                said.append(f"{table.name}: is suspended in Druid, and reads nothing until somebody resumes it there")
-        if said:
-            self._keep(table, datasource)
-            self._known.pop(datasource, None)
-        return said
+                sentences.append(
+                    f"{table.name}: is suspended in Druid, and reads nothing until somebody resumes it there"
+                )
+        if sentences:
+            self._apply_retention(table, datasource)
+            self._known_columns.pop(datasource, None)
+        return sentences
 
     def _create(self, datasource: str, spec: dict[str, object]) -> None:
         """A new supervisor. One that was there before may have left its offsets: with its rows gone, they must go too."""
-        if self._client.history(datasource) and not self._segments(datasource):
+        if self._client.history(datasource) and not self._segment_count(datasource):
             self._client.submit({**spec, "suspended": True})
             self._wait(
                 lambda: (self._client.supervisor_status(datasource) or {}).get("detailedState") == "SUSPENDED",
@@ -192,17 +196,17 @@ class DruidStore(Store):
             self._client.reset(datasource)
         self._client.submit(spec)
 
-    def _keep(self, table: TableSpec, datasource: str) -> None:
+    def _apply_retention(self, table: TableSpec, datasource: str) -> None:
         """Retention and compaction, where they are not what they must be."""
-        rules = rules_of(table)
-        if [each for each in self._client.rules(datasource) if each.get("type")] != rules:
+        rules = retention_rules(table)
+        if [rule for rule in self._client.rules(datasource) if rule.get("type")] != rules:
             self._client.set_rules(datasource, rules)
-        wanted = compaction_of(self.app, table)
-        if differs(wanted, self._client.compaction(datasource)):
-            self._client.set_compaction(wanted)
+        compaction = compaction_config(self.app, table)
+        if first_difference(compaction, self._client.compaction(datasource)):
+            self._client.set_compaction(compaction)
 
     def remove(self, table: str) -> None:
-        datasource = datasource_of(self.app, table)
+        datasource = datasource_name(self.app, table)
         if datasource not in self._client.supervisors() and not self._client.history(datasource):
             raise StoreTableError(
                 f"Druid has no table {table} of {self.app}", hint="`riverrun tables` lists them", table=table
@@ -211,27 +215,27 @@ class DruidStore(Store):
         self._client.reset(datasource)
         self._client.terminate(datasource)
         self._client.stop_tasks(datasource)
-        self._wait(lambda: not self._busy(datasource), f"Tasks of {table} did not end")
+        self._wait(lambda: not self._has_tasks(datasource), f"Tasks of {table} did not end")
         self._client.drop_compaction(datasource)
         self._client.set_rules(datasource, [])
 
         def gone() -> bool:
             self._client.drop(datasource)
-            return not self._segments(datasource)
+            return not self._segment_count(datasource)
 
         self._wait(gone, f"Segments of {table} are still there")
-        self._client.kill(datasource, _KILLABLE)
-        self._known.pop(datasource, None)
-        self._twins.pop(datasource, None)
-        self._watches.pop(table, None)
+        self._client.kill(datasource, _ALL_TIME_INTERVAL)
+        self._known_columns.pop(datasource, None)
+        self._duplicates.pop(datasource, None)
+        self._monitors.pop(table, None)
         self._refresh()
 
-    def _busy(self, datasource: str) -> bool:
-        return any(self._client.tasks(datasource, state=each) for each in ("running", "pending", "waiting"))
+    def _has_tasks(self, datasource: str) -> bool:
+        return any(self._client.tasks(datasource, state=state) for state in ("running", "pending", "waiting"))
 
-    def _segments(self, datasource: str) -> int:
-        query = f"SELECT COUNT(*) FROM sys.segments WHERE datasource = '{_literal(datasource)}'"  # noqa: S608
-        return self._number(query)
+    def _segment_count(self, datasource: str) -> int:
+        query = f"SELECT COUNT(*) FROM sys.segments WHERE datasource = '{_escape_literal(datasource)}'"  # noqa: S608
+        return self._query_number(query)
 
     def _wait(self, condition: Callable[[], bool], complaint: str) -> None:
         deadline = time.monotonic() + _REMOVE_SECONDS
@@ -240,92 +244,102 @@ class DruidStore(Store):
                 raise StoreUnavailableError(f"{complaint} within {_REMOVE_SECONDS:g} s", url=self._client.url)
             time.sleep(0.2)
 
-    def _declared(self, supervisors: dict[str, dict[str, object]]) -> dict[str, Declared]:
-        found: dict[str, Declared] = {}
-        for each in supervisors.values():
-            spec = each.get("spec")
-            declared = declared_in(spec) if isinstance(spec, dict) else None
-            if declared is not None and declared.app == self.app:
-                found[declared.table.name] = declared
-        return found
+    def _declarations(self, supervisors: dict[str, dict[str, object]]) -> dict[str, TableDeclaration]:
+        declarations: dict[str, TableDeclaration] = {}
+        for supervisor in supervisors.values():
+            spec = supervisor.get("spec")
+            declaration = read_declaration(spec) if isinstance(spec, dict) else None
+            if declaration is not None and declaration.app == self.app:
+                declarations[declaration.table.name] = declaration
+        return declarations
 
-    def _refresh(self) -> dict[str, Declared]:
-        found = self._declared(self._client.supervisors())
-        self._tables = {name: each.table for name, each in found.items()}
-        return found
+    def _refresh(self) -> dict[str, TableDeclaration]:
+        declarations = self._declarations(self._client.supervisors())
+        self._tables = {name: declaration.table for name, declaration in declarations.items()}
+        return declarations
 
-    def _reading(self) -> Reading:
+    def _supervisor_options(self) -> SupervisorOptions:
         consumer = java_properties(self._connection)
         if self._settings.kafka_servers:
             consumer["bootstrap.servers"] = self._settings.kafka_servers
         consumer |= dict(self._settings.kafka_properties)
         consumer.pop("client.id", None)
-        return Reading(consumer, self._settings.task_seconds)
+        return SupervisorOptions(consumer, self._settings.task_seconds)
 
     # --- where they stand ---------------------------------------------------------------------------------------------
 
-    def standing(self) -> list[Standing]:
-        found = self._refresh()
+    def table_statuses(self) -> list[TableStatus]:
+        declarations = self._refresh()
         sizes = self._sizes()
-        return [self._standing(each, sizes) for _, each in sorted(found.items())]
+        return [self._table_status(declaration, sizes) for _, declaration in sorted(declarations.items())]
 
-    def _standing(self, declared: Declared, sizes: dict[str, int]) -> Standing:
-        table = declared.table
-        datasource = datasource_of(self.app, table.name)
-        watch = self._watches.get(table.name)
-        if watch is None:
-            watch = self._watches[table.name] = Watch(datasource, table.topic, self._client, self._connection)
-        seen, lag = watch.look()
-        detail = seen.detail
+    def _table_status(self, declaration: TableDeclaration, sizes: dict[str, int]) -> TableStatus:
+        table = declaration.table
+        datasource = datasource_name(self.app, table.name)
+        monitor = self._monitors.get(table.name)
+        if monitor is None:
+            monitor = self._monitors[table.name] = SupervisorMonitor(
+                datasource, table.topic, self._client, self._connection
+            )
+        status, lag = monitor.check()
+        detail = status.detail
         rows, newest = -1, 0.0
         try:
             rows, newest = self._count(table, datasource)
-            tied = self._ties(declared, datasource) if rows else 0
+            tied = self._ties(declaration, datasource) if rows else 0
             if tied:
-                detail = "; ".join([*([detail] if detail else []), _tied(tied)])
+                detail = "; ".join([*([detail] if detail else []), _ties_text(tied)])
         except StoreError as error:
             detail = "; ".join([*([detail] if detail else []), f"Druid did not count its rows: {error}"])
-        return Standing(
-            table.name, rows, seen.state, detail, seen.positions, lag, newest, watch.updated, sizes.get(datasource, 0)
+        return TableStatus(
+            table.name,
+            rows,
+            status.state,
+            detail,
+            status.positions,
+            lag,
+            newest,
+            monitor.updated,
+            sizes.get(datasource, 0),
         )
 
     def _count(self, table: TableSpec, datasource: str) -> tuple[int, float]:
-        kept = self._kept(table)
-        if "__time" not in (kept.known or ()):
+        druid_table = self._druid_table(table)
+        if "__time" not in (druid_table.known_columns or ()):
             return 0, 0.0
-        rows = self._number(count(table, datasource, twins=kept.twins))
-        return rows, self._number(newest(datasource)) / 1000 if rows else 0.0
+        rows = self._query_number(row_count_sql(table, datasource, has_duplicates=druid_table.has_duplicates))
+        return rows, self._query_number(newest_time_sql(datasource)) / 1000 if rows else 0.0
 
-    def _number(self, sql: str) -> int:
-        rows = self._client.sql(sql, seconds=_STANDING_SECONDS, context=_CONTEXT).rows
+    def _query_number(self, sql: str) -> int:
+        rows = self._client.sql(sql, seconds=_STATUS_SECONDS, context=_CONTEXT).rows
         # Of a system table without such rows Druid gives no count, instead of 0.
         return int(rows[0][0] or 0) if rows else 0
 
-    def _ties(self, declared: Declared, datasource: str) -> int:
-        if not declared.table.upserts or declared.version == "offset":
+    def _ties(self, declaration: TableDeclaration, datasource: str) -> int:
+        if not declaration.table.upserts or declaration.version == "offset":
             return 0
-        return self._number(ties(declared.table, datasource))
+        return self._query_number(tied_keys_sql(declaration.table, datasource))
 
     def _sizes(self) -> dict[str, int]:
-        like = _literal(datasource_of(self.app, ""))
+        like = _escape_literal(datasource_name(self.app, ""))
         query = (
             'SELECT datasource, SUM("size") FROM sys.segments WHERE is_published = 1 '  # noqa: S608
-            f"AND SUBSTRING(datasource, 1, {len(datasource_of(self.app, ''))}) = '{like}' GROUP BY 1"
+            f"AND SUBSTRING(datasource, 1, {len(datasource_name(self.app, ''))}) = '{like}' GROUP BY 1"
         )
         with contextlib.suppress(StoreError):
-            return {str(name): int(size or 0) for name, size in self._client.sql(query, seconds=_STANDING_SECONDS).rows}
+            return {str(name): int(size or 0) for name, size in self._client.sql(query, seconds=_STATUS_SECONDS).rows}
         return {}
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def ask(self, sql: str, limits: Limits = Limits(), *, name: str = "") -> Answer:  # noqa: B008  -- frozen
+    def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008  -- frozen
         begun = time.monotonic()
         name = name or secrets.token_hex(8)
         query_id = f"riverrun-{secrets.token_hex(8)}"
         self._running[name] = query_id
         try:
-            prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._kept)
-            text = self._written(prepared, begun + limits.seconds)
+            prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._druid_table)
+            text = self._fill_latest(prepared, begun + limits.seconds)
             left = max(0.1, begun + limits.seconds - time.monotonic())
             # Not a LIMIT around it: that would drop the order of what is inside.
             context = {**prepared.context, "sqlOuterLimit": limits.rows + 1}
@@ -337,9 +351,9 @@ class DruidStore(Store):
         finally:
             self._running.pop(name, None)
             self._cancelled.discard(query_id)
-        rows = as_arrow(result, [each.type for each in prepared.columns])
+        rows = to_arrow(result, [column.type for column in prepared.columns])
         more = rows.num_rows > limits.rows
-        return Answer(rows.slice(0, limits.rows) if more else rows, more, time.monotonic() - begun)
+        return QueryResult(rows.slice(0, limits.rows) if more else rows, more, time.monotonic() - begun)
 
     def cancel(self, name: str) -> bool:
         query_id = self._running.get(name)
@@ -347,59 +361,61 @@ class DruidStore(Store):
             return False
         self._cancelled.add(query_id)
         # It may not have reached Druid yet: asked again for as long as it runs.
-        deadline = time.monotonic() + _STANDING_SECONDS
+        deadline = time.monotonic() + _STATUS_SECONDS
         while self._running.get(name) == query_id and time.monotonic() < deadline:
             with contextlib.suppress(StoreError):
                 self._client.cancel(query_id)
             time.sleep(0.02)
         return True
 
-    def _written(self, prepared: Prepared, deadline: float) -> str:
+    def _fill_latest(self, prepared: PreparedQuery, deadline: float) -> str:
         """The question's text. Newest values in it are asked for first: with them Druid skips segments."""
         values = []
-        for each in prepared.latest:
+        for latest in prepared.latest:
             left = max(0.1, deadline - time.monotonic())
-            found = as_arrow(self._client.sql(each.sql, seconds=left, context=prepared.context), [each.type])
-            values.append(found.column(0)[0].as_py() if found.num_rows else None)
-        return prepared.given(values)
+            result = to_arrow(self._client.sql(latest.sql, seconds=left, context=prepared.context), [latest.type])
+            values.append(result.column(0)[0].as_py() if result.num_rows else None)
+        return prepared.with_latest(values)
 
-    def _kept(self, table: TableSpec) -> Kept:
+    def _druid_table(self, table: TableSpec) -> DruidTable:
         """How Druid has a table now."""
-        datasource = datasource_of(self.app, table.name)
-        known = self._columns(table, datasource)
-        return Kept(datasource, known, self._has_twins(table, datasource, known))
+        datasource = datasource_name(self.app, table.name)
+        known_columns = self._columns(table, datasource)
+        return DruidTable(datasource, known_columns, self._has_duplicates(table, datasource, known_columns))
 
-    def _has_twins(self, table: TableSpec, datasource: str, known: frozenset[str]) -> bool:
+    def _has_duplicates(self, table: TableSpec, datasource: str, known_columns: frozenset[str]) -> bool:
         """Whether a table has rows that could be there twice: those with an identity of their writer's."""
-        if table.upserts or table.rollup or IDENTITY not in known:
+        if table.upserts or table.rollup or IDENTITY not in known_columns:
             return False
-        found, asked = self._twins.get(datasource, (False, 0.0))
-        if not found and time.monotonic() - asked > _TWINS_SECONDS:
-            found = bool(self._number(identified(datasource)))
-            self._twins[datasource] = (found, time.monotonic())
-        return found
+        has_duplicates, checked_at = self._duplicates.get(datasource, (False, 0.0))
+        if not has_duplicates and time.monotonic() - checked_at > _DUPLICATES_SECONDS:
+            has_duplicates = bool(self._query_number(has_identities_sql(datasource)))
+            self._duplicates[datasource] = (has_duplicates, time.monotonic())
+        return has_duplicates
 
     def _columns(self, table: TableSpec, datasource: str) -> frozenset[str]:
         """The columns that Druid knows of a table: one it has not had a row of is not there. Asked until all are."""
-        known = self._known.get(datasource, frozenset())
-        wanted = {"__time", *(each.name for each in table.columns if each.name != table.time)}
-        if not wanted <= known:
+        known = self._known_columns.get(datasource, frozenset())
+        expected = {"__time", *(column.name for column in table.columns if column.name != table.time)}
+        if not expected <= known:
             query = (
                 "SELECT COLUMN_NAME FROM INFORMATION_SCHEMA.COLUMNS WHERE TABLE_SCHEMA = 'druid' "  # noqa: S608
-                f"AND TABLE_NAME = '{_literal(datasource)}'"
+                f"AND TABLE_NAME = '{_escape_literal(datasource)}'"
             )
-            found = self._client.sql(query, seconds=_STANDING_SECONDS).rows
-            known = self._known[datasource] = frozenset(str(row[0]) for row in found)
+            rows = self._client.sql(query, seconds=_STATUS_SECONDS).rows
+            known = self._known_columns[datasource] = frozenset(str(row[0]) for row in rows)
         return known
 
 
 def _version_source(settings: DruidSettings) -> VersionSource:
     """A Druid that riverrun runs has its interceptor; another one has it when its settings say so."""
     here = not settings.url
-    return "offset" if here or INTERCEPTOR in settings.kafka_properties.get("interceptor.classes", "") else "time"
+    return (
+        "offset" if here or OFFSET_INTERCEPTOR in settings.kafka_properties.get("interceptor.classes", "") else "time"
+    )
 
 
-def _tied(count: int) -> str:
+def _ties_text(count: int) -> str:
     keys = f"{count} key{'s have' if count > 1 else ' has'}"
     return (
         f"{keys} two newest records of one millisecond, and which of them is shown is not known "
@@ -407,5 +423,5 @@ def _tied(count: int) -> str:
     )
 
 
-def _literal(text: str) -> str:
+def _escape_literal(text: str) -> str:
     return text.replace("'", "''")

@@ -8,18 +8,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.kafka.bulk import Columns
+from riverrun.kafka.reading.bulk_reader import RecordColumns
 from riverrun.model.table import TableSpec
-from riverrun.store.embedded import shaping
+from riverrun.store.embedded import projection
 
-_NAMES = [each.strip('"') for each in (shaping.ROW, shaping.TIME, shaping.VALUE, shaping.IDENTITY, shaping.DEAD)]
+_BATCH_COLUMNS = [
+    each.strip('"')
+    for each in (projection.ROW, projection.TIME, projection.VALUE, projection.IDENTITY, projection.TOMBSTONE)
+]
 # Numbers of the records of a batch, made once.
-_ROWS = pa.array(range(65_536), pa.int64())
+_ROW_NUMBERS = pa.array(range(65_536), pa.int64())
 _TIME = pa.timestamp("ms", "UTC")
 
 
 @dataclass(frozen=True)
-class Misfit:
+class RejectedRow:
     """A record that is no row, and why."""
 
     partition: int
@@ -29,63 +32,63 @@ class Misfit:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TableBatch:
     """The records of one table, ready to be shaped, and those that never will be."""
 
-    columns: Columns
+    columns: RecordColumns
     records: pa.Table
-    misfits: list[Misfit]
+    rejected: list[RejectedRow]
 
     @property
-    def identified(self) -> bool:
+    def has_identities(self) -> bool:
         """Whether any of them has an identity."""
         identities = self.records.column(3)
         return bool(identities.null_count < len(identities))
 
-    def misfit(self, row: int, reason: str) -> Misfit:
+    def reject(self, row: int, reason: str) -> RejectedRow:
         """A record that is none of the table's, by its number."""
         columns = self.columns
-        return Misfit(
+        return RejectedRow(
             columns.partitions[row], columns.offsets[row], reason, columns.values[row] or columns.keys[row] or b""
         )
 
 
-def batch_of(
-    table: TableSpec, columns: Columns, positions: Mapping[int, int], until: Mapping[int, int] | None = None
-) -> Batch:
+def build_batch(
+    table: TableSpec, columns: RecordColumns, positions: Mapping[int, int], until: Mapping[int, int] | None = None
+) -> TableBatch:
     """The records that the table does not have yet, and none from the offsets `until` on."""
-    columns = _from(columns, positions)
+    columns = _skip_written(columns, positions)
     if until:
-        columns = _chosen(columns, lambda partition, offset: offset < until.get(partition, offset + 1))
+        columns = _filter_records(columns, lambda partition, offset: offset < until.get(partition, offset + 1))
     count = len(columns)
-    values, misfits = columns.values, dict[int, str]()
-    dead = pa.repeat(pa.scalar(value=False), count)
+    values, reasons = columns.values, dict[int, str]()
+    tombstones = pa.repeat(pa.scalar(value=False), count)
     raw = _binary(values)
     if raw.null_count:
-        values = _without_value(table, columns, misfits)
-        dead, raw = raw.is_null(), _binary(values)
+        values = _fill_tombstones(table, columns, reasons)
+        tombstones, raw = raw.is_null(), _binary(values)
     try:
         text = raw.cast(pa.string())
     except pa.ArrowInvalid:
-        text = _binary(_only_text(values, misfits)).cast(pa.string())
-    identified = any(columns.identities)
-    timed = identified or any(not each.path for each in table.columns)
+        text = _binary(_blank_invalid_utf8(values, reasons)).cast(pa.string())
+    has_identities = any(columns.record_ids)
+    needs_times = has_identities or any(not column.path for column in table.columns)
     records = pa.table(
         [
-            _ROWS.slice(0, count) if count <= len(_ROWS) else pa.array(range(count), pa.int64()),
-            pa.array(columns.times, _TIME) if timed else pa.nulls(count, _TIME),
+            _ROW_NUMBERS.slice(0, count) if count <= len(_ROW_NUMBERS) else pa.array(range(count), pa.int64()),
+            pa.array(columns.times, _TIME) if needs_times else pa.nulls(count, _TIME),
             text,
-            pa.array(columns.identities, pa.binary()) if identified else pa.nulls(count, pa.binary()),
-            dead,
+            pa.array(columns.record_ids, pa.binary()) if has_identities else pa.nulls(count, pa.binary()),
+            tombstones,
         ],
-        names=_NAMES,
+        names=_BATCH_COLUMNS,
     )
-    if misfits:
+    if reasons:
         # They are told of already, and are nothing to the SQL.
         records = records.filter(pc.is_valid(text))
-    found = Batch(columns, records, [])
-    found.misfits.extend(found.misfit(row, reason) for row, reason in sorted(misfits.items()))
-    return found
+    batch = TableBatch(columns, records, [])
+    batch.rejected.extend(batch.reject(row, reason) for row, reason in sorted(reasons.items()))
+    return batch
 
 
 def _binary(values: list[bytes | None]) -> pa.ChunkedArray:
@@ -94,44 +97,44 @@ def _binary(values: list[bytes | None]) -> pa.ChunkedArray:
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
-def _from(columns: Columns, positions: Mapping[int, int]) -> Columns:
+def _skip_written(columns: RecordColumns, positions: Mapping[int, int]) -> RecordColumns:
     """Only what is not in the table: another table may have had its topic read again."""
     first = {partition: columns.offsets[columns.partitions.index(partition)] for partition in set(columns.partitions)}
     if all(offset >= positions.get(partition, 0) for partition, offset in first.items()):
         return columns
-    return _chosen(columns, lambda partition, offset: offset >= positions.get(partition, 0))
+    return _filter_records(columns, lambda partition, offset: offset >= positions.get(partition, 0))
 
 
-def _chosen(columns: Columns, wanted: Callable[[int, int], bool]) -> Columns:
+def _filter_records(columns: RecordColumns, accept: Callable[[int, int], bool]) -> RecordColumns:
     """The records whose partition and offset are wanted."""
     keep = [
         number
         for number, (partition, offset) in enumerate(zip(columns.partitions, columns.offsets, strict=True))
-        if wanted(partition, offset)
+        if accept(partition, offset)
     ]
 
     def chosen(values: list[Any]) -> list[Any]:
         return [values[number] for number in keep]
 
-    return Columns(
+    return RecordColumns(
         chosen(columns.partitions), chosen(columns.offsets), chosen(columns.times),
-        chosen(columns.keys), chosen(columns.values), chosen(columns.identities),
+        chosen(columns.keys), chosen(columns.values), chosen(columns.record_ids),
     )  # fmt: skip
 
 
-def _without_value(table: TableSpec, columns: Columns, misfits: dict[int, str]) -> list[bytes | None]:
+def _fill_tombstones(table: TableSpec, columns: RecordColumns, reasons: dict[int, str]) -> list[bytes | None]:
     """A record without a value deletes its key, where the table has one: its key is told as if it were a row's."""
     values = list(columns.values)
     for row, value in enumerate(values):
         if value is None:
-            values[row] = _as_row(table, columns.keys[row]) if table.upserts else None
+            values[row] = _key_as_row(table, columns.keys[row]) if table.upserts else None
             if values[row] is None:
                 also = ", and its key is no key of the table" if table.upserts else ""
-                misfits[row] = f"it has no value{also}"
+                reasons[row] = f"it has no value{also}"
     return values
 
 
-def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
+def _key_as_row(table: TableSpec, key: bytes | None) -> bytes | None:
     """A row that has only the columns of a key: the text of one, a compact JSON array of several."""
     try:
         text = None if key is None else key.decode()
@@ -140,7 +143,7 @@ def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
         elif not table.key:
             parts = []
         else:
-            parts = _parts(text or "")
+            parts = _key_parts(text or "")
     except ValueError:
         return None
     if len(parts) != len(table.key):
@@ -156,18 +159,18 @@ def _as_row(table: TableSpec, key: bytes | None) -> bytes | None:
     return json.dumps(row).encode()
 
 
-def _parts(text: str) -> list[Any]:
+def _key_parts(text: str) -> list[Any]:
     """A JSON array's values as they are written: numbers must not become floats on the way."""
-    found = json.loads(text, parse_float=str, parse_int=str)
-    return found if isinstance(found, list) else []
+    values = json.loads(text, parse_float=str, parse_int=str)
+    return values if isinstance(values, list) else []
 
 
-def _only_text(values: list[bytes | None], misfits: dict[int, str]) -> list[bytes | None]:
+def _blank_invalid_utf8(values: list[bytes | None], reasons: dict[int, str]) -> list[bytes | None]:
     kept = list(values)
     for row, value in enumerate(values):
         try:
             (value or b"").decode()
         except UnicodeDecodeError as error:
             kept[row] = None
-            misfits[row] = f"it is not UTF-8 at byte {error.start}"
+            reasons[row] = f"it is not UTF-8 at byte {error.start}"
     return kept

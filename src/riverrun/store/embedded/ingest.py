@@ -11,41 +11,41 @@ from collections.abc import Callable, Iterable, Mapping
 import duckdb
 
 from riverrun.errors import KafkaError, RiverrunError, StoreError
-from riverrun.kafka.bulk import Block, BulkReader, Ends
 from riverrun.kafka.connection import Connection
-from riverrun.model.state import Place
+from riverrun.kafka.reading.bulk_reader import BulkReader, ColumnarBatch, LogEndOffsets
+from riverrun.model.cluster_state import TopicPartition
 from riverrun.store.catalog import Catalog
-from riverrun.store.embedded.session import Session
-from riverrun.store.embedded.state import NOT_READ, TableState, save
-from riverrun.store.embedded.writing import Writer
+from riverrun.store.embedded.session import DuckDBSession
+from riverrun.store.embedded.table_state import NOT_ASSIGNED, TableState, save_states
+from riverrun.store.embedded.writer import TableWriter
 
-MOST_ROWS = 50_000
-MOST_BYTES = 32 << 20
+MAX_BATCH_ROWS = 50_000
+MAX_BATCH_BYTES = 32 << 20
 # A batch of this many rows need not wait for more of them.
-_SMALL_ROWS = 10_000
+_ENOUGH_ROWS = 10_000
 # How often partitions are looked for, and the catalog while nothing comes.
-_LOOK_SECONDS = 2.0
+_PARTITION_CHECK_SECONDS = 2.0
 _IDLE_SECONDS = 1.0
 # A write is followed by this many times as much rest, within bounds, so that questions have their share of the machine and
 # many small batches become one; not while the store is behind.
-_REST, _LEAST_REST_SECONDS, _MOST_REST_SECONDS = 1.0, 0.04, 0.1
+_PAUSE_FACTOR, _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 0.04, 0.1
 _STOP_SECONDS = 30.0
 
 
-class Ingest:
+class TableIngest:
     """`declare` makes the tables what the catalog says. `states` is shared with the store, changed only under `lock`."""
 
     def __init__(
         self,
         connection: Connection,
-        database: Session,
+        database: DuckDBSession,
         states: dict[str, TableState],
         lock: threading.RLock,
         *,
         name: str,
         catalog: Catalog | None,
-        declare: Callable[[Catalog], None],
-        upkeep: Callable[[], None],
+        apply_catalog: Callable[[Catalog], None],
+        maintenance: Callable[[], None],
         notice: Callable[[str], None],
     ) -> None:
         self._connection = connection
@@ -54,37 +54,39 @@ class Ingest:
         self._lock = lock
         self._name = name
         self._catalog = catalog
-        self._declare = declare
-        self._upkeep = upkeep
+        self._apply_catalog = apply_catalog
+        self._maintenance = maintenance
         self._notice = notice
         # Brings tables on to what a replay has made.
-        self.switch: Callable[[], None] = lambda: None
-        self._ends = Ends(connection)
+        self.switch_generations: Callable[[], None] = lambda: None
+        self._ends = LogEndOffsets(connection)
         self._stopping = threading.Event()
-        self._handed = threading.Condition()
-        self._pending = Block()
-        self._turn = 0
+        self._pending_changed = threading.Condition()
+        self._pending = ColumnarBatch()
+        self._read_epoch = 0
         # The id and the number of partitions of each topic that Kafka was asked for last; 0 of those that do not exist.
-        self._found: dict[str, tuple[str, int]] = {}
-        self._reader_trouble = self._writer_trouble = ""
+        self._topics: dict[str, tuple[str, int]] = {}
+        self._reader_error = self._writer_error = ""
         self._threads = [
-            threading.Thread(target=self._read, name="store-reader", daemon=True),
-            threading.Thread(target=self._write, name="store-writer", daemon=True),
+            threading.Thread(target=self._read_loop, name="store-reader", daemon=True),
+            threading.Thread(target=self._write_loop, name="store-writer", daemon=True),
         ]
 
     @property
-    def trouble(self) -> str:
+    def error(self) -> str:
         """Why nothing may be coming; empty when all is well."""
-        return self._writer_trouble or self._reader_trouble
+        return self._writer_error or self._reader_error
 
-    def places(self, topic: str) -> list[Place] | None:
+    def partitions(self, topic: str) -> list[TopicPartition] | None:
         """The partitions of a topic: none when it does not exist; None when Kafka was not asked for it yet."""
-        found = self._found.get(topic)
-        return None if found is None else [Place(topic, partition) for partition in range(found[1])]
+        topic_state = self._topics.get(topic)
+        return (
+            None if topic_state is None else [TopicPartition(topic, partition) for partition in range(topic_state[1])]
+        )
 
-    def ends(self, places: list[Place]) -> dict[Place, int] | None:
+    def ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int] | None:
         """Where partitions end for readers of committed records; None when the cluster does not answer."""
-        return self._ends.ends(places) if places else {}
+        return self._ends.end_offsets(partitions) if partitions else {}
 
     def start(self) -> None:
         for thread in self._threads:
@@ -92,76 +94,86 @@ class Ingest:
 
     def stop(self) -> None:
         self._stopping.set()
-        with self._handed:
-            self._handed.notify_all()
+        with self._pending_changed:
+            self._pending_changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(_STOP_SECONDS)
 
     # --- the reader ---------------------------------------------------------------------------------------------------
 
-    def _read(self) -> None:
+    def _read_loop(self) -> None:
         reader = BulkReader(self._connection, self._name)
-        looked = -_LOOK_SECONDS
+        checked_at = -_PARTITION_CHECK_SECONDS
         try:
             while not self._stopping.is_set():
                 try:
-                    if _waiting(list(self._states.values())) or time.monotonic() - looked >= _LOOK_SECONDS:
-                        self._choose(reader)
-                        looked = time.monotonic()
-                    self._hand_over(reader.read(MOST_ROWS, MOST_BYTES, 0.1))
-                    self._reader_trouble = reader.trouble
+                    if (
+                        _unassigned(list(self._states.values()))
+                        or time.monotonic() - checked_at >= _PARTITION_CHECK_SECONDS
+                    ):
+                        self._assign_partitions(reader)
+                        checked_at = time.monotonic()
+                    self._enqueue(reader.read(MAX_BATCH_ROWS, MAX_BATCH_BYTES, 0.1))
+                    self._reader_error = reader.last_error
                 except Exception as error:  # noqa: BLE001  -- a reader that is gone would be silence
-                    self._reader_trouble = _said(error)
+                    self._reader_error = _error_text(error)
                     self._stopping.wait(_IDLE_SECONDS)
         finally:
             reader.close()
 
-    def _hand_over(self, block: Block) -> None:
+    def _enqueue(self, block: ColumnarBatch) -> None:
         if not block:
             return
-        with self._handed:
-            self._handed.wait_for(self._has_room)
+        with self._pending_changed:
+            self._pending_changed.wait_for(self._has_room)
             self._pending.extend(block)
-            self._handed.notify_all()
+            self._pending_changed.notify_all()
 
     def _has_room(self) -> bool:
-        waits = self._pending.rows >= MOST_ROWS // 2 or self._pending.bytes >= MOST_BYTES // 2
-        return self._stopping.is_set() or not waits
+        is_full = self._pending.rows >= MAX_BATCH_ROWS // 2 or self._pending.bytes >= MAX_BATCH_BYTES // 2
+        return self._stopping.is_set() or not is_full
 
-    def _choose(self, reader: BulkReader) -> None:
+    def _assign_partitions(self, reader: BulkReader) -> None:
         """Read what the tables need: all partitions of their topics that there are."""
         states = list(self._states.values())
-        topics = {each.spec.topic for each in states}
-        there = self._ends.partitions(topics)
-        found = self._found = {topic: there.get(topic, ("", 0)) for topic in topics}
+        topics = {table.spec.topic for table in states}
+        existing = self._ends.partition_counts(topics)
+        topics_found = self._topics = {topic: existing.get(topic, ("", 0)) for topic in topics}
         for state in states:
-            if found.get(state.spec.topic, ("", 0))[0] not in ("", state.topic_id):
-                self._of_another_topic(state, found)
+            if topics_found.get(state.spec.topic, ("", 0))[0] not in ("", state.topic_id):
+                self._restart_if_recreated(state, topics_found)
         # Not those that the writer has added since, or brought on to another topic: Kafka was not asked for theirs.
-        waiting = _waiting([each for each in states if each.spec.topic in found])
-        if waiting:
-            with self._handed:
+        unassigned = _unassigned([table for table in states if table.spec.topic in topics_found])
+        if unassigned:
+            with self._pending_changed:
                 # Blocks of two turns must not meet: the writer knows one turn for all it takes.
-                if not self._handed.wait_for(lambda: not self._pending or self._stopping.is_set(), _LOOK_SECONDS):
+                if not self._pending_changed.wait_for(
+                    lambda: not self._pending or self._stopping.is_set(), _PARTITION_CHECK_SECONDS
+                ):
                     return
-                self._turn += 1
-            for state in waiting:
-                state.turn = self._turn
-        wanted: dict[Place, int] = {}
+                self._read_epoch += 1
+            for state in unassigned:
+                state.read_epoch = self._read_epoch
+        positions: dict[TopicPartition, int] = {}
         for state in states:
-            for partition in range(found.get(state.spec.topic, ("", 0))[1]) if state.turn <= self._turn else ():
-                place = Place(state.spec.topic, partition)
+            for partition in (
+                range(topics_found.get(state.spec.topic, ("", 0))[1]) if state.read_epoch <= self._read_epoch else ()
+            ):
+                topic_partition = TopicPartition(state.spec.topic, partition)
                 position = state.positions.get(partition, 0)
-                wanted[place] = min(wanted.get(place, position), position)
-        again = {each.spec.topic for each in waiting}
-        reader.follow(wanted, again=[place for place in wanted if place.topic in again])
+                positions[topic_partition] = min(positions.get(topic_partition, position), position)
+        topics_again = {table.spec.topic for table in unassigned}
+        reader.assign(
+            positions,
+            restart=[topic_partition for topic_partition in positions if topic_partition.topic in topics_again],
+        )
 
-    def _of_another_topic(self, state: TableState, found: Mapping[str, tuple[str, int]]) -> None:
+    def _restart_if_recreated(self, state: TableState, topics: Mapping[str, tuple[str, int]]) -> None:
         """The topic was deleted and made anew: its offsets begin anew, and so does the table, which keeps its rows."""
         with self._lock:
             # The writer may have brought the table on to another topic since, or put another in its place.
-            topic_id, _ = found.get(state.spec.topic, ("", 0))
+            topic_id, _ = topics.get(state.spec.topic, ("", 0))
             if topic_id in ("", state.topic_id) or self._states.get(state.spec.name) is not state:
                 return
             if state.topic_id:
@@ -171,58 +183,58 @@ class Ingest:
                 )
                 state.positions = {}
             state.topic_id = topic_id
-            state.turn = NOT_READ
-            save(self._database, [state])
+            state.read_epoch = NOT_ASSIGNED
+            save_states(self._database, [state])
 
     # --- the writer ---------------------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
-        writer = Writer(self._database)
+    def _write_loop(self) -> None:
+        writer = TableWriter(self._database)
         while not self._stopping.is_set():
-            with self._handed:
-                self._handed.wait_for(lambda: self._pending or self._stopping.is_set(), _IDLE_SECONDS)
-                block, turn = self._pending, self._turn
-                self._pending = Block()
-                self._handed.notify_all()
+            with self._pending_changed:
+                self._pending_changed.wait_for(lambda: self._pending or self._stopping.is_set(), _IDLE_SECONDS)
+                block, read_epoch = self._pending, self._read_epoch
+                self._pending = ColumnarBatch()
+                self._pending_changed.notify_all()
             begun = time.monotonic()
             try:
-                self._one(writer, block, turn)
+                self._write_once(writer, block, read_epoch)
             except Exception as error:  # noqa: BLE001  -- nothing of the block may be passed over, whatever it was
-                self._fail(error)
+                self._fail_all(error)
             if block:
-                self._rest(time.monotonic() - begun)
+                self._pause(time.monotonic() - begun)
 
-    def _one(self, writer: Writer, block: Block, turn: int) -> None:
+    def _write_once(self, writer: TableWriter, block: ColumnarBatch, read_epoch: int) -> None:
         if not self._follow_catalog(wait=bool(block)):
             return
         with self._lock:
             # Before the block: it may have rows from behind a cut that the catalog has just told of.
-            self.switch()
+            self.switch_generations()
             if block:
-                self._write_block(writer, block, turn)
-                self.switch()
-            self._keep_up()
+                self._write_block(writer, block, read_epoch)
+                self.switch_generations()
+            self._run_maintenance()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         """All tables have missed something, for all that is known."""
-        self._notice(f"The store cannot go on: {_said(error)}")
+        self._notice(f"The store cannot go on: {_error_text(error)}")
         for state in list(self._states.values()):
-            state.failed(_said(error))
+            state.mark_failed(_error_text(error))
 
-    def _write_block(self, writer: Writer, block: Block, turn: int) -> None:
+    def _write_block(self, writer: TableWriter, block: ColumnarBatch, read_epoch: int) -> None:
         for gap in block.gaps:
             self._notice(
-                f"{gap.gone} records of {gap.place} are gone: retention removed them before the store read them"
-                if not gap.made_anew
+                f"{gap.missing} records of {gap.topic_partition} are gone: retention removed them before the store read them"
+                if not gap.log_recreated
                 else f"{gap}: reading goes on there"
             )
-        failed = writer.write(block, turn, self._states)
+        failed = writer.write(block, read_epoch, self._states)
         for name, error in failed.items():
             state = self._states[name]
-            said = _said(error)
-            if said != state.problem:
-                self._notice(f"The table {name} cannot go on: {said}")
-            state.failed(said)
+            message = _error_text(error)
+            if message != state.problem:
+                self._notice(f"The table {name} cannot go on: {message}")
+            state.mark_failed(message)
 
     def _follow_catalog(self, *, wait: bool) -> bool:
         """Have the tables as they are declared now. With records in hand that may need it, there is no going on without."""
@@ -230,43 +242,43 @@ class Ingest:
             try:
                 self._catalog.refresh()
                 with self._lock:
-                    self._declare(self._catalog)
+                    self._apply_catalog(self._catalog)
             except KafkaError as error:
-                self._troubled(error.what, str(error))
+                self._report_error(error.what, str(error))
                 if not wait:
                     return True
                 self._stopping.wait(_IDLE_SECONDS)
             except StoreError as error:
-                self._troubled(error.what, str(error))
+                self._report_error(error.what, str(error))
                 return True
             else:
-                self._writer_trouble = ""
+                self._writer_error = ""
                 return True
         return not self._stopping.is_set()
 
-    def _rest(self, seconds: float) -> None:
-        rest = max(_LEAST_REST_SECONDS, min(seconds * _REST, _MOST_REST_SECONDS))
-        with self._handed:
-            self._handed.wait_for(lambda: self._stopping.is_set() or self._pending.rows >= _SMALL_ROWS, rest)
+    def _pause(self, seconds: float) -> None:
+        rest = max(_MIN_PAUSE_SECONDS, min(seconds * _PAUSE_FACTOR, _MAX_PAUSE_SECONDS))
+        with self._pending_changed:
+            self._pending_changed.wait_for(lambda: self._stopping.is_set() or self._pending.rows >= _ENOUGH_ROWS, rest)
 
-    def _keep_up(self) -> None:
+    def _run_maintenance(self) -> None:
         try:
-            self._upkeep()
+            self._maintenance()
         except duckdb.Error as error:
-            said = f"Upkeep of the store failed: {_said(error)}"
-            self._troubled(said, said)
+            message = f"Upkeep of the store failed: {_error_text(error)}"
+            self._report_error(message, message)
 
-    def _troubled(self, trouble: str, said: str) -> None:
+    def _report_error(self, error: str, message: str) -> None:
         """Remember what is in the way, and say it when it is new."""
-        if trouble != self._writer_trouble:
-            self._notice(said)
-        self._writer_trouble = trouble
+        if error != self._writer_error:
+            self._notice(message)
+        self._writer_error = error
 
 
-def _waiting(states: Iterable[TableState]) -> list[TableState]:
+def _unassigned(states: Iterable[TableState]) -> list[TableState]:
     """Tables that are to be read for, and are not."""
-    return [each for each in states if each.turn == NOT_READ and not each.resting]
+    return [state for state in states if state.read_epoch == NOT_ASSIGNED and not state.is_paused]
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return error.what if isinstance(error, RiverrunError) else str(error).split("\n", 1)[0] or type(error).__name__

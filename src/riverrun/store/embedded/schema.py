@@ -10,22 +10,24 @@ import json
 from collections.abc import Sequence
 
 from riverrun.errors import StoreError, StoreTableError
-from riverrun.model.table import Column, TableSpec, table_from
-from riverrun.store.embedded.session import Session
+from riverrun.model.table import Column, TableSpec, table_from_dict
+from riverrun.store.embedded.session import DuckDBSession
 
-FORMAT = 1
+FILE_FORMAT = 1
 _TYPES = {
     "text": "VARCHAR", "boolean": "BOOLEAN", "bigint": "BIGINT", "double": "DOUBLE", "timestamp": "TIMESTAMPTZ",
     "date": "DATE", "json": "VARCHAR",
 }  # fmt: skip
 # Settings of a table that may change at any time: they say nothing of rows that are there.
-_FREE = frozenset({"columns", "retention_ms", "segment_granularity", "query_granularity", "rollup", "generations"})
-_META = f"""
+_MUTABLE_SETTINGS = frozenset(
+    {"columns", "retention_ms", "segment_granularity", "query_granularity", "rollup", "generations"}
+)
+_METADATA_SQL = f"""
 CREATE SCHEMA IF NOT EXISTS _riverrun;
 CREATE SCHEMA IF NOT EXISTS _rows;
 CREATE SCHEMA IF NOT EXISTS _seen;
 CREATE TABLE IF NOT EXISTS _riverrun.about (format INTEGER);
-INSERT INTO _riverrun.about SELECT {FORMAT} WHERE NOT EXISTS (FROM _riverrun.about);
+INSERT INTO _riverrun.about SELECT {FILE_FORMAT} WHERE NOT EXISTS (FROM _riverrun.about);
 CREATE TABLE IF NOT EXISTS _riverrun.tables (
     name VARCHAR, spec VARCHAR, topic_id VARCHAR DEFAULT '', positions VARCHAR DEFAULT '{{}}',
     rows BIGINT DEFAULT 0, rejected BIGINT DEFAULT 0, repeated BIGINT DEFAULT 0,
@@ -39,60 +41,60 @@ ALTER TABLE _riverrun.tables ADD COLUMN IF NOT EXISTS replaces VARCHAR DEFAULT '
 """
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_literal(text: str) -> str:
     """Text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def rows_of(table: str) -> str:
-    return f"_rows.{quoted(table)}"
+def rows_table(table: str) -> str:
+    return f"_rows.{quote_identifier(table)}"
 
 
-def seen_of(table: str) -> str:
-    return f"_seen.{quoted(table)}"
+def identities_table(table: str) -> str:
+    return f"_seen.{quote_identifier(table)}"
 
 
-def type_of(column: Column) -> str:
+def duckdb_type(column: Column) -> str:
     """The column's type in DuckDB."""
     return f"DECIMAL{column.decimal[0], column.decimal[1]}" if column.decimal else _TYPES[column.type]
 
 
-def prepare(database: Session) -> None:
+def create_metadata(database: DuckDBSession) -> None:
     """Make what every store's file has. StoreError for one of a later riverrun."""
-    database.run(f"BEGIN; {_META} COMMIT")
-    found = database.run("FROM _riverrun.about")
-    if found != [(FORMAT,)]:
+    database.run(f"BEGIN; {_METADATA_SQL} COMMIT")
+    rows = database.run("FROM _riverrun.about")
+    if rows != [(FILE_FORMAT,)]:
         raise StoreError(
             "The store's file is of another riverrun",
-            expected=f"format {FORMAT}",
-            found=f"format {found[0][0]}" if found else "none",
+            expected=f"format {FILE_FORMAT}",
+            found=f"format {rows[0][0]}" if rows else "none",
             hint="Use the riverrun that wrote it, or remove the file: the tables are read anew from their topics",
         )
 
 
-def load_tables(database: Session) -> dict[str, TableSpec]:
+def load_tables(database: DuckDBSession) -> dict[str, TableSpec]:
     rows = database.run("SELECT name, spec FROM _riverrun.tables ORDER BY name")
-    return {name: table_from(json.loads(spec)) for name, spec in rows}
+    return {name: table_from_dict(json.loads(spec)) for name, spec in rows}
 
 
-def creation(table: TableSpec) -> list[str]:
+def create_statements(table: TableSpec) -> list[str]:
     """The statements that make a table that nobody sees yet."""
-    columns = ", ".join(f"{quoted(each.name)} {type_of(each)}" for each in table.columns)
+    columns = ", ".join(f"{quote_identifier(column.name)} {duckdb_type(column)}" for column in table.columns)
     return [
-        f"CREATE TABLE {rows_of(table.name)} ({columns})",
-        f"CREATE TABLE {seen_of(table.name)} (identity UBIGINT, sent BIGINT)",
+        f"CREATE TABLE {rows_table(table.name)} ({columns})",
+        f"CREATE TABLE {identities_table(table.name)} (identity UBIGINT, sent BIGINT)",
         "INSERT INTO _riverrun.tables (name, spec) VALUES "
-        f"({literal(table.name)}, {literal(json.dumps(table.as_dict()))})",
+        f"({quote_literal(table.name)}, {quote_literal(json.dumps(table.as_dict()))})",
     ]
 
 
-def changes(
-    database: Session, before: TableSpec | None, table: TableSpec, *, replaces: str = ""
+def plan_changes(
+    database: DuckDBSession, before: TableSpec | None, table: TableSpec, *, replaces: str = ""
 ) -> tuple[list[str], list[str]]:
     """The statements that make a table what is declared, and a sentence for each thing that changes for its readers. One
     that is to replace another has no readers yet.
@@ -102,109 +104,115 @@ def changes(
     _check_names(table)
     if before is None:
         return (
-            [*creation(table), view(table)],
+            [*create_statements(table), view_statement(table)],
             [f"The table {table.name} is new, of {len(table.columns)} columns, from the topic {table.topic}"],
         )
     if before == table:
         return [], []
-    _refuse(before, table)
-    there = {
+    _check_settings(before, table)
+    existing = {
         name.lower(): kind
         for name, kind in database.run(
             "SELECT column_name, data_type FROM duckdb_columns() WHERE schema_name = '_rows' AND table_name = ?",
             [table.name],
         )
     }
-    added = [each for each in table.columns if each.name.lower() not in there]
-    for each in table.columns:
-        _refuse_type(table, each, there.get(each.name.lower()))
-    shown = {each.name for each in before.columns}
-    new = [each for each in table.columns if each.name not in shown]
-    hidden = [each for each in before.columns if table.column(each.name) is None]
-    said = [f"The table {table.name} has a new column {each.name} ({each.type})" for each in new]
-    said += [f"The table {table.name} shows its column {each.name} no more" for each in hidden]
+    added = [column for column in table.columns if column.name.lower() not in existing]
+    for column in table.columns:
+        _check_type(table, column, existing.get(column.name.lower()))
+    shown = {column.name for column in before.columns}
+    new = [column for column in table.columns if column.name not in shown]
+    hidden = [column for column in before.columns if table.column(column.name) is None]
+    sentences = [f"The table {table.name} has a new column {column.name} ({column.type})" for column in new]
+    sentences += [f"The table {table.name} shows its column {column.name} no more" for column in hidden]
     if before.retention_ms != table.retention_ms:
         kept = f"{table.retention_ms / 1000:.0f} s" if table.retention_ms >= 0 else "forever"
-        said.append(f"The table {table.name} keeps its rows {kept}")
+        sentences.append(f"The table {table.name} keeps its rows {kept}")
     return (
         [
-            *(f"ALTER TABLE {rows_of(table.name)} ADD COLUMN {quoted(each.name)} {type_of(each)}" for each in added),
-            *([] if replaces else [view(table)]),
-            stored(table),
+            *(
+                f"ALTER TABLE {rows_table(table.name)} ADD COLUMN {quote_identifier(column.name)} {duckdb_type(column)}"
+                for column in added
+            ),
+            *([] if replaces else [view_statement(table)]),
+            update_spec_statement(table),
         ],
-        said,
+        sentences,
     )
 
 
-def stored(table: TableSpec) -> str:
+def update_spec_statement(table: TableSpec) -> str:
     """The statement that writes a table's declaration."""
     return (
-        f"UPDATE _riverrun.tables SET spec = {literal(json.dumps(table.as_dict()))} WHERE name = {literal(table.name)}"
+        f"UPDATE _riverrun.tables SET spec = {quote_literal(json.dumps(table.as_dict()))} "
+        f"WHERE name = {quote_literal(table.name)}"
     )
 
 
-def removal(table: str) -> list[str]:
+def drop_statements(table: str) -> list[str]:
     """The statements that drop a table and everything known of it."""
-    name = literal(table)
+    name = quote_literal(table)
     return [
-        f"DROP VIEW IF EXISTS main.{quoted(table)}",
-        f"DROP TABLE IF EXISTS {rows_of(table)}",
-        f"DROP TABLE IF EXISTS {seen_of(table)}",
+        f"DROP VIEW IF EXISTS main.{quote_identifier(table)}",
+        f"DROP TABLE IF EXISTS {rows_table(table)}",
+        f"DROP TABLE IF EXISTS {identities_table(table)}",
         f"DELETE FROM _riverrun.tables WHERE name = {name}",
         f'DELETE FROM _riverrun.rejected WHERE "table" = {name}',
     ]
 
 
-def view(table: TableSpec) -> str:
+def view_statement(table: TableSpec) -> str:
     """The statement by which readers see a table."""
-    columns = ", ".join(quoted(each.name) for each in table.columns)
-    return f"CREATE OR REPLACE VIEW main.{quoted(table.name)} AS SELECT {columns} FROM {rows_of(table.name)}"
+    columns = ", ".join(quote_identifier(column.name) for column in table.columns)
+    return (
+        f"CREATE OR REPLACE VIEW main.{quote_identifier(table.name)} AS SELECT {columns} FROM {rows_table(table.name)}"
+    )
 
 
-def _refuse(before: TableSpec, table: TableSpec) -> None:
+def _check_settings(before: TableSpec, table: TableSpec) -> None:
     """Raise for what cannot change under rows that are there."""
     was, now = before.as_dict(), table.as_dict()
-    for name in sorted(was.keys() - _FREE):
+    for name in sorted(was.keys() - _MUTABLE_SETTINGS):
         if was[name] != now[name]:
             raise StoreTableError(
                 f"The table {table.name} cannot have another {'way to keep rows' if name == 'upserts' else name}",
-                expected=_said(name, was[name]),
-                found=_said(name, now[name]),
-                hint=_way_out(table.name),
+                expected=_describe_value(name, was[name]),
+                found=_describe_value(name, now[name]),
+                hint=_rebuild_hint(table.name),
                 table=table.name,
             )
 
 
-def _said(name: str, value: object) -> str:
+def _describe_value(name: str, value: object) -> str:
     if name == "upserts":
         return "rows that are updated by key" if value else "every record as a row"
     return (", ".join(value) or "none") if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 
 
-def _refuse_type(table: TableSpec, column: Column, kind: str | None) -> None:
-    wanted = "TIMESTAMP WITH TIME ZONE" if column.type == "timestamp" else type_of(column).replace(", ", ",")
-    if kind is not None and kind != wanted:
+def _check_type(table: TableSpec, column: Column, kind: str | None) -> None:
+    expected_type = "TIMESTAMP WITH TIME ZONE" if column.type == "timestamp" else duckdb_type(column).replace(", ", ",")
+    if kind is not None and kind != expected_type:
         raise StoreTableError(
             f"The column {column.name} of the table {table.name} cannot change its type",
             expected=kind.lower(),
-            found=f"{column.type} ({wanted.lower()})",
-            hint=_way_out(table.name),
+            found=f"{column.type} ({expected_type.lower()})",
+            hint=_rebuild_hint(table.name),
             table=table.name,
             column=column.name,
         )
 
 
-def _way_out(table: str) -> str:
+def _rebuild_hint(table: str) -> str:
     return f"Give the table another name, or let it be made anew from its topic: riverrun tables remove {table}"
 
 
 def _check_names(table: TableSpec) -> None:
     """What DuckDB's names cannot be, and a path that is a value and an object at once."""
-    lower = [each.name.lower() for each in table.columns]
-    twice = sorted({each.name for each in table.columns if lower.count(each.name.lower()) > 1})
-    leaves = [each.path for each in table.columns if each.path]
+    lower = [column.name.lower() for column in table.columns]
+    twice = sorted({column.name for column in table.columns if lower.count(column.name.lower()) > 1})
+    leaves = [column.path for column in table.columns if column.path]
     inside = [path for path in leaves if any(other != path and other[: len(path)] == path for other in leaves)]
-    ours = [each.name for each in table.columns if each.name.startswith("~")]
+    ours = [column.name for column in table.columns if column.name.startswith("~")]
     if not table.columns or twice or inside or ours or table.name.startswith("_"):
         raise StoreTableError(
             f"The table {table.name} cannot be kept",

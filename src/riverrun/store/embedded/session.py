@@ -8,7 +8,7 @@ import duckdb
 import pyarrow as pa
 
 
-class Source:
+class ArrowSource:
     """Arrow rows that SQL knows by one name, while they are other rows each time: statements over it stay prepared."""
 
     def __init__(self, rows: pa.Table) -> None:
@@ -18,28 +18,28 @@ class Source:
         return self.rows.__arrow_c_stream__(requested_schema)
 
 
-class Session:
+class DuckDBSession:
     """Runs statements, one after the other. One thread at a time."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, ArrowSource] = {}
         self._prepared: dict[str, str] = {}
 
     def run(self, sql: str, values: Sequence[Any] | None = None) -> list[Any]:
         """All rows of a statement's result."""
         return self.connection.execute(sql, values).fetchall()
 
-    def row(self, sql: str) -> tuple[Any, ...]:
+    def fetch_one(self, sql: str) -> tuple[Any, ...]:
         """The only row of a result."""
-        found: tuple[Any, ...] = self.run(sql)[0]
-        return found
+        row: tuple[Any, ...] = self.run(sql)[0]
+        return row
 
-    def count(self, sql: str) -> int:
+    def run_count(self, sql: str) -> int:
         """How many rows a statement has changed."""
-        return int(self.row(sql)[0])
+        return int(self.fetch_one(sql)[0])
 
-    def prepared(self, sql: str) -> list[Any]:
+    def run_prepared(self, sql: str) -> list[Any]:
         """Run a statement that will be run again: planning a large one takes longer than running it for a few rows."""
         name = self._prepared.get(sql)
         if name is None:
@@ -48,12 +48,12 @@ class Session:
             self._prepared[sql] = name
         return self.run(f"EXECUTE {name}")
 
-    def rows(self, name: str, rows: pa.Table) -> None:
+    def register_rows(self, name: str, rows: pa.Table) -> None:
         """Have these rows under a name, in place of those before. They must have the same columns each time."""
         if name in self._sources:
             self._sources[name].rows = rows
         else:
-            self._sources[name] = Source(rows)
+            self._sources[name] = ArrowSource(rows)
             self.connection.register(name, self._sources[name])
 
     @contextmanager

@@ -9,7 +9,7 @@ import duckdb
 
 from riverrun.errors import StoreError
 from riverrun.model.table import TableSpec
-from riverrun.store.embedded.schema import quoted, type_of
+from riverrun.store.embedded.schema import duckdb_type, quote_identifier
 
 _ROWS_AT_ONCE = 100_000
 
@@ -28,11 +28,11 @@ def write_snapshot(database: duckdb.DuckDBPyConnection, tables: Mapping[str, Tab
         with contextlib.closing(duckdb.connect(str(part))) as target:
             source.execute("BEGIN TRANSACTION READ ONLY")
             for name, spec in tables.items():
-                columns = ", ".join(f"{quoted(each.name)} {type_of(each)}" for each in spec.columns)
-                target.execute(f"CREATE TABLE {quoted(name)} ({columns})")
-                rows = source.sql(f"FROM main.{quoted(name)}").to_arrow_reader(_ROWS_AT_ONCE)
+                columns = ", ".join(f"{quote_identifier(column.name)} {duckdb_type(column)}" for column in spec.columns)
+                target.execute(f"CREATE TABLE {quote_identifier(name)} ({columns})")
+                rows = source.sql(f"FROM main.{quote_identifier(name)}").to_arrow_reader(_ROWS_AT_ONCE)
                 target.register("rows", rows)
-                target.execute(f"INSERT INTO {quoted(name)} SELECT * FROM rows")
+                target.execute(f"INSERT INTO {quote_identifier(name)} SELECT * FROM rows")
                 target.unregister("rows")
             target.execute("CHECKPOINT")
         part.rename(path)

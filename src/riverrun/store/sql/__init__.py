@@ -1,6 +1,6 @@
 """riverrun's SQL: one read-only language for users, checked here and then written as each store understands it."""
 
-from riverrun.store.sql.prepare import Latest, Output, Prepared, describe, prepare
-from riverrun.store.sql.vocabulary import vocabulary
+from riverrun.store.sql.prepared_query import LatestValueQuery, OutputColumn, PreparedQuery, describe_tables, prepare
+from riverrun.store.sql.vocabulary import sql_vocabulary
 
-__all__ = ["Latest", "Output", "Prepared", "describe", "prepare", "vocabulary"]
+__all__ = ["LatestValueQuery", "OutputColumn", "PreparedQuery", "describe_tables", "prepare", "sql_vocabulary"]

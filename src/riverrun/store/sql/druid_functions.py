@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from riverrun.errors import QueryError
-from riverrun.store.sql.kinds import TIMES
-from riverrun.store.sql.periods import divides_a_day, iso_period
-from riverrun.store.sql.trees import call, is_whole, kind_of, number, paren, text, with_kind
+from riverrun.store.sql.ast_nodes import call, is_integer_literal, kind_of, number, paren, text, with_kind
+from riverrun.store.sql.intervals import divides_day, iso_period
+from riverrun.store.sql.value_types import TIME_TYPES
 
 # Enough to be exact to a fraction of a percent, and small enough for a group-by of thousands.
 _QUANTILE_SIZE = 1024
@@ -18,16 +18,16 @@ _FORMATS = {
     "Y": "yyyy", "m": "MM", "d": "dd", "H": "HH", "M": "mm", "S": "ss", "y": "yy", "j": "DDD", "I": "hh", "p": "a",
     "a": "EEE", "A": "EEEE", "b": "MMM", "B": "MMMM", "g": "SSS", "%": "%",
 }  # fmt: skip
-_WEEKS_BEGIN = "TIMESTAMP '2000-01-03 00:00:00'"
-_MONTHS_BEGIN = "TIMESTAMP '2000-01-01 00:00:00'"
+_WEEK_ORIGIN = "TIMESTAMP '2000-01-03 00:00:00'"
+_MONTH_ORIGIN = "TIMESTAMP '2000-01-01 00:00:00'"
 Arguments = Sequence[exp.Expr]
 
 
-def cannot(what: str, hint: str = "") -> QueryError:
+def unsupported_error(what: str, hint: str = "") -> QueryError:
     return QueryError(f"Druid has no {what}", hint=hint or "The embedded store has it", store="druid", missing=what)
 
 
-def raw(sql: str, kind: str) -> exp.Expr:
+def raw_sql(sql: str, kind: str) -> exp.Expr:
     """Text that we made ourselves, as it is."""
     return with_kind(exp.Var(this=sql), kind)
 
@@ -40,18 +40,20 @@ def as_double(node: exp.Expr) -> exp.Expr:
     return node if kind_of(node) == "double" else cast(node, exp.DType.DOUBLE, "double")
 
 
-def millis(node: exp.Expr) -> exp.Expr:
+def to_millis(node: exp.Expr) -> exp.Expr:
     return call("TIMESTAMP_TO_MILLIS", node, kind="bigint")
 
 
-def moment(node: exp.Expr) -> exp.Expr:
+def from_millis(node: exp.Expr) -> exp.Expr:
     return call("MILLIS_TO_TIMESTAMP", node, kind="timestamp")
 
 
-def period(span: exp.Expr) -> str:
+def druid_period(span: exp.Expr) -> str:
     found = iso_period(span.name)
     if found is None:
-        raise cannot(f"interval of {span.name}", "It counts milliseconds, and days, months and years as wholes")
+        raise unsupported_error(
+            f"interval of {span.name}", "It counts milliseconds, and days, months and years as wholes"
+        )
     return found
 
 
@@ -60,41 +62,41 @@ def case(*pairs: tuple[exp.Expr, exp.Expr], default: exp.Expr | None = None, kin
     return with_kind(made, kind)
 
 
-def part(unit: str, of: exp.Expr) -> exp.Expr:
+def date_part(unit: str, of: exp.Expr) -> exp.Expr:
     """A part of a time, counted as DuckDB counts it."""
     if unit == "epoch":
-        return with_kind(exp.Div(this=millis(of), expression=raw("1000.0", "double")), "double")
+        return with_kind(exp.Div(this=to_millis(of), expression=raw_sql("1000.0", "double")), "double")
     name = "ISODOW" if unit == "dow" else unit.upper()
     found = with_kind(exp.Extract(this=exp.Var(this=name), expression=of), "bigint")
     # Sunday is 0 in DuckDB and 7 in ISO's way of counting.
     return call("MOD", found, number(7), kind="bigint") if unit == "dow" else found
 
 
-def carried(name: str, value: exp.Expr, *by: exp.Expr) -> exp.Expr:
+def pick_value(name: str, value: exp.Expr, *by: exp.Expr) -> exp.Expr:
     """A value that an aggregate picks from a row: Druid does that to numbers and texts only."""
     kind = kind_of(value)
     if kind in ("text", "json", ""):
         return call(name, value, *by, number(TEXT_BYTES), kind=kind)
     if kind in ("timestamp", "local"):
-        return with_kind(moment(call(name, millis(value), *by)), kind)
+        return with_kind(from_millis(call(name, to_millis(value), *by)), kind)
     if kind in ("boolean", "date"):
-        raise cannot(f"{name} of a {kind}")
+        raise unsupported_error(f"{name} of a {kind}")
     return call(name, value, *by, kind=kind)
 
 
 def _picked(name: str) -> Callable[[Arguments], exp.Expr]:
     def made(given: Arguments) -> exp.Expr:
-        if kind_of(given[1]) not in TIMES:
-            raise cannot("arg_max and arg_min by what is not a time", "Use a window: row_number() over (…)")
+        if kind_of(given[1]) not in TIME_TYPES:
+            raise unsupported_error("arg_max and arg_min by what is not a time", "Use a window: row_number() over (…)")
         # A row without a value does not count, as in DuckDB: it has no time then.
         there = exp.Not(this=exp.Is(this=paren(given[0].copy()), expression=exp.Null()))
-        return carried(name, given[0], case((there, given[1]), kind=kind_of(given[1])))
+        return pick_value(name, given[0], case((there, given[1]), kind=kind_of(given[1])))
 
     return made
 
 
 def _quantile(given: Arguments) -> exp.Expr:
-    share = given[1] if len(given) > 1 else raw("0.5", "double")
+    share = given[1] if len(given) > 1 else raw_sql("0.5", "double")
     return call("APPROX_QUANTILE_DS", given[0], share, number(_QUANTILE_SIZE), kind="double")
 
 
@@ -102,7 +104,7 @@ def _extreme(name: str) -> Callable[[Arguments], exp.Expr]:
     def made(given: Arguments) -> exp.Expr:
         kind = kind_of(given[0])
         if kind in ("json", "boolean"):
-            raise cannot(f"{name} of {kind}", "It has them of numbers, times and text")
+            raise unsupported_error(f"{name} of {kind}", "It has them of numbers, times and text")
         return _extreme_text(name, given[0]) if kind == "text" else call(name.upper(), given[0], kind=kind)
 
     return made
@@ -122,26 +124,26 @@ def _extreme_text(name: str, value: exp.Expr) -> exp.Expr:
 
 def _bucket(given: Arguments) -> exp.Expr:
     span, at = given
-    written = period(span)
-    if divides_a_day(span.name):
+    written = druid_period(span)
+    if divides_day(span.name):
         return call("TIME_FLOOR", at, text(written), kind=kind_of(at))
     months = "M" in written.partition("T")[0] or "Y" in written
-    begin = raw(_MONTHS_BEGIN if months else _WEEKS_BEGIN, "timestamp")
+    begin = raw_sql(_MONTH_ORIGIN if months else _WEEK_ORIGIN, "timestamp")
     return call("TIME_FLOOR", at, text(written), begin, kind=kind_of(at))
 
 
 def _difference(given: Arguments) -> exp.Expr:
     unit = given[0].name.upper()
     # A week counts in whole ones; of all else, the boundaries between the two times count.
-    ends = [each if unit == "WEEK" else raw_floor(each, unit) for each in given[1:]]
+    ends = [each if unit == "WEEK" else truncate_time(each, unit) for each in given[1:]]
     return call("TIMESTAMPDIFF", exp.Var(this=unit), *ends, kind="bigint")
 
 
-def raw_floor(node: exp.Expr, unit: str) -> exp.Expr:
+def truncate_time(node: exp.Expr, unit: str) -> exp.Expr:
     return call("DATE_TRUNC", text(unit.lower()), node, kind=kind_of(node))
 
 
-def joda(pattern: str) -> str:
+def joda_pattern(pattern: str) -> str:
     """A pattern of strftime as Druid's time functions write it."""
     made, literal, at = "", "", 0
     while at < len(pattern):
@@ -150,7 +152,7 @@ def joda(pattern: str) -> str:
             at += 1
             word = _FORMATS.get(pattern[at : at + 1])
             if word is None:
-                raise cannot(
+                raise unsupported_error(
                     f"strftime with %{pattern[at : at + 1]}", f"It has {' '.join('%' + each for each in _FORMATS)}"
                 )
         else:
@@ -166,21 +168,23 @@ def joda(pattern: str) -> str:
 
 def _format(given: Arguments) -> exp.Expr:
     if not isinstance(given[1], exp.Literal):
-        raise cannot("strftime with a pattern that is not written out")
-    return call("TIME_FORMAT", given[0], text(joda(given[1].name)), text("UTC"), kind="text")
+        raise unsupported_error("strftime with a pattern that is not written out")
+    return call("TIME_FORMAT", given[0], text(joda_pattern(given[1].name)), text("UTC"), kind="text")
 
 
-def _named(pattern: str) -> Callable[[Arguments], exp.Expr]:
+def _time_name(pattern: str) -> Callable[[Arguments], exp.Expr]:
     return lambda given: call("TIME_FORMAT", given[0], text(pattern), text("UTC"), kind="text")
 
 
-def _truth(node: exp.Expr) -> exp.Expr:
+def _boolean_as_number(node: exp.Expr) -> exp.Expr:
     """1 where it holds, 0 where it does not, NULL where that is not known."""
     return case((node, number(1)), (exp.Not(this=paren(node.copy())), number(0)), kind="bigint")
 
 
 def _all_or_any(name: str) -> Callable[[Arguments], exp.Expr]:
-    return lambda given: with_kind(exp.EQ(this=call(name, _truth(given[0])), expression=number(1)), "boolean")
+    return lambda given: with_kind(
+        exp.EQ(this=call(name, _boolean_as_number(given[0])), expression=number(1)), "boolean"
+    )
 
 
 def _concat(given: Arguments) -> exp.Expr:
@@ -191,16 +195,18 @@ def _concat(given: Arguments) -> exp.Expr:
     )
 
 
-def _shifted(name: str) -> Callable[[Arguments], exp.Expr]:
+def _lag_or_lead(name: str) -> Callable[[Arguments], exp.Expr]:
     def made(given: Arguments) -> exp.Expr:
         if len(given) > 2:
-            raise cannot(f"{name.lower()} with a default", f"Use coalesce({name.lower()}(…) over (…), default)")
+            raise unsupported_error(
+                f"{name.lower()} with a default", f"Use coalesce({name.lower()}(…) over (…), default)"
+            )
         return call(name, *given, kind=kind_of(given[0]))
 
     return made
 
 
-def _extracted(given: Arguments) -> exp.Expr:
+def _regexp_extract(given: Arguments) -> exp.Expr:
     return call("COALESCE", call("REGEXP_EXTRACT", *given), text(""), kind="text")
 
 
@@ -208,9 +214,9 @@ def _json_text(given: Arguments) -> exp.Expr:
     return call("JSON_VALUE", call("TRY_PARSE_JSON", given[0]), given[1], kind="text")
 
 
-def _listed(given: Arguments) -> exp.Expr:
+def _string_agg(given: Arguments) -> exp.Expr:
     if any(isinstance(each, exp.Order) for each in given):
-        raise cannot("string_agg in an order")
+        raise unsupported_error("string_agg in an order")
     return call("STRING_AGG", *given, number(_LIST_BYTES), kind="text")
 
 
@@ -220,7 +226,7 @@ def _starts(given: Arguments) -> exp.Expr:
 
 
 def _ends(given: Arguments) -> exp.Expr:
-    if isinstance(given[1], exp.Literal) or is_whole(given[1]):
+    if isinstance(given[1], exp.Literal) or is_integer_literal(given[1]):
         end = call("RIGHT", given[0], number(len(given[1].name)))
         return with_kind(exp.EQ(this=end, expression=given[1]), "boolean")
     end = call("RIGHT", given[0], call("CHAR_LENGTH", given[1].copy()))
@@ -229,7 +235,7 @@ def _ends(given: Arguments) -> exp.Expr:
 
 def _from_epoch(given: Arguments) -> exp.Expr:
     product = exp.Mul(this=paren(given[0]), expression=number(1000))
-    return moment(cast(product, exp.DType.BIGINT, "bigint"))
+    return from_millis(cast(product, exp.DType.BIGINT, "bigint"))
 
 
 def _sign(given: Arguments) -> exp.Expr:
@@ -242,14 +248,14 @@ def _sign(given: Arguments) -> exp.Expr:
     )
 
 
-SPECIAL: dict[str, Callable[[Arguments], exp.Expr]] = {
-    "now": lambda _: raw("CURRENT_TIMESTAMP", "timestamp"),
-    "current_timestamp": lambda _: raw("CURRENT_TIMESTAMP", "timestamp"),
-    "current_date": lambda _: raw("CURRENT_DATE", "date"),
-    "today": lambda _: raw("CURRENT_DATE", "date"),
-    "pi": lambda _: raw("PI", "double"),
+TRANSLATIONS: dict[str, Callable[[Arguments], exp.Expr]] = {
+    "now": lambda _: raw_sql("CURRENT_TIMESTAMP", "timestamp"),
+    "current_timestamp": lambda _: raw_sql("CURRENT_TIMESTAMP", "timestamp"),
+    "current_date": lambda _: raw_sql("CURRENT_DATE", "date"),
+    "today": lambda _: raw_sql("CURRENT_DATE", "date"),
+    "pi": lambda _: raw_sql("PI", "double"),
     "log2": lambda given: with_kind(
-        exp.Div(this=call("LN", given[0]), expression=raw("0.6931471805599453", "double")), "double"
+        exp.Div(this=call("LN", given[0]), expression=raw_sql("0.6931471805599453", "double")), "double"
     ),
     "mod": lambda given: call("MOD", given[0], call("NULLIF", given[1], number(0))),
     "sign": _sign,
@@ -257,20 +263,20 @@ SPECIAL: dict[str, Callable[[Arguments], exp.Expr]] = {
     "starts_with": _starts,
     "ends_with": _ends,
     "concat": _concat,
-    "regexp_extract": _extracted,
+    "regexp_extract": _regexp_extract,
     "json_extract_string": _json_text,
     "date_trunc": lambda given: call("DATE_TRUNC", *given, kind=kind_of(given[1])),
     "time_bucket": _bucket,
-    "date_part": lambda given: part(given[0].name, given[1]),
+    "date_part": lambda given: date_part(given[0].name, given[1]),
     "date_diff": _difference,
     "datediff": _difference,
     "date_sub": lambda given: call("TIMESTAMPDIFF", exp.Var(this=given[0].name.upper()), *given[1:], kind="bigint"),
-    "epoch": lambda given: part("epoch", given[0]),
-    "epoch_ms": lambda given: millis(given[0]),
+    "epoch": lambda given: date_part("epoch", given[0]),
+    "epoch_ms": lambda given: to_millis(given[0]),
     "to_timestamp": _from_epoch,
     "strftime": _format,
-    "dayname": _named("EEEE"),
-    "monthname": _named("MMMM"),
+    "dayname": _time_name("EEEE"),
+    "monthname": _time_name("MMMM"),
     "count_if": lambda given: call(
         "COALESCE", call("SUM", case((given[0], number(1)), default=number(0), kind="bigint")), number(0)
     ),
@@ -278,7 +284,7 @@ SPECIAL: dict[str, Callable[[Arguments], exp.Expr]] = {
     "mean": lambda given: call("AVG", as_double(given[0]), kind="double"),
     "min": _extreme("min"),
     "max": _extreme("max"),
-    "any_value": lambda given: carried("ANY_VALUE", given[0]),
+    "any_value": lambda given: pick_value("ANY_VALUE", given[0]),
     "arg_max": _picked("LATEST_BY"),
     "max_by": _picked("LATEST_BY"),
     "arg_min": _picked("EARLIEST_BY"),
@@ -289,7 +295,7 @@ SPECIAL: dict[str, Callable[[Arguments], exp.Expr]] = {
     "quantile_cont": _quantile,
     "percentile_cont": _quantile,
     "approx_quantile": _quantile,
-    "string_agg": _listed,
-    "lag": _shifted("LAG"),
-    "lead": _shifted("LEAD"),
+    "string_agg": _string_agg,
+    "lag": _lag_or_lead("LAG"),
+    "lead": _lag_or_lead("LEAD"),
 }

@@ -8,27 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from riverrun.store.sql import kinds
+from riverrun.store.sql import value_types
 
-Use = Literal["scalar", "aggregate", "window"]
+FunctionUse = Literal["scalar", "aggregate", "window"]
 
 
 def _first(given: Sequence[str]) -> str:
-    return given[0] if given else kinds.UNKNOWN
+    return given[0] if given else value_types.UNKNOWN
 
 
 def _last_two(given: Sequence[str]) -> str:
-    return kinds.wider(given[1:])
+    return value_types.common_type(given[1:])
 
 
 def _whole(given: Sequence[str]) -> str:
     """Of what has no fraction any more."""
-    parts = kinds.digits(given[0]) if given and kinds.is_decimal(given[0]) else None
-    return kinds.decimal(parts[0], 0) if parts else _first(given)
+    parts = value_types.precision_and_scale(given[0]) if given and value_types.is_decimal(given[0]) else None
+    return value_types.decimal_type(parts[0], 0) if parts else _first(given)
 
 
 def _sum(given: Sequence[str]) -> str:
-    return kinds.summed(_first(given))
+    return value_types.aggregate_sum_type(_first(given))
 
 
 def _truncated(given: Sequence[str]) -> str:
@@ -36,121 +36,123 @@ def _truncated(given: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Function:
+class SqlFunction:
     """How many arguments it takes, what it gives, and how Druid has it."""
 
-    least: int
-    most: int
+    min_args: int
+    max_args: int
     result: str | Callable[[Sequence[str]], str]
     druid: str = "="
-    use: Use = "scalar"
+    use: FunctionUse = "scalar"
 
-    def kind(self, given: Sequence[str]) -> str:
-        return self.result if isinstance(self.result, str) else self.result(given)
+    def result_type(self, argument_types: Sequence[str]) -> str:
+        return self.result if isinstance(self.result, str) else self.result(argument_types)
 
 
-_MANY = 100
+_MAX_ARGS = 100
 _NUMBERS = {
-    "abs": Function(1, 1, _first),
-    "ceil": Function(1, 1, _whole),
-    "ceiling": Function(1, 1, _whole, "CEIL"),
-    "floor": Function(1, 1, _whole),
-    "round": Function(1, 2, _first),
-    "trunc": Function(1, 1, _whole),
-    "sqrt": Function(1, 1, "double"),
-    "exp": Function(1, 1, "double"),
-    "ln": Function(1, 1, "double"),
-    "log": Function(1, 1, "double", "LOG10"),
-    "log10": Function(1, 1, "double"),
-    "log2": Function(1, 1, "double", "*"),
-    "power": Function(2, 2, "double"),
-    "pow": Function(2, 2, "double", "POWER"),
-    "mod": Function(2, 2, kinds.wider, "*"),
-    "sign": Function(1, 1, "bigint", "*"),
-    "pi": Function(0, 0, "double", "*"),
-    "sin": Function(1, 1, "double"),
-    "cos": Function(1, 1, "double"),
-    "tan": Function(1, 1, "double"),
-    "asin": Function(1, 1, "double"),
-    "acos": Function(1, 1, "double"),
-    "atan": Function(1, 1, "double"),
-    "atan2": Function(2, 2, "double"),
-    "degrees": Function(1, 1, "double"),
-    "radians": Function(1, 1, "double"),
-    "greatest": Function(1, _MANY, kinds.wider),
-    "least": Function(1, _MANY, kinds.wider),
-    "isnan": Function(1, 1, "boolean", ""),
+    "abs": SqlFunction(1, 1, _first),
+    "ceil": SqlFunction(1, 1, _whole),
+    "ceiling": SqlFunction(1, 1, _whole, "CEIL"),
+    "floor": SqlFunction(1, 1, _whole),
+    "round": SqlFunction(1, 2, _first),
+    "trunc": SqlFunction(1, 1, _whole),
+    "sqrt": SqlFunction(1, 1, "double"),
+    "exp": SqlFunction(1, 1, "double"),
+    "ln": SqlFunction(1, 1, "double"),
+    "log": SqlFunction(1, 1, "double", "LOG10"),
+    "log10": SqlFunction(1, 1, "double"),
+    "log2": SqlFunction(1, 1, "double", "*"),
+    "power": SqlFunction(2, 2, "double"),
+    "pow": SqlFunction(2, 2, "double", "POWER"),
+    "mod": SqlFunction(2, 2, value_types.common_type, "*"),
+    "sign": SqlFunction(1, 1, "bigint", "*"),
+    "pi": SqlFunction(0, 0, "double", "*"),
+    "sin": SqlFunction(1, 1, "double"),
+    "cos": SqlFunction(1, 1, "double"),
+    "tan": SqlFunction(1, 1, "double"),
+    "asin": SqlFunction(1, 1, "double"),
+    "acos": SqlFunction(1, 1, "double"),
+    "atan": SqlFunction(1, 1, "double"),
+    "atan2": SqlFunction(2, 2, "double"),
+    "degrees": SqlFunction(1, 1, "double"),
+    "radians": SqlFunction(1, 1, "double"),
+    "greatest": SqlFunction(1, _MAX_ARGS, value_types.common_type),
+    "least": SqlFunction(1, _MAX_ARGS, value_types.common_type),
+    "isnan": SqlFunction(1, 1, "boolean", ""),
 }
-_CHOICES = {
-    "coalesce": Function(1, _MANY, kinds.wider),
-    "ifnull": Function(2, 2, kinds.wider, "COALESCE"),
-    "nullif": Function(2, 2, _first),
-    "if": Function(3, 3, _last_two, "*"),
+_CONDITIONALS = {
+    "coalesce": SqlFunction(1, _MAX_ARGS, value_types.common_type),
+    "ifnull": SqlFunction(2, 2, value_types.common_type, "COALESCE"),
+    "nullif": SqlFunction(2, 2, _first),
+    "if": SqlFunction(3, 3, _last_two, "*"),
 }
 _TEXT = {
-    "lower": Function(1, 1, "text"),
-    "upper": Function(1, 1, "text"),
-    "length": Function(1, 1, "bigint", "CHAR_LENGTH"),
-    "char_length": Function(1, 1, "bigint"),
-    "trim": Function(1, 2, "text", "BTRIM"),
-    "ltrim": Function(1, 2, "text"),
-    "rtrim": Function(1, 2, "text"),
-    "replace": Function(3, 3, "text"),
-    "reverse": Function(1, 1, "text"),
-    "left": Function(2, 2, "text"),
-    "right": Function(2, 2, "text"),
-    "lpad": Function(3, 3, "text"),
-    "rpad": Function(3, 3, "text"),
-    "substring": Function(2, 3, "text"),
-    "substr": Function(2, 3, "text", "SUBSTRING"),
-    "strpos": Function(2, 2, "bigint"),
-    "instr": Function(2, 2, "bigint", "STRPOS"),
-    "contains": Function(2, 2, "boolean", "CONTAINS_STRING"),
-    "starts_with": Function(2, 2, "boolean", "*"),
-    "ends_with": Function(2, 2, "boolean", "*"),
-    "concat": Function(1, _MANY, "text", "*"),
-    "concat_ws": Function(2, _MANY, "text", ""),
-    "split_part": Function(3, 3, "text", ""),
-    "regexp_matches": Function(2, 2, "boolean", "REGEXP_LIKE"),
-    "regexp_extract": Function(2, 3, "text", "*"),
-    "regexp_replace": Function(3, 4, "text", ""),
-    "json_extract_string": Function(2, 2, "text", "*"),
-    "json_extract": Function(2, 2, "json", ""),
-    "json_array_length": Function(1, 2, "bigint", ""),
+    "lower": SqlFunction(1, 1, "text"),
+    "upper": SqlFunction(1, 1, "text"),
+    "length": SqlFunction(1, 1, "bigint", "CHAR_LENGTH"),
+    "char_length": SqlFunction(1, 1, "bigint"),
+    "trim": SqlFunction(1, 2, "text", "BTRIM"),
+    "ltrim": SqlFunction(1, 2, "text"),
+    "rtrim": SqlFunction(1, 2, "text"),
+    "replace": SqlFunction(3, 3, "text"),
+    "reverse": SqlFunction(1, 1, "text"),
+    "left": SqlFunction(2, 2, "text"),
+    "right": SqlFunction(2, 2, "text"),
+    "lpad": SqlFunction(3, 3, "text"),
+    "rpad": SqlFunction(3, 3, "text"),
+    "substring": SqlFunction(2, 3, "text"),
+    "substr": SqlFunction(2, 3, "text", "SUBSTRING"),
+    "strpos": SqlFunction(2, 2, "bigint"),
+    "instr": SqlFunction(2, 2, "bigint", "STRPOS"),
+    "contains": SqlFunction(2, 2, "boolean", "CONTAINS_STRING"),
+    "starts_with": SqlFunction(2, 2, "boolean", "*"),
+    "ends_with": SqlFunction(2, 2, "boolean", "*"),
+    "concat": SqlFunction(1, _MAX_ARGS, "text", "*"),
+    "concat_ws": SqlFunction(2, _MAX_ARGS, "text", ""),
+    "split_part": SqlFunction(3, 3, "text", ""),
+    "regexp_matches": SqlFunction(2, 2, "boolean", "REGEXP_LIKE"),
+    "regexp_extract": SqlFunction(2, 3, "text", "*"),
+    "regexp_replace": SqlFunction(3, 4, "text", ""),
+    "json_extract_string": SqlFunction(2, 2, "text", "*"),
+    "json_extract": SqlFunction(2, 2, "json", ""),
+    "json_array_length": SqlFunction(1, 2, "bigint", ""),
 }
 _TIME = {
-    "now": Function(0, 0, "timestamp", "*"),
-    "current_timestamp": Function(0, 0, "timestamp", "*"),
-    "current_date": Function(0, 0, "date", "*"),
-    "today": Function(0, 0, "date", "*"),
-    "date_trunc": Function(2, 2, _truncated, "*"),
-    "time_bucket": Function(2, 2, _truncated, "*"),
-    "date_part": Function(2, 2, "bigint", "*"),
-    "date_diff": Function(3, 3, "bigint", "*"),
-    "datediff": Function(3, 3, "bigint", "*"),
-    "date_sub": Function(3, 3, "bigint", "*"),
-    "epoch": Function(1, 1, "double", "*"),
-    "epoch_ms": Function(1, 1, "bigint", "*"),
-    "to_timestamp": Function(1, 1, "timestamp", "*"),
-    "strftime": Function(2, 2, "text", "*"),
-    "strptime": Function(2, 2, "timestamp", ""),
-    "last_day": Function(1, 1, "date", ""),
-    "dayname": Function(1, 1, "text", "*"),
-    "monthname": Function(1, 1, "text", "*"),
+    "now": SqlFunction(0, 0, "timestamp", "*"),
+    "current_timestamp": SqlFunction(0, 0, "timestamp", "*"),
+    "current_date": SqlFunction(0, 0, "date", "*"),
+    "today": SqlFunction(0, 0, "date", "*"),
+    "date_trunc": SqlFunction(2, 2, _truncated, "*"),
+    "time_bucket": SqlFunction(2, 2, _truncated, "*"),
+    "date_part": SqlFunction(2, 2, "bigint", "*"),
+    "date_diff": SqlFunction(3, 3, "bigint", "*"),
+    "datediff": SqlFunction(3, 3, "bigint", "*"),
+    "date_sub": SqlFunction(3, 3, "bigint", "*"),
+    "epoch": SqlFunction(1, 1, "double", "*"),
+    "epoch_ms": SqlFunction(1, 1, "bigint", "*"),
+    "to_timestamp": SqlFunction(1, 1, "timestamp", "*"),
+    "strftime": SqlFunction(2, 2, "text", "*"),
+    "strptime": SqlFunction(2, 2, "timestamp", ""),
+    "last_day": SqlFunction(1, 1, "date", ""),
+    "dayname": SqlFunction(1, 1, "text", "*"),
+    "monthname": SqlFunction(1, 1, "text", "*"),
 }
-PARTS = ("year", "quarter", "month", "week", "day", "dow", "isodow", "doy", "hour", "minute", "second", "epoch")
+DATE_PARTS = ("year", "quarter", "month", "week", "day", "dow", "isodow", "doy", "hour", "minute", "second", "epoch")
 # The function of a part, where its name is not the part's.
-PART_FUNCTIONS = {each: each for each in ("year", "quarter", "month", "week", "day", "hour", "minute", "second")} | {
+DATE_PART_FUNCTIONS = {
+    each: each for each in ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+} | {
     "dayofweek": "dow",
     "isodow": "isodow",
     "dayofyear": "doy",
     "dayofmonth": "day",
 }
-_PARTS = {name: Function(1, 1, "bigint", "*") for name in PART_FUNCTIONS}
+_DATE_PART_SIGNATURES = {name: SqlFunction(1, 1, "bigint", "*") for name in DATE_PART_FUNCTIONS}
 
 
-def _aggregate(least: int, most: int, result: str | Callable[[Sequence[str]], str], druid: str = "=") -> Function:
-    return Function(least, most, result, druid, "aggregate")
+def _aggregate(least: int, most: int, result: str | Callable[[Sequence[str]], str], druid: str = "=") -> SqlFunction:
+    return SqlFunction(least, most, result, druid, "aggregate")
 
 
 _AGGREGATES = {
@@ -185,23 +187,23 @@ _AGGREGATES = {
     "covar_pop": _aggregate(2, 2, "double", ""),
     "covar_samp": _aggregate(2, 2, "double", ""),
     "mode": _aggregate(1, 1, _first, ""),
-    "grouping": _aggregate(1, _MANY, "bigint"),
+    "grouping": _aggregate(1, _MAX_ARGS, "bigint"),
 }
 _WINDOWS = {
-    "row_number": Function(0, 0, "bigint", use="window"),
-    "rank": Function(0, 0, "bigint", use="window"),
-    "dense_rank": Function(0, 0, "bigint", use="window"),
-    "percent_rank": Function(0, 0, "double", use="window"),
-    "cume_dist": Function(0, 0, "double", use="window"),
-    "ntile": Function(1, 1, "bigint", use="window"),
-    "lag": Function(1, 3, _first, "*", "window"),
-    "lead": Function(1, 3, _first, "*", "window"),
-    "first_value": Function(1, 1, _first, use="window"),
-    "last_value": Function(1, 1, _first, use="window"),
-    "nth_value": Function(2, 2, _first, "", "window"),
+    "row_number": SqlFunction(0, 0, "bigint", use="window"),
+    "rank": SqlFunction(0, 0, "bigint", use="window"),
+    "dense_rank": SqlFunction(0, 0, "bigint", use="window"),
+    "percent_rank": SqlFunction(0, 0, "double", use="window"),
+    "cume_dist": SqlFunction(0, 0, "double", use="window"),
+    "ntile": SqlFunction(1, 1, "bigint", use="window"),
+    "lag": SqlFunction(1, 3, _first, "*", "window"),
+    "lead": SqlFunction(1, 3, _first, "*", "window"),
+    "first_value": SqlFunction(1, 1, _first, use="window"),
+    "last_value": SqlFunction(1, 1, _first, use="window"),
+    "nth_value": SqlFunction(2, 2, _first, "", "window"),
 }
-FUNCTIONS: dict[str, Function] = {
-    **_NUMBERS, **_CHOICES, **_TEXT, **_TIME, **_PARTS, **_AGGREGATES, **_WINDOWS,
+FUNCTIONS: dict[str, SqlFunction] = {
+    **_NUMBERS, **_CONDITIONALS, **_TEXT, **_TIME, **_DATE_PART_SIGNATURES, **_AGGREGATES, **_WINDOWS,
 }  # fmt: skip
 # Those that give as many values as they have rows, in FROM only.
 TABLE_FUNCTIONS = ("range", "generate_series", "unnest")

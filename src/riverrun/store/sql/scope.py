@@ -6,33 +6,33 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from riverrun.errors import QueryError
-from riverrun.model.near import nearest
+from riverrun.model.suggest import nearest
 from riverrun.model.table import TableSpec
-from riverrun.store.sql.trees import column, listed, paren, place_of
+from riverrun.store.sql.ast_nodes import column, join_names, location_text, paren
 
 
 @dataclass
-class Source:
+class QuerySource:
     """A table, a name of WITH or a subquery in FROM. `columns`: name in small letters → name and type."""
 
     alias: str
     columns: dict[str, tuple[str, str]]
     table: TableSpec | None = None
     # A name of WITH can be read again for `latest`; a subquery cannot be named.
-    named: str = ""
+    cte_name: str = ""
     # Its place in the binder's list: trees are copied, and what hangs on them with them.
     number: int = -1
-    used: set[str] = field(default_factory=set)
+    used_columns: set[str] = field(default_factory=set)
 
-    def read(self, name: str) -> exp.Expr | None:
+    def read_column(self, name: str) -> exp.Expr | None:
         """The column, as this source gives it."""
-        found = self.columns.get(name.lower())
-        if found is None:
+        entry = self.columns.get(name.lower())
+        if entry is None:
             return None
-        self.used.add(found[0])
-        made = column(found[0], self.alias, found[1])
-        made.meta["source"] = self.number
-        return made
+        self.used_columns.add(entry[0])
+        node = column(entry[0], self.alias, entry[1])
+        node.meta["source"] = self.number
+        return node
 
 
 @dataclass
@@ -40,76 +40,79 @@ class Scope:
     """The sources of one SELECT, inside the scope of the question around it."""
 
     outer: "Scope | None" = None
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, QuerySource] = field(default_factory=dict)
     # Columns of USING are one, whichever side they are read from.
     merged: dict[str, exp.Expr] = field(default_factory=dict)
     # What SELECT has named so far: usable where no column has that name.
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
     windows: dict[str, exp.Expr] = field(default_factory=dict)
 
-    def add(self, source: Source, node: exp.Expr) -> None:
+    def add(self, source: QuerySource, node: exp.Expr) -> None:
         if source.alias.lower() in self.sources:
             raise QueryError(
-                f"Two tables in one FROM are called {source.alias}{place_of(node)}",
+                f"Two tables in one FROM are called {source.alias}{location_text(node)}",
                 hint=f"Give one another name: {source.alias} AS other",
             )
         self.sources[source.alias.lower()] = source
 
-    def find(self, node: exp.Column) -> exp.Expr:
+    def resolve(self, node: exp.Column) -> exp.Expr:
         """The column that a name means; QueryError when there is none, or more than one."""
-        made = self.look(node)
+        made = self.lookup(node)
         if made is None:
-            raise self._unknown(node)
+            raise self._unknown_column_error(node)
         return made
 
-    def look(self, node: exp.Column) -> exp.Expr | None:
+    def lookup(self, node: exp.Column) -> exp.Expr | None:
         name = node.name
         if node.table:
             scope: Scope | None = self
             while scope is not None:
                 source = scope.sources.get(node.table.lower())
                 if source is not None:
-                    return source.read(name)
+                    return source.read_column(name)
                 scope = scope.outer
             return None
         if name.lower() in self.merged:
             return self.merged[name.lower()].copy()
-        having = [each for each in self.sources.values() if name.lower() in each.columns]
-        if len(having) > 1:
+        matches = [candidate for candidate in self.sources.values() if name.lower() in candidate.columns]
+        if len(matches) > 1:
             raise QueryError(
-                f"{name} is ambiguous{place_of(node)}: {' and '.join(each.alias for each in having)} have it",
-                hint=f"Say which: {having[0].alias}.{name}",
+                f"{name} is ambiguous{location_text(node)}: "
+                f"{' and '.join(candidate.alias for candidate in matches)} have it",
+                hint=f"Say which: {matches[0].alias}.{name}",
                 column=name,
             )
-        if having:
-            return having[0].read(name)
+        if matches:
+            return matches[0].read_column(name)
         if name.lower() in self.aliases:
             return paren(self.aliases[name.lower()].copy())
-        return self.outer.look(node) if self.outer is not None else None
+        return self.outer.lookup(node) if self.outer is not None else None
 
-    def everything(self, of: Source | None = None, without: Collection[str] = ()) -> Iterable[tuple[str, exp.Expr]]:
+    def expand_star(
+        self, source_only: QuerySource | None = None, excluded: Collection[str] = ()
+    ) -> Iterable[tuple[str, exp.Expr]]:
         """What `*` means: all columns in order, those of USING once; or those of one source."""
         given: set[str] = set()
-        for source in self.sources.values() if of is None else [of]:
+        for source in self.sources.values() if source_only is None else [source_only]:
             for lower, (name, _) in source.columns.items():
-                if lower in without:
+                if lower in excluded:
                     continue
-                if lower in self.merged and of is None:
+                if lower in self.merged and source_only is None:
                     if lower not in given:
                         given.add(lower)
                         yield name, self.merged[lower].copy()
                     continue
-                made = source.read(name)
+                made = source.read_column(name)
                 if made is not None:
                     yield name, made
 
-    def _unknown(self, node: exp.Column) -> QueryError:
+    def _unknown_column_error(self, node: exp.Column) -> QueryError:
         if node.table and node.table.lower() not in self.sources:
             known = [each.alias for each in self.sources.values()]
             near = nearest(node.table, known)
             return QueryError(
-                f"There is no {node.table} in this FROM{place_of(node)}",
-                expected=listed(known) or "a FROM",
+                f"There is no {node.table} in this FROM{location_text(node)}",
+                expected=join_names(known) or "a FROM",
                 hint=f"Did you mean {near}.{node.name}?" if near else "",
                 table=node.table,
             )
@@ -118,20 +121,20 @@ class Scope:
         near = nearest(node.name, [*known, *self.aliases])
         of = f" in {', '.join(each.alias for each in chosen)}" if chosen else ""
         if not known:
-            return QueryError(f"There is no column {node.name} without a FROM{place_of(node)}", column=node.name)
+            return QueryError(f"There is no column {node.name} without a FROM{location_text(node)}", column=node.name)
         return QueryError(
-            f"There is no column {node.name}{of}{place_of(node)}",
-            expected=listed(known),
+            f"There is no column {node.name}{of}{location_text(node)}",
+            expected=join_names(known),
             hint=f"Did you mean {near}?" if near else "",
             column=node.name,
         )
 
 
-def unknown_table(name: str, node: exp.Expr, known: list[str]) -> QueryError:
+def unknown_table_error(name: str, node: exp.Expr, known: list[str]) -> QueryError:
     near = nearest(name, known)
     return QueryError(
-        f"There is no table {name}{place_of(node)}",
-        expected=listed(known) if known else "a table, and the store has none yet",
+        f"There is no table {name}{location_text(node)}",
+        expected=join_names(known) if known else "a table, and the store has none yet",
         hint=f"Did you mean {near}?" if near else "",
         table=name,
     )

@@ -5,7 +5,7 @@ from typing import Any
 from riverrun.store.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 
 # Those of several words are told as one, because that is how they are typed.
-WORDS = (
+KEYWORDS = (
     "select", "distinct", "from", "where", "group by", "having", "order by", "limit", "offset", "with", "as", "join",
     "left join", "right join", "full join", "cross join", "on", "using", "union all", "union", "intersect", "except",
     "qualify", "over", "partition by", "filter", "rollup", "cube", "grouping sets", "all", "case", "when", "then",
@@ -16,17 +16,17 @@ WORDS = (
 TYPES = ("text", "boolean", "bigint", "double", "decimal", "timestamp", "date", "json")
 
 
-def vocabulary() -> dict[str, Any]:
+def sql_vocabulary() -> dict[str, Any]:
     """Words, types and functions; of a function, how many arguments it takes and what it gives where that is known."""
     functions = [
         {
             "name": name,
             "use": each.use,
-            "least": each.least,
-            "most": each.most,
+            "least": each.min_args,
+            "most": each.max_args,
             "result": each.result if isinstance(each.result, str) else "",
         }
         for name, each in FUNCTIONS.items()
     ]
     rows = [{"name": name, "use": "rows", "least": 1, "most": 3, "result": ""} for name in TABLE_FUNCTIONS]
-    return {"words": WORDS, "types": TYPES, "functions": [*functions, *rows]}
+    return {"words": KEYWORDS, "types": TYPES, "functions": [*functions, *rows]}

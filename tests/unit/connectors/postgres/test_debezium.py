@@ -8,15 +8,15 @@ import riverrun
 from riverrun.config import Project, Secret
 from riverrun.config.spec import PostgresSettings
 from riverrun.connectors.jdbc.config import connector_config as sink_config
-from riverrun.connectors.jdbc.target import Target
+from riverrun.connectors.jdbc.target import JdbcTarget
 from riverrun.connectors.postgres.address import database_of
-from riverrun.connectors.postgres.columns import Known, Memory, place_of, resolve
+from riverrun.connectors.postgres.capture import captured_tables, group_tables, slot_name
+from riverrun.connectors.postgres.columns import CachedTable, CatalogCache, cache_key, resolve_columns
+from riverrun.connectors.postgres.connector_configs import cdc_connectors
 from riverrun.connectors.postgres.debezium import connector_config
-from riverrun.connectors.postgres.following import database_name, followed_by, grouped
-from riverrun.connectors.postgres.wanted import followings_of
 from riverrun.errors import ConfigError, DatabaseNotReadyError, DatabaseUnreachableError
 from riverrun.model.connectors.jdbc import jdbc
-from riverrun.model.connectors.postgres_types import PgColumn, columns_of
+from riverrun.model.connectors.postgres_types import PgColumn, parse_columns
 from riverrun.model.table import TableSpec
 from riverrun.model.topic import Topic
 
@@ -39,19 +39,21 @@ def shop() -> riverrun.App:
     return app
 
 
-def known(app: riverrun.App) -> dict[str, Known]:
+def known(app: riverrun.App) -> dict[str, CachedTable]:
     text = {
         "houses": "id text, since date",
         "prices": "day date, area text",
         "payments": "id bigint, amount numeric, fee numeric",
     }
-    return {each.name: Known(columns_of(text[each.name], each.table), ("id",)) for each in followed_by(app)}
+    return {
+        each.name: CachedTable(parse_columns(text[each.name], each.table), ("id",)) for each in captured_tables(app)
+    }
 
 
 def test_one_connector_per_database_and_one_for_keys_of_several_columns(tmp_path: Path) -> None:
     app = shop()
-    plain, composite = grouped("shop", followed_by(app), resolve(app, SETTINGS, Project(tmp_path)))
-    assert [each.table for each in plain.tables] == ["public.houses", "bank.payments"]
+    plain, composite = group_tables("shop", captured_tables(app), resolve_columns(app, SETTINGS, Project(tmp_path)))
+    assert [table.table for table in plain.tables] == ["public.houses", "bank.payments"]
     assert (plain.connector, plain.slot) == ("shop.postgres", "riverrun_shop_postgres")
     assert (composite.connector, composite.slot) == ("shop.postgres.composite", "riverrun_shop_postgres_composite")
     config = connector_config(plain, database_of(SETTINGS, "", tmp_path), SETTINGS, known(app))
@@ -60,7 +62,7 @@ def test_one_connector_per_database_and_one_for_keys_of_several_columns(tmp_path
     assert config["database.password"] == Secret("hush")
     assert "hush" not in str(config)
     transforms = [config[f"transforms.{each}.type"] for each in str(config["transforms"]).split(",")]
-    assert [str(each).rpartition(".")[2] for each in transforms] == [
+    assert [str(transform).rpartition(".")[2] for transform in transforms] == [
         "ExtractNewRecordState",  # rows
         "ExtractNewRecordState",  # changes
         "ReplaceField$Value",
@@ -84,18 +86,18 @@ def test_a_table_without_a_snapshot_is_the_only_one_without(tmp_path: Path) -> N
     app = riverrun.App("shop")
     app.table("houses", riverrun.postgres("houses", columns="id text"), key="id")
     app.table("visits", riverrun.postgres("visits", columns="id text", snapshot=False), key="id")
-    (both,) = grouped("shop", followed_by(app), resolve(app, SETTINGS, Project(tmp_path)))
+    (both,) = group_tables("shop", captured_tables(app), resolve_columns(app, SETTINGS, Project(tmp_path)))
     config = connector_config(both, database_of(SETTINGS, "", tmp_path), SETTINGS, {})
     assert (config["snapshot.mode"], config["snapshot.include.collection.list"]) == ("initial", r"public\.houses")
-    (alone,) = grouped("shop", followed_by(app)[1:], {"visits": ("id",)})
+    (alone,) = group_tables("shop", captured_tables(app)[1:], {"visits": ("id",)})
     config = connector_config(alone, database_of(SETTINGS, "", tmp_path), SETTINGS, {})
     assert (config["snapshot.mode"], "snapshot.include.collection.list" in config) == ("no_data", False)
 
 
 def test_names_fit_postgres_and_differ() -> None:
-    assert database_name("Shop.postgres") != database_name("shop.postgres")
-    assert database_name("a-b.postgres") != database_name("a_b.postgres")
-    assert len(database_name("x" * 200)) <= 63
+    assert slot_name("Shop.postgres") != slot_name("shop.postgres")
+    assert slot_name("a-b.postgres") != slot_name("a_b.postgres")
+    assert len(slot_name("x" * 200)) <= 63
 
 
 def test_columns_are_remembered_and_asked_for_only_when_they_are_not(tmp_path: Path) -> None:
@@ -103,28 +105,28 @@ def test_columns_are_remembered_and_asked_for_only_when_they_are_not(tmp_path: P
     app.table("houses", riverrun.postgres("houses"))
     project = Project(tmp_path)
     with pytest.raises(DatabaseUnreachableError) as caught:
-        resolve(app, SETTINGS, project)
+        resolve_columns(app, SETTINGS, project)
     assert "The columns of public.houses are not known" in str(caught.value)
     assert "columns=" in str(caught.value)
-    found = Known((PgColumn("house_id", "text"), PgColumn("place", "point")), ("house_id",))
-    Memory(project).add({place_of(followed_by(app)[0]): found})
-    assert resolve(app, SETTINGS, project) == {"houses": ("house_id",)}
+    found = CachedTable((PgColumn("house_id", "text"), PgColumn("place", "point")), ("house_id",))
+    CatalogCache(project).add({cache_key(captured_tables(app)[0]): found})
+    assert resolve_columns(app, SETTINGS, project) == {"houses": ("house_id",)}
     topic = app.tables["houses"].source
     assert isinstance(topic, Topic)
     assert topic.event is not None
     assert topic.event.__struct_fields__ == ("house_id",)
     told: list[str] = []
-    resolve(app, SETTINGS, project, fresh=True, notice=told.append)
+    resolve_columns(app, SETTINGS, project, fresh=True, notice=told.append)
     assert "taken to be as they were" in told[0]
     (project.home / "postgres.json").write_text("{]")
-    assert Memory(project).read() == {}
+    assert CatalogCache(project).read() == {}
 
 
 def test_a_table_is_followed_once(tmp_path: Path) -> None:
     app = shop()
     app.table("again", riverrun.postgres("public.houses", columns="id text"), key="id")
     with pytest.raises(DatabaseNotReadyError, match=r"public\.houses is followed already"):
-        followings_of(app, SETTINGS, Project(tmp_path))
+        cdc_connectors(app, SETTINGS, Project(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,9 @@ def test_options_of_an_address_reach_debezium_and_the_sink(tmp_path: Path) -> No
     settings = PostgresSettings(url=f"{URL}?sslmode=require&channel_binding=require")
     database = database_of(settings, "", tmp_path)
     app = shop()
-    plain, _ = grouped("shop", followed_by(app), resolve(app, settings, Project(tmp_path)))
+    plain, _ = group_tables("shop", captured_tables(app), resolve_columns(app, settings, Project(tmp_path)))
     config = connector_config(plain, database, settings, {})
     assert (config["database.sslmode"], config["driver.channelBinding"]) == ("require", "require")
-    target = Target("load", "app.py:1", jdbc("load"), TableSpec("load", "t", (), ("id",)), decimals_are_text=False)
+    target = JdbcTarget("load", "app.py:1", jdbc("load"), TableSpec("load", "t", (), ("id",)), decimals_are_text=False)
     url = sink_config("shop", target, database)["connection.url"]
     assert "sslmode=require&channelBinding=require" in str(url)

@@ -8,7 +8,7 @@ import pytest
 
 import riverrun
 from riverrun.errors import DeclarationError
-from riverrun.model.connectors.postgres_types import PgColumn, columns_of, event_of
+from riverrun.model.connectors.postgres_types import PgColumn, event_class_for, parse_columns
 from riverrun.model.topic import Topic
 
 
@@ -30,7 +30,7 @@ def test_a_table_with_columns_has_a_compacted_topic_of_its_own() -> None:
 
 
 def test_a_column_that_is_added_or_dropped_makes_no_record_a_bad_one() -> None:
-    event = event_of("houses", columns_of("id int, street text", "houses"), ("id",))
+    event = event_class_for("houses", parse_columns("id int, street text", "houses"), ("id",))
     schema = riverrun.Topic("t", event).schema
     assert schema is not None
     assert schema.decode(b'{"id": 1, "new": true}').street is None  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def test_a_key_of_several_columns_is_compacted_too() -> None:
     ],
 )
 def test_a_type_reads_what_debezium_writes(kind: str, json: bytes, value: object) -> None:
-    event = event_of("t", [PgColumn("id", "text"), PgColumn("v", kind)], ("id",))
+    event = event_class_for("t", [PgColumn("id", "text"), PgColumn("v", kind)], ("id",))
     schema = riverrun.Topic("t", event).schema
     assert schema is not None
     assert schema.decode(b'{"id": "1", "v": ' + json + b"}").v == value  # type: ignore[attr-defined]

@@ -1,7 +1,0 @@
-"""What a channel says when its library is not there."""
-
-from riverrun.errors import ConfigError
-
-
-def not_installed(package: str) -> ConfigError:
-    return ConfigError([f'alerts need {package}, which is not installed: pip install "riverrun[alerts]"'])

@@ -1,0 +1,7 @@
+"""What a channel says when its library is not there."""
+
+from riverrun.errors import ConfigError
+
+
+def not_installed_error(package: str) -> ConfigError:
+    return ConfigError([f'alerts need {package}, which is not installed: pip install "riverrun[alerts]"'])

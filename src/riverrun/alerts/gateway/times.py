@@ -1,8 +1,0 @@
-"""Times as the provider writes them."""
-
-from datetime import UTC, datetime
-
-
-def stamp(ms: int) -> str:
-    """2026-11-16T17:00:00.000+0000."""
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}+0000"

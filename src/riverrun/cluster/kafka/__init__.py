@@ -1,0 +1,1 @@
+"""The Kafka that riverrun runs: plan, storage, nodes."""

@@ -1,0 +1,1 @@
+"""Figures pushed to browsers as they change."""

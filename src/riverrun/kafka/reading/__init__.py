@@ -1,0 +1,1 @@
+"""Readers without a consumer group: offset ranges, bulk reads, tails, the newest records."""

@@ -1,0 +1,1 @@
+"""The running platform: the processes beside the streams, and how they stop."""

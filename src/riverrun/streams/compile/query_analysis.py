@@ -1,0 +1,237 @@
+"""What a stream's query is made of, read off Spark's own analysed plan, and what Spark says it can do with it."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from riverrun.streams.compile.sources import input_observation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Operators that keep state between batches, in the words a user has for them.
+STATEFUL_OPERATORS = {
+    "Aggregate": "groupBy().agg()",
+    "Deduplicate": "dropDuplicates()",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark()",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState()",
+    "TransformWithStateInPandas": "transformWithStateInPandas()",
+    "TransformWithStateInPySpark": "transformWithState()",
+}
+# Operators that run Python or that real-time mode has no form for.
+NOT_IN_REAL_TIME = {
+    "MapInPandas": "mapInPandas()",
+    "MapInArrow": "mapInArrow()",
+    "PythonMapInArrow": "mapInArrow()",
+    "FlatMapGroupsInPandas": "applyInPandas()",
+    "FlatMapGroupsInArrow": "applyInArrow()",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState()",
+    "TransformWithStateInPandas": "transformWithStateInPandas()",
+    "TransformWithStateInPySpark": "transformWithState()",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark()",
+}
+# One row in, at most one row out.
+_ONE_TO_ONE = {
+    "CollectMetrics", "Deduplicate", "DeduplicateWithinWatermark", "EventTimeWatermark", "Filter", "Project", "ResolvedHint",
+    "StreamingRelation", "StreamingRelationV2", "SubqueryAlias", "Union", "View",
+}  # fmt: skip
+# Operators that give a row to a part by where it stood, or by a sample, not by its key: another time to another one.
+_UNSTABLE_PARTITIONING = {
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "RebalancePartitions",
+    "Repartition",
+    "Sample",
+    "Sort",
+    "Tail",
+}
+
+
+@dataclass(frozen=True)
+class AnalyzedQuery:
+    """An analysed query. Nodes are listed from the output down."""
+
+    nodes: tuple[str, ...]
+    joins_streams: bool
+    joins_tables: bool
+    python_functions: tuple[str, ...]
+    grouping: tuple[str, ...] | None
+    windowed: bool
+    watermarked: bool
+    random_columns: tuple[str, ...]
+    repeated_sources: bool
+    plan: Any
+    # Whether a part of a batch that is computed again may hold other rows than before.
+    unstable_partitions: bool = False
+
+    @property
+    def stateful(self) -> tuple[str, ...]:
+        operators = [STATEFUL_OPERATORS[node] for node in self.nodes if node in STATEFUL_OPERATORS]
+        return tuple(operators + (["a join of two streams"] if self.joins_streams else []))
+
+    @property
+    def aggregated(self) -> bool:
+        return "Aggregate" in self.nodes
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether every row that leaves is one row that came, so that what is missing was filtered or late."""
+        return set(self.nodes) <= _ONE_TO_ONE and not self.repeated_sources
+
+
+def analyze_query(frame: "DataFrame") -> AnalyzedQuery:
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    nodes = [node for node in _nodes(plan) if node.isStreaming()]
+    names = tuple(node.nodeName() for node in nodes)
+    joins = [node for node in nodes if node.nodeName() == "Join"]
+    joins_both_streaming = [all(child.isStreaming() for child in _iterate(node.children())) for node in joins]
+    sources = [_source(node) for node in nodes if node.nodeName() == "StreamingRelationV2"]
+    aggregate = next((node for node in nodes if node.nodeName() == "Aggregate"), None)
+    functions: dict[str, None] = {}
+    random: dict[str, None] = {}
+    windowed = False
+    for node in _user_nodes(plan):
+        for expression in _iterate(node.expressions()):
+            for each in _expressions(expression):
+                kind = each.getClass().getSimpleName()
+                if kind == "PythonUDF":
+                    functions[each.name()] = None
+                elif kind == "Alias" and not each.deterministic():
+                    random[each.name()] = None
+                elif kind in ("PreciseTimestampConversion", "TimeWindow", "SessionWindow"):
+                    windowed = True
+    return AnalyzedQuery(
+        nodes=names,
+        joins_streams=any(joins_both_streaming),
+        joins_tables=any(not each for each in joins_both_streaming),
+        python_functions=tuple(functions),
+        grouping=None if aggregate is None else _grouping(aggregate),
+        windowed=windowed,
+        watermarked="EventTimeWatermark" in names,
+        random_columns=tuple(random),
+        repeated_sources=len(sources) != len(set(sources)),
+        plan=plan,
+        unstable_partitions=any(_has_unstable_partitions(node) for node in nodes),
+    )
+
+
+def unsupported_reason(frame: "DataFrame", query: AnalyzedQuery, mode: str, *, real_time: bool = False) -> str:
+    """What Spark says against running this query in an output mode; empty when nothing."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    jvm = frame.sparkSession._jvm  # noqa: SLF001
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker  # type: ignore[union-attr]
+    output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode.capitalize())()  # type: ignore[union-attr]
+    try:
+        checker.checkForStreaming(query.plan, output)
+        if real_time:
+            checker.checkAdditionalRealTimeModeConstraints(query.plan, output)
+    except Py4JJavaError as error:
+        return readable_message(str(error.java_exception.getMessage()))
+    except PySparkException as error:
+        return readable_message(str(error))
+    return ""
+
+
+def has_two_event_times(query: AnalyzedQuery) -> bool:
+    """Whether an operator keeps state by two event times, as after a join that keeps those of both sides. Spark finds it
+    when the first batch is planned, and not by its check."""
+    output_times = _event_time_ids(query.plan.output())
+    for node in _nodes(query.plan):
+        if not node.isStreaming():
+            continue
+        name, sides = node.nodeName(), [_event_time_ids(child.output()) for child in _iterate(node.children())]
+        if name == "Aggregate":
+            times = _event_time_ids(each for each in _iterate(node.groupingExpressions()) if _is_named(each))
+        elif name in ("Deduplicate", "DeduplicateWithinWatermark"):
+            # Columns that nobody needs are left out before it runs.
+            times = sides[0] & (output_times | _event_time_ids(_iterate(node.keys())))
+        elif name in STATEFUL_OPERATORS:
+            times = sides[0]
+        elif name == "Join" and len(sides) > 1:
+            times = max((side & output_times for side in sides), key=len)
+        else:
+            continue
+        if len(times) > 1:
+            return True
+    return False
+
+
+def _event_time_ids(columns: Any) -> set[int]:
+    """The ids of the columns that say when a row happened."""
+    attributes = columns if isinstance(columns, Iterator) else _iterate(columns)
+    return {
+        int(each.exprId().id())
+        for each in attributes
+        if each.resolved() and each.metadata().contains("spark.watermarkDelayMs")
+    }
+
+
+def readable_message(text: str) -> str:
+    """The part of Spark's message that is for people: no condition's name, no plan, no SQL state."""
+    first = re.split(r"\n|;\s*~|;\s*\n| SQLSTATE:", text.strip(), maxsplit=1)[0]
+    return re.sub(r"^(\([^)]*\) )?\[[A-Z0-9_.]+\]\s*", "", first).strip().rstrip(".;")
+
+
+def _has_unstable_partitions(node: Any) -> bool:
+    if node.nodeName() == "RepartitionByExpression":
+        # By ranges of a column, which Spark makes from a sample; or by none.
+        kinds = [each.getClass().getSimpleName() for each in _iterate(node.partitionExpressions())]
+        return not kinds or "SortOrder" in kinds
+    return node.nodeName() in _UNSTABLE_PARTITIONING
+
+
+def _source(node: Any) -> str:
+    return str(node.extraOptions().get("subscribe") or node.toString())
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _iterate(plan.children()):
+        yield from _nodes(child)
+
+
+def _user_nodes(plan: Any) -> Iterator[Any]:
+    """The nodes above our own readers, which end in an observation. Their expressions are many, and asking Spark for each
+    takes a second a stream."""
+    if (
+        plan.nodeName() == "CollectMetrics" and str(plan.name()).startswith(input_observation(""))
+    ) or not plan.isStreaming():
+        return
+    yield plan
+    for child in _iterate(plan.children()):
+        yield from _user_nodes(child)
+
+
+def _expressions(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _iterate(expression.children()):
+        yield from _expressions(child)
+
+
+def _iterate(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _grouping(aggregate: Any) -> tuple[str, ...]:
+    """The names that the columns an aggregate groups by have in its output."""
+    outputs = list(_iterate(aggregate.aggregateExpressions()))
+    names = []
+    for group in _iterate(aggregate.groupingExpressions()):
+        same = [output for output in outputs if _unaliased(output).semanticEquals(_unaliased(group))]
+        name = same[0] if same else group
+        names.append(str(name.name()) if _is_named(name) else str(name.toString()))
+    return tuple(names)
+
+
+def _unaliased(expression: Any) -> Any:
+    return expression.child() if expression.getClass().getSimpleName() == "Alias" else expression
+
+
+def _is_named(expression: Any) -> bool:
+    return expression.getClass().getSimpleName() in ("Alias", "AttributeReference")

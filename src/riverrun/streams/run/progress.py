@@ -1,0 +1,272 @@
+"""The account of one stream, kept from Spark's progress, and its offsets where people look: in a consumer group.
+
+The group's offsets are behind what Spark has committed, never ahead: they move when the batch is counted and its dead
+letters are in their topic. `counted_offsets` and the counts are written to a file together, so that a crash in between is
+noticed: what lies between is counted again, without the rows that came out of it, and the account says that it is not exact
+any more.
+"""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from riverrun.errors import CheckpointError, KafkaError
+from riverrun.kafka.admin.admin import Admin
+from riverrun.kafka.reading.record_counter import count_records
+from riverrun.model.cluster_state import TopicPartition
+from riverrun.model.progress import RecordCounts, StreamProgress
+from riverrun.streams.checkpoint import Offsets, parse_offsets
+from riverrun.streams.compile.compiler import OUT_OBSERVATION, CompiledStream
+from riverrun.streams.compile.sources import COUNT, DEAD, input_observation
+from riverrun.streams.run.dead_letter_writer import DeadLetterWriter
+from riverrun.streams.run.topic_watch import find_offset_regression
+
+# A batch of fewer rows says nothing about how fast many are read.
+MIN_RATED_ROWS = 1000
+# More offsets than that are not read to count their records: the thread that does it looks after all streams.
+MAX_COUNTED_OFFSETS = 100_000
+
+
+class ProgressTracker:
+    """Takes in one progress report after the other."""
+
+    def __init__(
+        self,
+        compiled: CompiledStream,
+        topics: Mapping[str, bool],
+        group: str,
+        file: Path,
+        *,
+        admin: Admin,
+        dead_letters: DeadLetterWriter,
+    ) -> None:
+        """`topics` are those the stream reads, and whether their records have a type that some may break."""
+        self._compiled = compiled
+        self._topics = list(topics)
+        self._typed_topics = {topic for topic, typed in topics.items() if typed}
+        self._file = file
+        self._admin = admin
+        self._dead_letters = dead_letters
+        self.group = group
+        self.record_counts, self.counted_offsets = read_record_counts(file)
+        self.record_counts.exact = compiled.query.one_to_one and self.record_counts.note == ""
+        if not compiled.query.one_to_one and not self.record_counts.note:
+            self.record_counts.note = _why_not_exact(compiled)
+        self._committed: dict[TopicPartition, int] = {}
+        self._peak_rate = read_peak_rate(file)
+        # Whether what is accounted was read by way of the checkpoint: a batch over everything reads past it.
+        self._streamed = bool(read_streamed_offsets(file))
+
+    def record_batch(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
+        """Book one batch of a streaming query (Spark's progress as JSON says it)."""
+        observed = report.get("observedMetrics") or {}
+        begin, end = _source_offsets(report, "startOffset"), _source_offsets(report, "endOffset")
+        if regression := find_offset_regression(begin, end):
+            # Not booked: what is written down stays ahead of the checkpoint, and the next start refuses it, too.
+            name = self._compiled.stream.name
+            raise CheckpointError(
+                f"The stream {name} has read {regression}: it was cut, or made again. "
+                "Records before that end may never be read",
+                hint=f"Begin again with `riverrun run FILE --fresh {name}`, which reads all there is",
+                stream=name,
+            )
+        late = sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or [])
+        counts = {name: {key: int(value or 0) for key, value in each.items()} for name, each in observed.items()}
+        rows_out = counts.get(OUT_OBSERVATION, {}).get(COUNT, 0)
+        # The progress of an idle trigger repeats the last batch's number and reads nothing.
+        if not report.get("numInputRows") and not rows_out and not late:
+            self._fill_progress(report, progress)
+            self._advance_offsets(end)
+            return
+        self._streamed = True
+        self._update_peak_rate(int(report.get("numInputRows") or 0), int(report.get("batchDuration") or 0))
+        self._add_counts(begin, end, counts, late=late, rows=int(report.get("numInputRows") or 0))
+        self._fill_progress(report, progress)
+
+    def _update_peak_rate(self, rows: int, millis: int) -> None:
+        """The best that a batch has done: how long it takes to read everything again goes by it."""
+        if rows >= MIN_RATED_ROWS and millis:
+            self._peak_rate = max(self._peak_rate, rows / millis * 1000)
+
+    def record_full_run(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
+        """Book a batch run over everything: its account begins anew."""
+        note = self.record_counts.note
+        self._streamed = False
+        self.record_counts = RecordCounts(exact=self._compiled.query.one_to_one, note=note)
+        read = sum(counts.get(input_observation(topic), {}).get(COUNT, 0) for topic in self._topics)
+        self._add_counts(begin, end, counts, late=0, rows=read)
+        self._save()
+
+    def _add_counts(
+        self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], *, late: int, rows: int
+    ) -> None:
+        rows_out = counts.get(OUT_OBSERVATION, {}).get(COUNT, 0)
+        account = self.record_counts
+        dead = 0
+        for topic in self._topics:
+            first, last = begin.get(topic, {}), end.get(topic, {})
+            topic_counts = counts.get(input_observation(topic), {})
+            if not last:
+                continue
+            self._count_missed(topic, first)
+            dead_records = topic_counts.get(DEAD, 0)
+            dead += dead_records
+            account.expired += self._count_expired(topic, first, last, topic_counts.get(COUNT, rows))
+            if topic in self._typed_topics:
+                self._dead_letters.add_batch(topic, first, last, dead_records)
+        account.read += rows
+        account.dead_letters += dead
+        account.late += late
+        account.out += rows_out
+        if self._compiled.query.one_to_one:
+            account.filtered += max(0, rows - dead - late - rows_out)
+        self._advance_offsets(end)
+
+    def _advance_offsets(self, end: Offsets) -> None:
+        moved = False
+        for topic, partitions in end.items():
+            if topic in self._topics and self.counted_offsets.get(topic) != partitions:
+                self.counted_offsets[topic] = dict(partitions)
+                moved = True
+        if moved:
+            self._save()
+
+    def _count_missed(self, topic: str, first: Mapping[int, int]) -> None:
+        """Records of a batch that ended, but that a crash kept from these books."""
+        before = self.counted_offsets.get(topic)
+        if before is None:
+            return
+        ranges = {
+            TopicPartition(topic, part): (before[part], offset) for part, offset in first.items() if part in before
+        }
+        passed = sum(max(0, end - begin) for begin, end in ranges.values())
+        if not passed:
+            return
+        # Offsets: markers of transactions are among them.
+        missed, about = passed, "up to "
+        if passed <= MAX_COUNTED_OFFSETS:
+            with contextlib.suppress(KafkaError):
+                missed, about = sum(count_records(self._admin.connection, ranges).values()), ""
+        if missed:
+            self.record_counts.read += missed
+            self.record_counts.exact = False
+            self.record_counts.note = (
+                f"{about}{missed} records were read by a batch that a crash kept from being counted"
+            )
+
+    def _count_expired(self, topic: str, first: Mapping[int, int], last: Mapping[int, int], rows_read: int) -> int:
+        """How many records of this range were deleted before they were read."""
+        if rows_read >= sum(last[part] - first.get(part, last[part]) for part in last) or not first:
+            return 0
+        places = [TopicPartition(topic, part) for part in first if last.get(part, 0) > first[part]]
+        earliest_offsets = self._admin.offsets(places, "earliest")
+        return sum(
+            max(0, min(last[place.partition], earliest) - first[place.partition])
+            for place, earliest in earliest_offsets.items()
+        )
+
+    def commit_group_offsets(self) -> None:
+        """Bring the consumer group up to where the books are."""
+        offsets = {
+            TopicPartition(topic, part): self._committable_offset(TopicPartition(topic, part), offset)
+            for topic, parts in self.counted_offsets.items()
+            for part, offset in parts.items()
+        }
+        changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
+        if changed:
+            self._admin.alter_group_offsets(self.group, changed)
+            self._committed |= changed
+
+    def _committable_offset(self, place: TopicPartition, offset: int) -> int:
+        """Not beyond records whose dead letters are still to be written."""
+        return min(offset, self._dead_letters.written_offset(place)) if place.topic in self._typed_topics else offset
+
+    def lag(self, ends: Mapping[TopicPartition, int]) -> int:
+        """Offsets that are there and not read: records, and markers of transactions."""
+        lag = 0
+        for place, end in ends.items():
+            if place.topic in self._topics:
+                lag += max(0, end - self.counted_offsets.get(place.topic, {}).get(place.partition, 0))
+        return lag
+
+    def _fill_progress(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
+        progress.batch = int(report.get("batchId", -1))
+        progress.batch_ms = int(report.get("batchDuration") or 0)
+        rate = report.get("inputRowsPerSecond") or 0.0
+        progress.rows_in_per_second = float(rate) if rate == rate else 0.0  # noqa: PLR0124  -- NaN is not itself
+        seconds = progress.batch_ms / 1000 or 1.0
+        progress.rows_out_per_second = (report.get("observedMetrics") or {}).get(OUT_OBSERVATION, {}).get(
+            COUNT, 0
+        ) / seconds
+        if report.get("numInputRows"):
+            progress.last_record_at = str(report.get("timestamp", ""))
+        progress.watermark = str((report.get("eventTime") or {}).get("watermark", ""))
+        operators = report.get("stateOperators") or []
+        progress.state_rows = sum(operator.get("numRowsTotal", 0) for operator in operators)
+        progress.state_bytes = sum(operator.get("memoryUsedBytes", 0) for operator in operators)
+        progress.record_counts = self.record_counts
+
+    def _save(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._file.with_suffix(".tmp")
+        temporary.write_text(
+            json.dumps(
+                {
+                    "record_counts": asdict(self.record_counts),
+                    "counted_offsets": self.counted_offsets,
+                    "rate": round(self._peak_rate, 1),
+                    "streamed": self._streamed,
+                }
+            ),
+            encoding="utf-8",
+        )
+        temporary.replace(self._file)
+
+
+def read_record_counts(file: Path) -> tuple[RecordCounts, Offsets]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return RecordCounts(**content["record_counts"]), parse_offsets(content["counted_offsets"])
+    except FileNotFoundError:
+        return RecordCounts(), {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return RecordCounts(note="the account of earlier runs could not be read, and begins anew"), {}
+
+
+def read_streamed_offsets(file: Path) -> Offsets:
+    """How far a stream has read by way of its checkpoint; empty when the last that was counted was a batch."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return parse_offsets(content["counted_offsets"]) if content.get("streamed") else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def read_peak_rate(file: Path) -> float:
+    """The most records a second that a batch of the stream has read; 0 when none was large enough to say."""
+    try:
+        return float(json.loads(file.read_text(encoding="utf-8")).get("rate") or 0.0)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return 0.0
+
+
+def _source_offsets(report: Mapping[str, Any], which: str) -> Offsets:
+    """The offsets of all sources of a query, by topic and partition."""
+    offsets: Offsets = {}
+    for source in report.get("sources") or []:
+        value = source.get(which)
+        if isinstance(value, str):
+            value = json.loads(value)
+        offsets |= parse_offsets(value or {})
+    return offsets
+
+
+def _why_not_exact(compiled: CompiledStream) -> str:
+    if compiled.query.aggregated:
+        return "many records become one row; what the stream's own code filters before that is not counted"
+    if compiled.query.joins_streams or compiled.query.joins_tables:
+        return "a join makes no row of a record, or many"
+    return "its operators make no row of a record, or many"

@@ -1,0 +1,464 @@
+"""One Spark session for all streams of a process: the right Java and jars, logs in a file, every setting from one place.
+
+Settings reach Spark's launcher in a file that only the user can read: a command line is there for all to see.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from riverrun.artifacts import cache_folder
+from riverrun.artifacts.java import find_java
+from riverrun.artifacts.sets import fetch
+from riverrun.artifacts.spark_java import spark_java_home
+from riverrun.config import Settings
+from riverrun.errors import SparkUnavailableError, not_installed
+from riverrun.streams.checkpoint_files import local_folder
+from riverrun.streams.run.class_archive import archive_options, close_archive, drop_archive
+from riverrun.streams.run.spark_cluster import check_spark_settings, is_local_master, master_of, worker_python
+from riverrun.streams.run.worker_launcher import driver_path, write_worker_launcher
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How long Spark may take to stop its queries and itself, and its JVM to end after that.
+STOP_SECONDS = 30.0
+EXIT_SECONDS = 30.0
+# What a Python class keeps in state comes back in the zone of the JVM and of the worker (state_times.py): in one that
+# has no hours twice.
+_UTC = "-Duser.timezone=UTC"
+# Settings that are lists, and what is between their items.
+_LIST_SEPARATORS = {
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+    "spark.driver.extraClassPath": os.pathsep,
+    "spark.jars": ",",
+}
+# Hadoop's own starts a process for every permission that it sets, many times a batch; this one asks the kernel. Spark
+# reaches it by its second way to keep checkpoints: the first goes by classes of Hadoop's that no setting changes.
+LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
+}
+# Java's second compiler makes code twice as fast and takes a core for the first minute: too much for what is over by then.
+_ONE_JIT_COMPILER = "-XX:TieredStopAtLevel=1"
+_FEW_CORES = 4
+# What a task runs is slow until Java has compiled it, and real-time mode has more tasks than there are cores: among them
+# the two compilers would get a tenth of the machine. Java's priority 4 is one that Linux takes for less than that of the
+# compilers; all threads of Spark's get it (`_prioritize_jit`). Without being root a thread can go down only, never up.
+_JIT_PRIORITY = "-XX:ThreadPriorityPolicy=1 -XX:JavaPriority4_To_OSPriority=5 -XX:CompilerThreadPriority=0"
+_BELOW_JIT_PRIORITY = 4
+# With few cores this collector costs less than one with threads of its own.
+_SERIAL_GC = "-XX:+UseSerialGC"
+# A JVM whose heap is full is slow first, and unreliable then. It ends with this exit code, and `check_spark_alive` says why.
+_EXIT_ON_OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
+_OUT_OF_MEMORY_EXIT_CODE = 3
+STATE_MEMORY_MB = "256"
+# More shuffle partitions are not made by themselves: each operator with state has a RocksDB for each of them.
+MOST_PARTITIONS = 64
+IDLE_POLL = "100ms"
+# JVMs that have not told their port yet.
+_launching: list["subprocess.Popen[bytes]"] = []
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.filePattern = {path}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSS}} %-5p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 32MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+"""
+
+
+def require_pyspark() -> None:
+    """Say what is missing before modules that need it are imported."""
+    if find_spec("pyspark") is None:
+        raise not_installed(ImportError(name="pyspark"))
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shuffle_partitions(settings: Settings, slots: int = 0) -> int:
+    """Into how many partitions rows are split by key. Where no setting says: on this machine as measured in
+    docs/decisions/0007-streams.md; on a cluster half of the executors' `slots`, so that readers and other streams have
+    some as well, or 8 while these are not known."""
+    if settings.spark.shuffle_partitions:
+        return settings.spark.shuffle_partitions
+    if not is_local_master(master_of(settings)):
+        return min(MOST_PARTITIONS, max(2, slots // 2)) if slots else 8
+    return min(8, max(2, cores()))
+
+
+def start_session(
+    settings: Settings,
+    folder: Path,
+    *,
+    name: str,
+    slots: int = 0,
+    brief: bool = False,
+    extra: Mapping[str, str] | None = None,
+    check_wanted: Callable[[], None] = lambda: None,
+) -> "SparkSession":
+    """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine.
+
+    `brief` is for what is over within a minute: Java compiles less then, where cores are few. `check_wanted` is called
+    before a JVM is started, which may be minutes later, after a download: it raises when nobody waits for it any more.
+    """
+    try:
+        from py4j.protocol import Py4JError
+        from pyspark import SparkContext
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise not_installed(error) from error
+    _silence_pyspark_logs()
+    check_spark_settings(settings)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        # One session a process: reading the pipeline file may have needed it already.
+        return SparkSession.builder.getOrCreate()
+    java = find_java(settings.java)
+    cache = cache_folder(settings.artifacts)
+    home = spark_java_home(java, cache)
+    jars = fetch("spark-kafka", settings.artifacts)
+    check_wanted()
+    for each in (folder, folder / "tmp"):
+        each.mkdir(parents=True, exist_ok=True)
+    defaults = _properties(settings, folder, name, slots or cores(), jars)
+    if brief:
+        defaults = _merge_properties(defaults, fast_start_options(defaults["spark.master"]))
+    archive_flags = archive_options(java, jars, cache, folder) if is_local_master(defaults["spark.master"]) else []
+    properties = _merge_properties(
+        defaults, {"spark.driver.extraJavaOptions": " ".join(archive_flags)}, settings.spark.config, extra or {}
+    )
+    try:
+        return _start(SparkContext, SparkSession, properties, home, folder)
+    except (PySparkException, OSError, RuntimeError, Py4JError) as error:
+        check_wanted()
+        if not drop_archive():
+            raise _start_error(error, folder) from error
+    try:
+        return _start(
+            SparkContext, SparkSession, _merge_properties(defaults, settings.spark.config, extra or {}), home, folder
+        )
+    except (PySparkException, OSError, RuntimeError, Py4JError) as error:
+        raise _start_error(error, folder) from error
+
+
+def _start(
+    context: Any, session: "type[SparkSession]", properties: Mapping[str, str], home: Path, folder: Path
+) -> "SparkSession":
+    with tempfile.TemporaryDirectory(prefix="riverrun-spark-") as private:
+        file = Path(private) / "spark.properties"
+        file.touch(mode=0o600)
+        file.write_text(_format(properties), encoding="utf-8")
+        # PySpark asks the environment, not the setting, which Python its workers are.
+        environment = {"PYSPARK_PYTHON": properties["spark.pyspark.python"]}
+        if is_local_master(properties["spark.master"]):
+            environment["PYSPARK_PYTHON"] = str(write_worker_launcher(folder / "python", environment["PYSPARK_PYTHON"]))
+        else:
+            environment["PYTHONPATH"] = driver_path(folder / "driver-python")
+        arguments = f"--properties-file {file} pyspark-shell"
+        # By default glibc keeps memory for each of many threads, which RocksDB and Java's compilers fill and give back.
+        arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
+        with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, MALLOC_ARENA_MAX=arenas, **environment):
+            _launch(context, folder / "spark.out")
+            _prioritize_jit(context)
+            return session.builder.getOrCreate()
+
+
+def _merge_properties(*sources: Mapping[str, str]) -> dict[str, str]:
+    """The later wins, but for lists: there the user's come beside ours."""
+    merged: dict[str, str] = {}
+    for source in sources:
+        for name, value in source.items():
+            separator = _LIST_SEPARATORS.get(name)
+            merged[name] = (
+                f"{merged[name]}{separator}{value}"
+                if separator and merged.get(name) and value
+                else value or merged.get(name, "")
+            )
+    return merged
+
+
+def fast_start_options(master: str) -> dict[str, str]:
+    """Settings for what is over within a minute; none where there are cores for both compilers."""
+    few = is_local_master(master) and cores() <= _FEW_CORES
+    return {"spark.driver.extraJavaOptions": _ONE_JIT_COMPILER} if few else {}
+
+
+def is_local(session: "SparkSession") -> bool:
+    """Whether Spark computes in a JVM of this machine that only we use."""
+    return is_local_master(session.sparkContext.master or "")
+
+
+def kill_spark() -> None:
+    """Kill Spark's JVM, so that no call waits for it any more; also one that is still starting. `stop_session` has still to
+    follow where there is a session."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    if process is not None:
+        process.kill()
+    for each in _launching:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(each.pid, signal.SIGKILL)
+
+
+def stop_session(session: "SparkSession") -> None:
+    """Stop Spark and its JVM: ask, wait, then kill. A JVM that is gone already is no problem."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+
+    def end() -> None:
+        with contextlib.suppress(Py4JError, OSError):
+            session.stop()
+        if gateway is not None:
+            with contextlib.suppress(Py4JError, OSError):
+                gateway.shutdown()
+
+    # A thread has its own connection to the JVM. The caller's is of no use when a signal has cut it off in the middle of a
+    # call: the next one would wait for an answer that never comes.
+    stopper = threading.Thread(target=end, name="stop-spark", daemon=True)
+    stopper.start()
+    stopper.join(STOP_SECONDS)
+    if gateway is not None:
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            # It ends when nobody holds its input any more.
+            process.stdin.close()
+            try:
+                process.wait(EXIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    close_archive()
+
+
+def is_spark_alive() -> bool:
+    """Whether Spark's process runs."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    return process is None or process.poll() is None
+
+
+class SparkJobProgress:
+    """How far the Spark jobs of a session are, in words; empty when none runs. For people: it may be asked at any time."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self._tracker: Any = spark.sparkContext.statusTracker()
+
+    def __call__(self) -> str:
+        try:
+            stages = [
+                self._tracker.getStageInfo(getActiveStageId) for getActiveStageId in self._tracker.getActiveStageIds()
+            ]
+        except Exception:  # noqa: BLE001  -- Spark is about to end, or has
+            return ""
+        known = [stage for stage in stages if stage is not None]
+        if not known:
+            return ""
+        return f"{sum(each.numCompletedTasks for each in known)} of {sum(each.numTasks for each in known)} tasks"
+
+
+def check_spark_alive(folder: Path) -> None:
+    """SparkUnavailableError when Spark's process has ended by itself: no query comes back in a JVM that is gone."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
+    code = process.poll() if process is not None else None
+    if code is None:
+        return
+    if code == _OUT_OF_MEMORY_EXIT_CODE:
+        raise SparkUnavailableError(
+            "Spark's process has ended: its heap was full",
+            hint="Give it more by the setting spark.driver_memory_mb, and start it again: the streams go on from where they "
+            f"were. Its log is {folder / 'spark.log'}",
+            folder=str(folder),
+        )
+    killed = "by the system for want of memory, or by somebody" if code == -signal.SIGKILL else ""
+    raise SparkUnavailableError(
+        "Spark's process has ended",
+        found=f"signal {-code}{f': killed {killed}' if killed else ''}" if code < 0 else f"exit code {code}",
+        hint=f"Start it again: the streams go on from where they were. Its output is in {folder / 'spark.out'}, its log in "
+        f"{folder / 'spark.log'}; its memory is the setting spark.driver_memory_mb",
+        folder=str(folder),
+    )
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
+
+
+def _silence_pyspark_logs() -> None:
+    """PySpark writes every error that it raises to stderr as well, with the plan and the stack of the JVM."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    # And what a callback raises, with its traceback: `failures` explains it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    # Py4J tells of a call that was cut off, because Spark is gone, by the root logger.
+    logging.getLogger().addFilter(_not_py4j)
+
+
+@contextlib.contextmanager
+def _patched(module: Any, name: str, value: object) -> Iterator[None]:
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _launch(context: type, output: Path) -> None:
+    """Start the JVM. What it prints goes to a file, not among what the user reads."""
+    from pyspark import java_gateway
+
+    def recorded(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
+        _launching.append(subprocess.Popen(*arguments, **options))
+        return _launching[-1]
+
+    with output.open("ab") as sink, _patched(java_gateway, "Popen", recorded):
+        # A session of its own: a signal for our process group is for us; the JVM ends when we do.
+        options = {"stdout": sink, "stderr": sink, "start_new_session": True}
+        try:
+            gateway = java_gateway.launch_gateway(None, options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            # PySpark removes what a JVM that is still starting wants to write: that one would live for ever.
+            for each in _launching:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
+            _launching.clear()
+            raise
+    context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
+    # From here on PySpark knows it.
+    _launching.clear()
+
+
+def _prioritize_jit(context: Any) -> None:
+    """All threads that Java starts from here on give way to its compilers, which are there already."""
+    if sys.platform == "linux":
+        context._jvm.java.lang.Thread.currentThread().getThreadGroup().setMaxPriority(_BELOW_JIT_PRIORITY)  # noqa: SLF001
+
+
+def _start_error(error: Exception, folder: Path) -> SparkUnavailableError:
+    output = folder / "spark.out"
+    last_lines = output.read_text(errors="replace").splitlines()[-5:] if output.exists() else []
+    return SparkUnavailableError(
+        "Spark did not start",
+        found=str(error).partition("\n")[0][:300],
+        hint=f"Its output is in {output}, its log in {folder / 'spark.log'}",
+        lines=last_lines,
+        folder=str(folder),
+    )
+
+
+def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: list[Path]) -> dict[str, str]:
+    log = folder / "spark.log"
+    logging_file = folder / "log4j2.properties"
+    logging_file.write_text(_LOG4J.format(path=log), encoding="utf-8")
+    properties = {
+        "spark.app.name": f"riverrun {name}",
+        "spark.master": master_of(settings) or f"local[{slots}]",
+        "spark.driver.memory": f"{settings.spark.driver_memory_mb}m",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{logging_file} "
+        f"-Dderby.system.home={folder / 'tmp'} {_UTC}",
+        "spark.executor.extraJavaOptions": _UTC,
+        "spark.executorEnv.TZ": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "tmp"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(settings)),
+        # Batch queries may split by less, never by more; a stream keeps the number its state was made with.
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+        # How often a stream that has nothing to read looks again. By Spark's default of 10 ms four idle streams keep half
+        # a core busy, here and in the broker, while nothing comes.
+        "spark.sql.streaming.pollingDelay": IDLE_POLL,
+        # Several streams share the slots in turns, each in a pool of its own.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # All state of this process shares one limit, instead of 64 MB of buffers for each part of each operator.
+        "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+        "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": STATE_MEMORY_MB,
+        # So that a stream can change between near real time and real time with the state it has.
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        # A real-time shuffle hands rows on at once instead of waiting for a full buffer (DESIGN: 37 → 10 ms).
+        "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+        # Without Kafka in this list: its older batch writer runs the query in a way that loses the counts of observe().
+        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
+        # The rows of a batch may come to this process (sink.py); how many they are is bound by the size of a bite.
+        "spark.driver.maxResultSize": "0",
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|key[.]pem|private key",
+        "spark.pyspark.python": worker_python(settings),
+        # A worker waits that long for a word from Spark: a crowded machine has more to do than that.
+        "spark.python.authenticate.socketTimeout": "120s",
+    }
+    if not master_of(settings):
+        properties |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if is_local_master(properties["spark.master"]):
+        if sys.platform == "linux":
+            properties["spark.driver.extraJavaOptions"] += f" {_JIT_PRIORITY}"
+        own = settings.spark.config.get("spark.driver.extraJavaOptions", "")
+        properties["spark.driver.extraJavaOptions"] += f" {_EXIT_ON_OUT_OF_MEMORY}"
+        # Java refuses two collectors.
+        if cores() <= _FEW_CORES and not re.search(r"-XX:\+Use\w+GC\b", own):
+            properties["spark.driver.extraJavaOptions"] += f" {_SERIAL_GC}"
+        # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
+        properties["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
+        if local_folder(settings.streams.checkpoints) is not None:
+            # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
+            properties |= LOCAL_FILES
+    else:
+        properties["spark.jars"] = ",".join(map(str, jars))
+        properties["spark.executor.memory"] = f"{settings.spark.executor_memory_mb}m"
+    return properties
+
+
+def _format(properties: Mapping[str, str]) -> str:
+    """Java's properties format."""
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()}
+    return "".join(f"{name.replace(':', chr(92) + ':')}={value}\n" for name, value in escaped.items())
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

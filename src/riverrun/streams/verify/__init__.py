@@ -1,0 +1,1 @@
+"""Proof: a stream computed again in batch and compared with what it has written."""
