@@ -40,7 +40,7 @@ class CacheStatus(Enum):
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """One file of a set, looked at. `found` says what is wrong with a corrupt one."""
+    """One file of a set, looked at. `mismatch` says what is wrong with a corrupt one."""
 
     artifact: Artifact
     path: Path

@@ -34,7 +34,8 @@ _REFUSED_STATUSES = frozenset({401, 403, 407})
 class RetryableDownloadError(Exception):
     """This try failed in a way that may pass.
 
-    `after` is how long the server asked us to wait, in seconds; `whole` says that the next try must ask for all bytes.
+    `retry_after` is how long the server asked us to wait, in seconds; `without_range` says that the next try must ask for
+    all bytes.
     """
 
     def __init__(

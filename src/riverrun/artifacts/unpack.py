@@ -22,8 +22,8 @@ MAX_BYTES = 1 << 30
 def unpack_archive(archive: Path, parent: Path, *, excluded_prefixes: Iterable[str] = (), flat: bool = False) -> Path:
     """The folder of a `.tar.gz` below `parent`; made when it is not there or not as it was.
 
-    `without` are beginnings of file names that are left out. A `bare` archive has its files at the top, others have a
-    folder of their own there. The archive has been verified: it is one of a lock file.
+    `excluded_prefixes` are beginnings of file names that are left out. A `flat` archive has its files at the top, others
+    have a folder of their own there. The archive has been verified: it is one of a lock file.
     """
     excluded_prefixes = tuple(sorted(excluded_prefixes))
     with archive.open("rb") as file:

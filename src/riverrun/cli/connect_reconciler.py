@@ -84,7 +84,7 @@ def replication_of(settings: "LoadedSettings") -> int:
 
 class ConnectReconciler:
     """Connect's connectors of an app. A thread tells Connect and watches it, because its answers may take long; what there
-    is to say is said by `look`."""
+    is to say is said by `poll`."""
 
     def __init__(
         self,

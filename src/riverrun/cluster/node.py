@@ -57,7 +57,7 @@ class ServerTimeouts(Protocol):
 class ServerNode(ManagedServer):
     """One JVM. Everything it writes is under the home's folders, by its name.
 
-    `kind` is what the state file calls it. A server that is not `vital` is started again without end when it dies; one
+    `kind` is what the state file calls it. A server that is not `is_required` is started again without end when it dies; one
     that is ends the runner after some deaths in a row.
     """
 

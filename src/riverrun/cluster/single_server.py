@@ -21,8 +21,8 @@ USER = "riverrun"
 
 @dataclass
 class SingleServerManifest(ServerManifest):
-    """What is to be the same at the next start, in the server's folder. All else is in topics. `told` is whether it was told
-    what holds from its first start on."""
+    """What is to be the same at the next start, in the server's folder. All else is in topics. `configured` is whether it
+    was told what holds from its first start on."""
 
     ports: dict[str, int] = field(default_factory=dict)
     configured: bool = False

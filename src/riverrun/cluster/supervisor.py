@@ -58,7 +58,7 @@ class SupervisedServer:
 class ServerSupervisor:
     """Runs a project's Kafka, and Connect, the registry and Druid when their runtimes are given, until it is told to stop.
 
-    `changed` gets the state whenever it differs from before, `looked` every half second, `notice` sentences for the user.
+    `on_change` gets the state whenever it differs from before, `on_poll` every half second, `notice` sentences for the user.
     """
 
     def __init__(

@@ -65,8 +65,8 @@ def _ignore_notice(_text: str) -> None:
 
 @dataclass(frozen=True)
 class ConnectorContext:
-    """What a built-in connector can use of the process it runs in. `folder` is the pipeline file's: relative paths begin
-    there; `root` is the project's, where those of secrets do. `notice` takes a sentence for people."""
+    """What a built-in connector can use of the process it runs in. `pipeline_folder` is the pipeline file's: relative paths
+    begin there; `project_root` is the project's, where those of secrets do. `notice` takes a sentence for people."""
 
     app: "App"
     connection: "Connection"

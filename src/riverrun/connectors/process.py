@@ -56,7 +56,7 @@ MAX_PARTS_STARTED = 20
 
 
 class ConnectorProcess:
-    """Runs what an app declares. `around` says with what."""
+    """Runs what an app declares. `context` says with what."""
 
     def __init__(self, context: ConnectorContext) -> None:
         self._context = context

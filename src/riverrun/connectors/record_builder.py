@@ -27,7 +27,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class SourceRecord(NamedTuple):
-    """A record to send. `time` is Kafka's timestamp in milliseconds; None is now."""
+    """A record to send. `timestamp_ms` is Kafka's timestamp in milliseconds; None is now."""
 
     topic: str
     value: bytes | None
@@ -52,8 +52,8 @@ def byte_length(text: str | bytes | None) -> int:
 
 
 class RecordBuilder:
-    """Makes records of one topic. `limit` is how large one may be, `dead_limit` how large a dead letter; `group` is who
-    writes its dead letters."""
+    """Makes records of one topic. `max_bytes` is how large one may be, `max_dead_letter_bytes` how large a dead letter;
+    `group` is who writes its dead letters."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class RecordBuilder:
         *,
         original_bytes: int = 0,
     ) -> SourceRecord:
-        """The dead letter of these bytes. `cut` is how many there were before they were cut."""
+        """The dead letter of these bytes. `original_bytes` is how many there were before they were cut."""
         extra_headers = (
             [(f"{HEADER_PREFIX}source", location.encode(errors="replace")[:DEAD_LETTER_HEADER_BYTES])]
             if location

@@ -101,7 +101,7 @@ class TransactionBatch:
 
 
 class SourceRunner(threading.Thread):
-    """Runs one part until `stop`, or until it is over. `fenced` is told when somebody else has its id."""
+    """Runs one part until `stop`, or until it is over. `on_fenced` is told when somebody else has its id."""
 
     def __init__(
         self,

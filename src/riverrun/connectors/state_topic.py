@@ -40,7 +40,7 @@ class CommittedPosition(msgspec.Struct):
 
 
 class ConnectorLease(msgspec.Struct):
-    """The process that runs the connectors. `at` is when it last said so; `ended` when it ended in order."""
+    """The process that runs the connectors. `renewed_ms` is when it last said so; `ended_ms` when it ended in order."""
 
     id: str
     pid: int
@@ -137,7 +137,7 @@ def create_state_topic(connection: Connection, app: str) -> None:
 def read_connector_state(
     connection: Connection, app: str, *, wait_for_transactions: bool = True, seconds: float = OPEN_TRANSACTION_SECONDS
 ) -> ConnectorStateSnapshot:
-    """All there is in the ledger now; empty before there is one. Who only shows it need not wait until it is `settled`."""
+    """All there is in the ledger now; empty before there is one. Who only shows it need not `wait_for_transactions`."""
     topic = state_topic_name(app)
     snapshot = ConnectorStateSnapshot()
     for record in _records(connection, topic, wait_for_transactions=wait_for_transactions, seconds=seconds):

@@ -17,7 +17,7 @@ class ConnectorStatus(msgspec.Struct):
     """A part of a source, or a sink. One thread fills it in; others read it.
 
     `waiting` has read everything there is; `retrying` failed and is tried again; `failed` is over until the process starts
-    anew. `records` are committed ones of all lives, `dead` those of them that went to dead letters.
+    anew. `records` are committed ones of all lives, `dead_letters` those of them that went to dead letters.
     """
 
     kind: ConnectorKind

@@ -30,7 +30,7 @@ def clear_project(project: Project) -> None:
 
 
 def check_processes(processes: Iterable["DemoProcess"], symptom: Exception | None = None) -> None:
-    """Nothing, as long as all live. Else an end with what those said that are dead: `after` is what somebody noticed of it
+    """Nothing, as long as all live. Else an end with what those said that are dead: `symptom` is what somebody noticed of it
     first, and comes last. A Kafka that does not answer, say, after what ended it."""
     exit_reports = [exit_report for process in processes if (exit_report := process.exit_report)]
     if exit_reports:

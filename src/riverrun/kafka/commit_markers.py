@@ -35,8 +35,8 @@ STEP_SECONDS = 5.0
 @dataclass(frozen=True)
 class OutputTopic:
     """Where the parts of a stream go. `name` begins their transactional ids; `generation` is one life of the stream's
-    checkpoint: the marks of another say nothing. `claim` is the offset of the run's own claim; -1 asks for none. `turn` is
-    how often the run itself has fenced its writers: one from before that is not used again."""
+    checkpoint: the marks of another say nothing. `claim_offset` is the offset of the run's own claim; -1 asks for none.
+    `writer_epoch` is how often the run itself has fenced its writers: one from before that is not used again."""
 
     properties: dict[str, Any]
     topic: str
@@ -64,8 +64,8 @@ def max_tasks(partitions: int) -> int:
 
 @dataclass(frozen=True)
 class OutputBatch:
-    """One batch of a stream. `input` is a digest of the offsets it begins and ends at, `layout` one of what each of its
-    `parts` reads: a batch that is computed again has the same."""
+    """One batch of a stream. `input_digest` is a digest of the offsets it begins and ends at, `layout_digest` one of what
+    each of its `tasks` reads: a batch that is computed again has the same."""
 
     number: int
     tasks: int = WHOLE

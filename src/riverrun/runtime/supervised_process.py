@@ -22,7 +22,7 @@ MAX_READ_BYTES = 65_536
 
 
 class SupervisedProcess:
-    """Runs `command` with its output in `log`. `look` is called often, and does what has become necessary."""
+    """Runs `command` with its output in `log`. `poll` is called often, and does what has become necessary."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, *, notice: Callable[[str], None] = lambda _: None

@@ -122,7 +122,7 @@ class StoreClient:
         return True
 
     def snapshot(self, path: Path, on_progress: Callable[[int, int], None] = lambda *_: None) -> None:
-        """Bring a copy of all tables, as they are at one moment, as a DuckDB file. `progressed` is told the bytes that have
+        """Bring a copy of all tables, as they are at one moment, as a DuckDB file. `on_progress` is told the bytes that have
         come, and how many there are."""
         part = path.with_name(f"{path.name}.part")
         try:

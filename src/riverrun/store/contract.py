@@ -95,7 +95,7 @@ class Store(ABC):
 
     @abstractmethod
     def cancel(self, name: str) -> bool:
-        """End a question that runs: its `ask` raises. False when none of that name runs."""
+        """End a question that runs: its `query` raises. False when none of that name runs."""
 
     def snapshot(self, path: Path) -> None:  # noqa: ARG002
         """Write a copy of all tables, as they are at one moment, as a DuckDB file."""

@@ -73,7 +73,7 @@ _LOG = logging.getLogger(__name__)
 
 class StoreServer:
     """Serves a store that is open. `port` 0 takes a free one; `routes` are what else it carries, such as the dashboard;
-    `outside` serves others too."""
+    `public` serves others too."""
 
     def __init__(
         self,

@@ -366,7 +366,7 @@ class _CsvFile(_FolderFile):
             yield line.decode("utf-8-sig" if self._next_offset == len(line) else "utf-8")
 
     def _parse_rows(self) -> Iterator[list[str] | Exception]:
-        """Rows; an exception for one that is none. The offset behind it is `_behind`, its bytes are `_raw`."""
+        """Rows; an exception for one that is none. The offset behind it is `_next_offset`, its bytes are `_raw_lines`."""
         while True:
             self._raw_lines = []
             reader = csv.reader(self._lines(), delimiter=self.declared.delimiter, strict=True)

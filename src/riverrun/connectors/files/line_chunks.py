@@ -8,7 +8,7 @@ CHUNK_BYTES = 256 << 10
 
 
 class FileLine(NamedTuple):
-    """A line without its end, and the offset it begins at. `whole` is False for a piece of one that is too long."""
+    """A line without its end, and the offset it begins at. `complete` is False for a piece of one that is too long."""
 
     offset: int
     text: bytes
@@ -27,7 +27,7 @@ def read_lines(
     fd: int, offset: int, *, max_line_bytes: int, in_long_line: bool = False, file_closed: bool = False
 ) -> LineChunk:
     """Lines from `offset` on, empty ones left out. A last line without its newline waits for it, unless the file is
-    `at_end`: nobody writes to it any more. `long` says that `offset` is inside a line that is too long."""
+    `file_closed`: nobody writes to it any more. `in_long_line` says that `offset` is inside a line that is too long."""
     data = os.pread(fd, CHUNK_BYTES, offset)
     if b"\n" not in data and len(data) == CHUNK_BYTES and max_line_bytes > CHUNK_BYTES:
         data = os.pread(fd, max_line_bytes + 1, offset)

@@ -45,9 +45,10 @@ class PreviousFile(msgspec.Struct, frozen=True):
 
 
 class TailPosition(msgspec.Struct, frozen=True):
-    """A position. `long`: inside a line that is too long. `name` is for people. `before` is for a file that was empty when
-    it was begun: nothing else would tell it from one that was filled, copied and truncated since. `rested`: its last change
-    (ns) where it was read to its very end and then left alone; 0 where more may have come."""
+    """A position. `in_long_line`: inside a line that is too long. `name` is for people. `previous` is for a file that was
+    empty when it was begun: nothing else would tell it from one that was filled, copied and truncated since.
+    `idle_mtime_ns`: its last change (ns) where it was read to its very end and then left alone; 0 where more may have
+    come."""
 
     inode: int
     offset: int
@@ -114,7 +115,7 @@ class TailReader(Reader):
         clock: Callable[[], float] = time.time,
         on_idle: Callable[[FileState], None] | None = None,
     ) -> None:
-        """`on_rest` is told the file's state when it was read and is left alone: then the reader is at its end."""
+        """`on_idle` is told the file's state when it was read and is left alone: then the reader is at its end."""
         self._declared = declared
         self._path = path
         self._on_idle = on_idle

@@ -67,7 +67,7 @@ _ERROR_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
 
 class _PendingDelivery(NamedTuple):
-    """Records that were handed to the producer. `waiting` ends when each has its answer."""
+    """Records that were handed to the producer. `done` ends when each has its answer."""
 
     posted: RequestDelivery
     done: asyncio.Future[None]
@@ -75,7 +75,7 @@ class _PendingDelivery(NamedTuple):
 
 
 class IngestApplication:
-    """`takers` are the topics that can be posted to. `local`: only this machine reaches us, by its own names."""
+    """`parsers` are the topics that can be posted to. `local`: only this machine reaches us, by its own names."""
 
     def __init__(
         self,

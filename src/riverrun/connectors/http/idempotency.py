@@ -64,8 +64,8 @@ RecordOffsets = Sequence[tuple[int, int]]
 
 @dataclass(eq=False)
 class TransactionalRequest:
-    """A request. `key` is empty where only all or nothing is asked for; `content` is a hash of what it says; `answer` makes
-    status and body of where its records are."""
+    """A request. `key` is empty where only all or nothing is asked for; `digest` is a hash of what it says; `make_response`
+    makes status and body of where its records are."""
 
     topic: str
     records: Sequence[KeyValue]

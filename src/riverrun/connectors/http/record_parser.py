@@ -49,7 +49,7 @@ KeyValue = tuple[str | bytes | None, bytes]
 
 
 class TopicRecordParser:
-    """How one topic takes what is posted. `limit`: the largest record it takes, in bytes."""
+    """How one topic takes what is posted. `max_record_bytes`: the largest record it takes, in bytes."""
 
     def __init__(
         self, topic: Topic[Any], source: http, max_message_bytes: int, registry: RegistrySettings | None = None

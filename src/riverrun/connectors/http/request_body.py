@@ -205,7 +205,7 @@ async def discard_body(receive: Receive, headers: Headers, max_bytes: int, secon
 
 
 def gunzip(body: bytes, max_bytes: int) -> Iterable[bytes]:
-    """What is packed in a body, in pieces, of all its members; Refused as soon as it comes to more than `most`."""
+    """What is packed in a body, in pieces, of all its members; refused as soon as it comes to more than `max_bytes`."""
     total = members = 0
     while body:
         members += 1

@@ -41,7 +41,7 @@ _MIB = 2**20
 
 
 class IngestServer:
-    """Takes records for the topics of `feds` until it is closed. `notice` hears of a key that is made."""
+    """Takes records for the topics of `bindings` until it is closed. `notice` hears of a key that is made."""
 
     def __init__(
         self,

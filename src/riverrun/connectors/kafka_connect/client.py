@@ -152,7 +152,7 @@ class ConnectClient:
 
     def put(self, name: str, config: Mapping[str, str], *, checked: bool = False) -> None:
         """Make a connector, or give it another configuration: then its tasks start again. ConnectRefusedError says all
-        that is wrong with it; `checked` is for one whose `problems` were asked for a moment ago."""
+        that is wrong with it; `checked` is for one whose `validation_problems` were asked for a moment ago."""
         if not checked and (problems := self.validation_problems({**config, "name": name})):
             raise ConnectRefusedError([f"{name}: {problem}" for problem in problems], connector=name)
         self._connector_request(name, "PUT", "/config", body={**config, "name": name})

@@ -150,7 +150,7 @@ def wait_until_running(
 ) -> None:
     """Return when all these connectors and their tasks run; ConnectFailedError says which does not, and why.
 
-    Of one that was `told_anew`, Connect may for a moment still show how it was before: running or failed counts when it
+    Of one that was `reconfigured`, Connect may for a moment still show how it was before: running or failed counts when it
     stays so.
     """
     began = time.monotonic()
@@ -189,7 +189,7 @@ def wait_until_running(
 
 
 def wait_for_state(client: ConnectClient, name: str, desired: str, seconds: float = 60.0) -> None:
-    """Return when a connector and its tasks are paused or stopped, as `wanted` says."""
+    """Return when a connector and its tasks are paused or stopped, as `desired` says."""
     began = time.monotonic()
     while True:
         state = client.state(name)

@@ -32,7 +32,7 @@ class MqttMessage:
 
 
 class MessageQueue:
-    """Safe to share. It takes all that it is given: it has an end because the connection is not read while it is `full`."""
+    """Safe to share. It takes all that it is given: it has an end because the connection is not read while `is_full`."""
 
     def __init__(self, max_messages: int, max_bytes: int = MAX_BYTES) -> None:
         self._max_messages = max_messages

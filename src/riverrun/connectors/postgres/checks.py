@@ -75,7 +75,7 @@ def failures(found: Iterable[DatabaseCheck]) -> list[str]:
 def check_databases(
     connectors: Sequence[CdcConnector], settings: PostgresSettings, root: Path, *, fix: bool = False
 ) -> list[DatabaseCheck]:
-    """Check all databases. `mend`: make the publication, or add tables to it, where our login may and nothing is wrong."""
+    """Check all databases. `fix`: make the publication, or add tables to it, where our login may and nothing is wrong."""
     results: list[DatabaseCheck] = []
     for name in dict.fromkeys(following.database for following in connectors):
         database_connectors = [following for following in connectors if following.database == name]

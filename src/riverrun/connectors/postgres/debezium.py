@@ -32,7 +32,7 @@ _NULL = {"replace.null.with.default": "false"}
 def connector_config(
     connector: CdcConnector, database: Database, settings: PostgresSettings, cached: Mapping[str, CachedTable]
 ) -> dict[str, str | Secret]:
-    """The connector's configuration. `known` has the columns of the tables, by `Followed.name`, where they are known."""
+    """The connector's configuration. `cached` has the columns of the tables, by `CapturedTable.name`, where known."""
     read_first = [re.escape(table.table) for table in connector.tables if table.source.snapshot]
     config: dict[str, str | Secret] = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",

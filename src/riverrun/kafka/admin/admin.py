@@ -440,7 +440,7 @@ class Admin:
         **fields: Any,
     ) -> dict[K, V]:
         """The result of a request for each key. What fails with a code in `missing` is left out; what fails because the
-        cluster is settling is asked for again. `of` is what a key is, a topic or a group, for the error about it."""
+        cluster is settling is asked for again. `key_kind` is what a key is, a topic or a group, for the error about it."""
         deadline = time.monotonic() + self.timeout
         results: dict[K, V] = {}
         pending = list(keys)

@@ -46,7 +46,7 @@ class TopicDifference:
 
 @dataclass(frozen=True)
 class TopicChanges:
-    """What is to be done about one topic. `kept` are settings the topic has and the declaration does not mention."""
+    """What is to be done about one topic. `undeclared` are settings the topic has and the declaration does not mention."""
 
     topic: str
     action: Literal["create", "alter", "nothing", "refuse"]

@@ -93,7 +93,7 @@ class AsyncConsumer(Generic[V]):
         return record
 
     async def batches(self, max_records: int = 1000, *, wait_seconds: float = 1.0) -> AsyncIterator[Batch[V]]:
-        """Batches of up to `most` records; a batch that is not full is given out `wait_seconds` after it began."""
+        """Batches of up to `max_records` records; a batch that is not full is given out `wait_seconds` after it began."""
         check_batch_size(max_records)
         consumer = self._consumer
         while True:

@@ -41,7 +41,8 @@ Clock = Callable[[], float]
 
 
 class Committer:
-    """`send` gives a request to the client and does not wait. `pump` and `answered` are for the thread that polls."""
+    """`send` gives a request to the client and does not wait. `send_pending` and `on_response` are for the thread that
+    polls."""
 
     def __init__(
         self, send: Callable[[list[ClientPartition]], None], group: str, clock: Clock = time.monotonic
@@ -137,7 +138,7 @@ class Committer:
         return not self._pending and not self._in_flight
 
     def wait_polling(self, poll: Callable[[], None], seconds: float) -> None:
-        """Wait until all that was put is committed; CommitError when it is not. `serve` pumps and polls for a moment."""
+        """Wait until all that was put is committed; CommitError when it is not. `poll` pumps and polls for a moment."""
         self._begin_wait()
         end = self._clock() + seconds
         while not self.idle and self._clock() < end:

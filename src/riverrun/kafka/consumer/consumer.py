@@ -136,7 +136,7 @@ class Consumer(Generic[V]):
     # --- in batches ---------------------------------------------------------------------------------------------------
 
     def batches(self, max_records: int = 1000, *, wait_seconds: float = 1.0) -> Iterator[Batch[V]]:
-        """Batches of up to `most` records; a batch that is not full is given out `wait_seconds` after it began.
+        """Batches of up to `max_records` records; a batch that is not full is given out `wait_seconds` after it began.
 
         By asking for the next batch, the one before is done.
         """

@@ -68,7 +68,8 @@ class FetchBuffer:
         return message
 
     def take_batch(self, max_records: int, positions: Mapping[TopicPartition, int]) -> list[Message]:
-        """Up to `most` records, now in hand. `positions` says where the partitions stand when all that is ahead is done."""
+        """Up to `max_records` records, now in hand. `positions` says where the partitions stand when all that is ahead is
+        done."""
         if self._count <= max_records:
             taken = [item for item in self._buffered if type(item) is not _PartitionEnd]
             self._buffered.clear()

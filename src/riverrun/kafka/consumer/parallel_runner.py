@@ -127,7 +127,7 @@ class ParallelRunner(Generic[V]):
             self._finish(work)
 
     def handle_failure(self, work: WorkItem[V], error: Exception, *, unreadable: bool) -> bool:
-        """A handler raised, or the record cannot be read. True: write a dead letter, then call `buried`."""
+        """A handler raised, or the record cannot be read. True: write a dead letter, then call `dead_letter_written`."""
         with self._changed:
             self.counts.failed += 1
             if work.revoked or self._draining:

@@ -73,7 +73,7 @@ class FetchedRecords:
 class Subscription:
     """One client of the library below, opened by the first `fetch`.
 
-    The client lets one thread at a time in, and who comes second may wait for ever. So `fetch`, `serve`, `move` and
+    The client lets one thread at a time in, and who comes second may wait for ever. So `fetch`, `keep_alive`, `seek` and
     `send_commits` share a lock, and the two that other threads call do not insist on it.
     """
 
@@ -177,7 +177,8 @@ class Subscription:
     # --- fetching -----------------------------------------------------------------------------------------------------
 
     def fetch(self, max_records: int, wait_seconds: float, fill_seconds: float = 0.0) -> FetchedRecords:
-        """Up to `most` records: waits for a first one, then takes what is there, or waits up to `fill_seconds` for more."""
+        """Up to `max_records` records: waits for a first one, then takes what is there, or waits up to `fill_seconds` for
+        more."""
         with self._lock:
             self.open()
             if self._interrupted:
@@ -195,7 +196,7 @@ class Subscription:
     def keep_alive(self, capacity: int) -> None:
         """Look after the group and the commits for a moment, unless another thread does so by a `fetch` of its own.
 
-        Up to `room` records are taken meanwhile, and held for the next `fetch`.
+        Up to `capacity` records are taken meanwhile, and held for the next `fetch`.
         """
         if not self._lock.acquire(timeout=_LOCK_SECONDS):
             return
@@ -486,7 +487,7 @@ class Subscription:
 
     def seek(self, offsets: Mapping[TopicPartition, int], *, keep_buffered: bool = False) -> None:
         """Read these partitions from other offsets. Records that were fetched from them and not given out are dropped, or
-        given out first, to `keep` them."""
+        given out first, to `keep_buffered` them."""
         with self._lock:
             ours = {partition: offset for partition, offset in offsets.items() if partition in self.assignment}
             if not ours:

@@ -25,7 +25,7 @@ class FixFunction:
         self._path = path
 
     def __call__(self, letter: DeadLetterRecord, json_value: bytes | None = None) -> bytes | None:
-        """`opened` is the letter's value as the function is to see it, where that is not as it lies in the topic."""
+        """`json_value` is the letter's value as the function is to see it, where that is not as it lies in the topic."""
         value = letter.record.raw if json_value is None else json_value
         if value is None:
             return None

@@ -19,7 +19,7 @@ from riverrun.model.positions import EARLIEST, OffsetSpec
 
 @dataclass
 class NewestDeadLetters:
-    """`letters` are newest first, each with whether it was re-driven; `summary` counts the `looked` newest of `total`."""
+    """`letters` are newest first, each with whether it was re-driven; `summary` counts the `scanned` newest of `total`."""
 
     summary: DeadLetterSummary
     letters: list[tuple[DeadLetterRecord, bool]]
@@ -30,7 +30,7 @@ class NewestDeadLetters:
 def read_newest_dead_letters(
     admin: Admin, dead: str, *, max_scanned: int, limit: int, reason: str = ""
 ) -> NewestDeadLetters:
-    """Go through the last `most` letters of each partition; keep the newest `limit` of this reason (of any)."""
+    """Go through the last `max_scanned` letters of each partition; keep the newest `limit` of this reason (of any)."""
     ranges = resolve_offset_ranges(admin, [dead], start=OffsetSpec("last", max_scanned))
     total = count_offsets(resolve_offset_ranges(admin, [dead], start=EARLIEST))
     redrive_log, origins, selector = read_redrive_log(admin, dead), OriginTopics(admin), DeadLetterSelector(reason)

@@ -59,8 +59,9 @@ ProgressCallback = Callable[[int, int], None]
 
 @dataclass
 class RedriveOutcome:
-    """What a re-drive did, or would do. `sent` is by topic, `left` by reason; `doubles` are letters of a record that another
-    letter had brought back; `before` were re-driven earlier; `passed` were not chosen; `other` are no letters."""
+    """What a re-drive did, or would do. `sent` is by topic, `left` by reason; `duplicates` are letters of a record that
+    another letter had brought back; `redriven_before` were re-driven earlier; `not_chosen` were not chosen; `other_records`
+    are no letters."""
 
     sent: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -244,7 +245,7 @@ class Redrive:
     def _decide(
         self, redriven: RedriveLog, outcome: RedriveOutcome, on_progress: ProgressCallback
     ) -> Iterator[_RedriveRecord]:
-        """What is to be sent or noted, counted in `found`. Ends early when the limit is reached."""
+        """What is to be sent or noted, counted in `outcome`. Ends early when the limit is reached."""
         total = count_offsets(self.offset_ranges)
         sent_identities: set[bytes] = set()
         self._gone = 0

@@ -39,7 +39,8 @@ class DeadLetterCount:
 
 @dataclass
 class DeadLetterSummary:
-    """One dead-letter topic. `again`: letters of records that had been re-driven; `other`: records that are no letters."""
+    """One dead-letter topic. `died_again`: letters of records that had been re-driven; `other_records`: records that are no
+    letters."""
 
     topic: str
     count: DeadLetterCount = field(default_factory=DeadLetterCount)

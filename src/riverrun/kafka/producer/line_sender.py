@@ -73,8 +73,8 @@ class LineSender:
     def send(
         self, lines: Iterable[LineRecord | BadLine], *, read_ahead: bool, rate_limit: ThroughputThrottler | None = None
     ) -> LineCounts:
-        """Send all and wait for their acknowledgement. A `steady` source (a file) is read ahead in blocks; others (a pipe,
-        a terminal) line by line, so that a record never waits for the next line. Whatever ends it early, `counts` says
+        """Send all and wait for their acknowledgement. A `read_ahead` source (a file) is read ahead in blocks; others (a
+        pipe, a terminal) line by line, so that a record never waits for the next line. Whatever ends it early, `counts` says
         how far it came, and what was sent until then is acknowledged or part of the error."""
         records = self._records(lines)
         try:

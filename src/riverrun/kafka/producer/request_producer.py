@@ -97,8 +97,8 @@ class RequestProducer:
         return queued + count <= self._core.options.queue_records or not queued
 
     def begin(self, count: int, on_complete: Callable[[], None]) -> RequestDelivery:
-        """A request of so many records. `done` is called when all have their answers: by another thread, maybe twice, maybe
-        before `end` returns."""
+        """A request of so many records. `on_complete` is called when all have their answers: by another thread, maybe twice,
+        maybe before `end` returns."""
         return RequestDelivery(self._core.client, count, on_complete)
 
     def add(

@@ -86,8 +86,8 @@ class Transaction:
     def commit_offsets(
         self, consumer: "Consumer[Any] | RawConsumer", offsets: Mapping[TopicPartition, int] | None = None
     ) -> None:
-        """Make what the consumer has handed out part of the transaction: read, transform and write exactly once. `at` says
-        where a raw client stands, if that is known better than by the last record it gave.
+        """Make what the consumer has handed out part of the transaction: read, transform and write exactly once. `offsets`
+        says where a raw client stands, if that is known better than by the last record it gave.
 
         The consumer must not commit by itself (`commit="manual"`). When the transaction is aborted it must read again what
         it had: let the exception end it, or seek.

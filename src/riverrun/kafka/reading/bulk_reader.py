@@ -56,8 +56,8 @@ class RecordColumns:
 
 @dataclass
 class ColumnarBatch:
-    """What one `read` gave. `reached` is the next offset of each partition that moved, past its records and past the marks
-    of transactions behind them. `gaps` are partitions whose records retention took before they were read."""
+    """What one `read` gave. `next_offsets` is the next offset of each partition that moved, past its records and past the
+    marks of transactions behind them. `gaps` are partitions whose records retention took before they were read."""
 
     topics: dict[str, RecordColumns] = field(default_factory=dict)
     next_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class BulkReader:
         return self._positions.keys()
 
     def assign(self, positions: Mapping[TopicPartition, int], restart: Collection[TopicPartition] = ()) -> None:
-        """Read exactly these partitions from now on: new ones, and those in `again`, from their position; others go on."""
+        """Read exactly these partitions from now on: new ones, and those in `restart`, from their position; others go on."""
         ended = [partition for partition in self._positions if partition not in positions or partition in restart]
         begun = [partition for partition in positions if partition not in self._positions or partition in restart]
         try:
@@ -136,7 +136,7 @@ class BulkReader:
             raise translate(error, "choosing what to read", bootstrap=self._bootstrap_servers) from error
 
     def read(self, max_records: int, max_bytes: int, seconds: float) -> ColumnarBatch:
-        """Wait for a record up to `seconds`; then all that are there, up to about `most` and `most_bytes`."""
+        """Wait for a record up to `seconds`; then all that are there, up to about `max_records` and `max_bytes`."""
         batch = ColumnarBatch()
         try:
             messages = self._consumer.consume(1, seconds)

@@ -17,7 +17,7 @@ MAX_SECONDS = 5.0
 
 @dataclass
 class NewestRecords:
-    """Records, newest first. Not `whole`: reading took too long or was too much, so that newer ones may be missing."""
+    """Records, newest first. Not `complete`: reading took too long or was too much, so that newer ones may be missing."""
 
     records: list[RawRecord] = field(default_factory=list)
     complete: bool = True

@@ -65,7 +65,7 @@ class PartitionReader:
     read. `on_cut(error)` is told when a log ends before the offset it was read to, because it was cut or its topic made
     again: reading goes on with its first record. By default the error is raised. `on_trouble(text)` is told when no broker
     answers, and (with an empty text) when they do again. A `group` is only a name to commit by, in a transaction:
-    `transaction.commit_offsets(reader.client)`. A batch is given out after `turn_seconds`, full or not.
+    `transaction.commit_offsets(reader.client)`. A batch is given out after `poll_seconds`, full or not.
     """
 
     def __init__(

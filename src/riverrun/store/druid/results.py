@@ -17,8 +17,8 @@ _FLOAT_TYPES = {"FLOAT", "REAL", "DOUBLE", "DECIMAL"}
 
 
 def to_arrow(result: DruidSqlResult, declared_types: Sequence[str] = ()) -> "pa.Table":
-    """A column for each name, in order; two of one name stay two. `kinds` are the types in the words of `Column.type`, where
-    more is known than Druid says: a boolean may be 0 or 1, a date text, a decimal a double."""
+    """A column for each name, in order; two of one name stay two. `declared_types` are the types in the words of
+    `Column.type`, where more is known than Druid says: a boolean may be 0 or 1, a date text, a decimal a double."""
     import pyarrow as pa
 
     values = list(zip(*result.rows, strict=True)) if result.rows else [()] * len(result.names)

@@ -8,7 +8,7 @@ from riverrun.store.druid.supervisor_spec import IDENTITY, VERSION
 
 
 def row_count_sql(table: TableSpec, datasource: str, *, has_duplicates: bool) -> str:
-    """How many rows a table has. `twins`: a record may be there twice."""
+    """How many rows a table has. `has_duplicates`: a record may be there twice."""
     source = quote_identifier(datasource)
     if table.upserts and not table.key:
         return f"SELECT CASE WHEN COUNT(*) > 0 THEN 1 ELSE 0 END FROM {source}"  # noqa: S608

@@ -171,7 +171,7 @@ class SupervisorMonitor:
 def read_status(
     payload: Mapping[str, Any] | None, high_positions: Mapping[int, int], *, now: float
 ) -> SupervisorStatus:
-    """State, reason and positions from a supervisor's status. `high` are the furthest positions seen before."""
+    """State, reason and positions from a supervisor's status. `high_positions` are the furthest positions seen before."""
     if payload is None:
         return SupervisorStatus(
             "failing", "its supervisor is gone from Druid: somebody terminated it; apply the table again"

@@ -26,7 +26,7 @@ def next_generation(spec: TableSpec, number: int) -> TableGeneration | None:
 
 
 class GenerationSwitcher:
-    """Called by the writer alone, under the store's lock. `places` and `ends` tell of topics, as Ingest knows them."""
+    """Called by the writer alone, under the store's lock. `partitions` and `ends` tell of topics, as ingest knows them."""
 
     def __init__(
         self,

@@ -33,7 +33,8 @@ _STOP_SECONDS = 30.0
 
 
 class TableIngest:
-    """`declare` makes the tables what the catalog says. `states` is shared with the store, changed only under `lock`."""
+    """`apply_catalog` makes the tables what the catalog says. `states` is shared with the store, changed only under
+    `lock`."""
 
     def __init__(
         self,

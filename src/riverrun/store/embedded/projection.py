@@ -30,7 +30,7 @@ _YEARS = {
 
 @dataclass(frozen=True)
 class RowProjection:
-    """The SQL that shapes records: `rows` gives all of a batch, typed, with `FITS`; `misfits` the number and the reason of
+    """The SQL that shapes records: `rows` gives all of a batch, typed, with `VALID`; `rejected` the number and the reason of
     those that do not fit."""
 
     rows: str

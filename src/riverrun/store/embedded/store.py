@@ -231,7 +231,7 @@ class EmbeddedStore(Store):
         ends: dict[TopicPartition, int] | None,
         replacement: TableState | None,
     ) -> TableStatus:
-        """`made` is what is to take its place: it is not up to date before that has."""
+        """`replacement` is what is to take its place: it is not up to date before that has."""
         partitions, positions = topics[table.spec.topic], dict(table.positions)
         lag = _lag(table, partitions, ends)
         detail = [table.problem] if table.problem else []

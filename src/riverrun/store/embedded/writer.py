@@ -33,7 +33,7 @@ class TableWriter:
         """Write what the block has for each of the tables, and move on their states. Tables that failed have not moved.
 
         All in one transaction; when that fails, table by table, so that one that cannot go on does not stop the others.
-        `turn` is the reader's, when it read this.
+        `read_epoch` is the reader's, when it read this.
         """
         affected = [
             each

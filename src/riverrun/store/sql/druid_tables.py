@@ -28,8 +28,8 @@ _STORED_TYPES = {
 class DruidTable:
     """How Druid has a table now.
 
-    It does not know a column before a row has it, nor a table before the first row: `known` are the columns it has
-    seen (None: all of them, and the table is there). `twins`: an event may be there twice.
+    It does not know a column before a row has it, nor a table before the first row: `known_columns` are the columns it has
+    seen (None: all of them, and the table is there). `has_duplicates`: an event may be there twice.
     """
 
     datasource: str
@@ -38,8 +38,8 @@ class DruidTable:
 
 
 def table_subquery(read: TableRead, datasource: str | DruidTable, *, aggregated: bool = False) -> exp.Expr:
-    """The subquery in a table's place: the columns that are used there, of the newest version of each key. `added_up`: what
-    is selected of them are sums, counts and the like."""
+    """The subquery in a table's place: the columns that are used there, of the newest version of each key. `aggregated`:
+    what is selected of them are sums, counts and the like."""
     spec = read.spec
     druid_table = DruidTable(datasource) if isinstance(datasource, str) else datasource
     used = [column_spec for column_spec in spec.columns if column_spec.name in read.source.used_columns]

@@ -39,9 +39,9 @@ class PreparedQuery:
     """A question as a store runs it.
 
     `sql` is ready to run. `context` is for Druid: what makes it answer exactly and as this text expects. `latest` and
-    `given` are for a store that gains from knowing newest values beforehand (Druid skips segments by them): ask each
+    `with_latest` are for a store that gains from knowing newest values beforehand (Druid skips segments by them): ask each
     of
-    `latest`, then run what `given` makes of the values instead of `sql`.
+    `latest`, then run what `with_latest` makes of the values instead of `sql`.
     """
 
     sql: str
