@@ -370,6 +370,21 @@ def killed(town: Town, arguments: list[str], **where: Any) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 
+def test_a_column_that_is_new_is_in_the_catalog_with_the_generation_that_has_it(town: Town) -> None:
+    """No pipeline has run with the new code yet, and a store that starts now reads the new rows once."""
+    town.send_history()
+    run_streams(town.spark, town.app, town.connection, town.root, only=["kept"])
+    (town.root / "app.py").write_text(
+        PIPELINE.replace("F.lit(1)", "F.lit(2)).withColumn('tens', F.expr('number / 10')")
+    )
+    made = town.replay("kept", "")
+    assert made is not None
+    with Catalog(town.connection, "town") as catalog:
+        table = catalog.refresh()["kept"]
+    assert table.generations == (made.as_table_generation(),)
+    assert table.column("tens") is not None
+
+
 def test_a_replay_that_is_killed_goes_on(town: Town) -> None:
     """Nobody runs the stream meanwhile, and its topic goes on getting records that only the next generation reads."""
     run = partial(run_streams, town.spark, town.app, town.connection, town.root, only=["minutes"])

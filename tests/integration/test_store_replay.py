@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,9 @@ class Scene:
         store.open()
         return store
 
-    def replay(self, rows: Sequence[bytes], *, since_ms: int = 0) -> str:
-        """What a replay does at its cut: its rows are in a topic of their own, and the catalog is told of it."""
+    def replay(self, rows: Sequence[bytes], *, since_ms: int = 0, tables: Sequence[TableSpec] = ()) -> str:
+        """What a replay does at its cut: its rows are in a topic of their own, and the catalog is told of it. `tables` are
+        those of the replay's code."""
         number = len(self.generations) + 2
         topic = f"{self.topic}.{number}"
         places = self.admin.topic(self.topic).topic_partitions
@@ -62,7 +64,7 @@ class Scene:
         self.send(topic, rows)
         first = {each.partition: offset for each, offset in self.admin.offsets(places, "latest").items()}
         self.generations.append(TableGeneration(number, topic, first, since_ms))
-        publish_generations(self.kafka.connection, self.app, self.topic, self.generations)
+        publish_generations(self.kafka.connection, self.app, self.topic, self.generations, tables)
         return topic
 
 
@@ -185,3 +187,25 @@ def test_a_history_that_was_deleted_changes_nothing(scene: Scene) -> None:
     caught_up(again, events=5)
     assert notes(again) == [*[(number, "old") for number in range(4)], (9, "after")]
     assert any(f"{topic}, which a replay has made, is not there" in each for each in scene.said)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["following", "away"])
+def test_a_replay_that_adds_a_column_fills_it_in_all_history(scene: Scene, *, away: bool) -> None:
+    """Before the edited pipeline runs again: only the replay knows the new column."""
+    publish_tables(scene.kafka.connection, scene.app, [events(scene.topic)])
+    scene.send(scene.topic, [event(number, number, "old") for number in range(4)])
+    store = scene.open()
+    caught_up(store, events=4)
+    if away:
+        store.close()
+    wider = events(scene.topic)
+    wider = replace(wider, columns=(*wider.columns, column("shelf", "bigint")))
+    values = [json.dumps({**json.loads(event(n, n, "new")), "shelf": n + 100}).encode() for n in range(4)]
+    scene.replay(values, tables=[wider])
+    if away:
+        store = scene.open()
+    scene.send(scene.topic, [event(9, 9, "after")])
+    caught_up(store, events=5)
+    # What the edited pipeline publishes when it runs at last changes nothing more.
+    publish_tables(scene.kafka.connection, scene.app, [replace(wider, generations=tuple(scene.generations))])
+    assert rows(store, "select id, shelf from events order by id") == [*[(n, n + 100) for n in range(4)], (9, None)]

@@ -39,21 +39,30 @@ def publish_tables(connection: Connection, app: str, tables: Sequence[TableSpec]
 
 
 def publish_generations(
-    connection: Connection, app: str, topic: str, generations: Sequence[TableGeneration]
+    connection: Connection,
+    app: str,
+    topic: str,
+    generations: Sequence[TableGeneration],
+    tables: Sequence[TableSpec] = (),
 ) -> list[str]:
-    """Tell the stores what replays have made of the tables of a topic; the names of those tables. A store that follows the
-    catalog knows it before it writes any row that came later."""
+    """Publish what replays have made of the tables of a topic; returns the names of those tables. A store that follows the
+    catalog knows it before it writes any row that came later.
+
+    `tables` are those of the topic as the replay's code declares them. A table's columns and its generations go into one
+    record: a store that got the generation first would read all of it with the columns of before, once and for good."""
     from riverrun.kafka.producer.producer import Producer
 
     with Catalog(connection, app) as catalog:
-        tables = [spec for spec in catalog.refresh().values() if spec.topic == topic]
-    changed = [spec for spec in tables if spec.generations != tuple(generations)]
+        published = {name: spec for name, spec in catalog.refresh().items() if spec.topic == topic}
+    declared = {spec.name: spec for spec in tables if spec.topic == topic}
+    current = {name: replace(spec, generations=tuple(generations)) for name, spec in {**published, **declared}.items()}
+    changed = [spec for name, spec in current.items() if published.get(name) != spec]
     if changed:
+        ensure_compacted_topic(Admin(connection), catalog_topic(app))
         with Producer(connection) as producer:
             for table in changed:
-                updated = replace(table, generations=tuple(generations))
-                producer.send(catalog_topic(app), json.dumps(updated.as_dict()).encode(), key=table.name)
-    return [spec.name for spec in tables]
+                producer.send(catalog_topic(app), json.dumps(table.as_dict()).encode(), key=table.name)
+    return list(current)
 
 
 class Catalog:

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from riverrun.config.run_state import acquire_lock, is_locked
 from riverrun.errors import AlreadyRunningError, CheckpointError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
+from riverrun.model.table import TableSpec, table_from_dict
 from riverrun.store.catalog import publish_generations
 from riverrun.streams.checkpoint import CheckpointStatus, Offsets, parse_offsets, read_checkpoint_status
 from riverrun.streams.compile.fingerprint import HISTORY_FILE
@@ -137,7 +138,7 @@ class ReplayFolder:
         generation: Generation | None = None
         if content:
             generation = Generation.from_dict(content["made"])
-            self._publish_generation(admin, generation)
+            self._publish_generation(admin, generation, [table_from_dict(table) for table in content.get("tables", ())])
             add_generation(self.stream_folder, generation)
             self._move_record_counts(generation.number - 1)
             delete_replay_group(admin, group)
@@ -146,16 +147,17 @@ class ReplayFolder:
             each.unlink(missing_ok=True)
         return generation
 
-    def _publish_generation(self, admin: Admin, generation: Generation) -> None:
-        """The tables of the stream change with it. Before its first row behind the cut can be written: so no store takes
-        such a row for one of the generation before."""
+    def _publish_generation(self, admin: Admin, generation: Generation, tables: list[TableSpec]) -> None:
+        """The tables of the stream change with it, their columns too. Before its first row behind the cut can be written: so
+        no store takes such a row for one of the generation before."""
         known = [
             read_generation
             for read_generation in read_generations(self.stream_folder)
             if read_generation.number != generation.number
         ]
         table_generations = [each.as_table_generation() for each in [*known, generation]]
-        publish_generations(admin.connection, self.stream_folder.parent.name, generation.target, table_generations)
+        app = self.stream_folder.parent.name
+        publish_generations(admin.connection, app, generation.target, table_generations, tables)
 
     def _move_record_counts(self, old: int) -> None:
         """Its account, and what code it was made by, are the stream's now."""

@@ -44,6 +44,7 @@ from riverrun.streams.compile.compiler import compile_app
 from riverrun.streams.compile.fingerprint import HISTORY_FILE, VersionHistory, compute_fingerprint
 from riverrun.streams.compile.graph import Graph
 from riverrun.streams.compile.sources import KafkaRecordSource
+from riverrun.streams.compile.tables import build_tables
 from riverrun.streams.compile.user_code import code_digest
 from riverrun.streams.evolve.change import compare_with_history
 from riverrun.streams.evolve.cutover import CutoverPoint, stop_after_batch
@@ -130,6 +131,10 @@ class Replay:
             graph, spark, KafkaRecordSource(spark, connection, topics=request.app.topics)
         ).require()
         self._compiled = self._compilation.streams[request.stream]
+        # Saved with the new generation: whoever finishes the swap publishes the columns that its rows have.
+        topic = self._compiled.stream.output_topic
+        tables = build_tables(self._compilation) if settings.store.kind != "none" else []
+        self._tables = [table for table in tables if table.topic == topic]
         self._context = make_stream_context(self._compilation, settings, project, connection, notice)
         slots = slots_for_streams(spark, settings)
         self._plan = plan_streams(self._compilation, settings, slots=slots, speed="near-real-time").for_stream(
@@ -502,7 +507,8 @@ class Replay:
                 if self._stop.is_set():
                     return None
             generation = self._new_generation(answer)
-            self._save(**{**self._state, "made": asdict(generation)})
+            tables = [table.as_dict() for table in self._tables]
+            self._save(**{**self._state, "made": asdict(generation), "tables": tables})
             if not self._accept():
                 return None
         return self._finish(generation)

@@ -127,15 +127,17 @@ class NoKafka:
 ADMIN: Any = NoKafka()
 
 
-@pytest.fixture(autouse=True)
-def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str, list[int], int]]:
-    """What stores were told of: app, topic, generations, and which generation ran the stream at that moment."""
-    found: list[tuple[str, str, list[int], int]] = []
+Publication = tuple[str, str, list[int], int, list[TableSpec]]
 
-    def publish(_: object, app: str, topic: str, generations: list[TableGeneration]) -> None:
-        found.append(
-            (app, topic, [generation.number for generation in generations], current_generation(tmp_path / "checked"))
-        )
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Publication]:
+    """What stores were told of: app, topic, generations, which generation ran the stream at that moment, and the tables."""
+    found: list[Publication] = []
+
+    def publish(_: object, app: str, topic: str, generations: list[TableGeneration], tables: list[TableSpec]) -> None:
+        numbers = [generation.number for generation in generations]
+        found.append((app, topic, numbers, current_generation(tmp_path / "checked"), tables))
 
     monkeypatch.setattr(cutover, "publish_generations", publish)
     return found
@@ -209,14 +211,24 @@ def test_a_swap_that_is_cut_off_anywhere_is_finished(
     assert {each.name for each in replay.path.iterdir()} <= {"lock"}
 
 
-def test_stores_are_told_before_the_new_generation_can_write(
-    replay: ReplayFolder, told: list[tuple[str, str, list[int], int]]
-) -> None:
+def test_stores_are_told_before_the_new_generation_can_write(replay: ReplayFolder, told: list[Publication]) -> None:
     replay.write_answer(CutoverPoint("r", "old", 4, {"in": {0: 9}}))
     assert replay.accept()
     replay.finish_swap(ADMIN, "app.checked.replay")
-    assert told == [(replay.stream_folder.parent.name, MADE.target, [MADE.number], 1)]
+    assert told == [(replay.stream_folder.parent.name, MADE.target, [MADE.number], 1, [])]
     assert current_generation(replay.stream_folder) == MADE.number
+
+
+def test_whoever_finishes_a_swap_publishes_the_columns_of_the_replay(
+    replay: ReplayFolder, told: list[Publication]
+) -> None:
+    """The process that computed the generation may be dead by then, and this one may run older code."""
+    table = TableSpec("kept", MADE.target, (Column("id", "bigint", ("id",)), Column("more", "text", ("more",))))
+    replay.state.write_text(json.dumps({"number": 2, "made": asdict(MADE), "tables": [table.as_dict()]}))
+    replay.write_answer(CutoverPoint("r", "old", 4, {"in": {0: 9}}))
+    assert replay.accept()
+    prepare_start(replay, ADMIN, "app.checked.replay", fresh=False)
+    assert [published[-1] for published in told] == [[table]]
 
 
 def test_tables_know_the_generations_of_their_stream(tmp_path: Path) -> None:
