@@ -48,6 +48,7 @@ class StreamProgress:
     speed: str = ""
     batch: int = -1
     batch_ms: int = 0
+    # Over the wall time between the reports of the last half minute, not the speed of one batch.
     rows_in_per_second: float = 0.0
     rows_out_per_second: float = 0.0
     # Offsets in the inputs that it has not read, as Kafka counts lag; -1 when not known.

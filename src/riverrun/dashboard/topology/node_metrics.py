@@ -18,8 +18,6 @@ NodeState = Literal["running", "waiting", "failed", "stopped", ""]
 
 # A flow is an average of this long: longer than a micro-batch, shorter than patience.
 WINDOW_SECONDS = 10.0
-# Of a stream, of so many batches at least: rows come out at the end of each.
-BATCHES = 3
 # Without a record for so long, something waits.
 QUIET_SECONDS = 15.0
 MAX_ERROR = 2000
@@ -68,14 +66,14 @@ class RateTracker:
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, int]]] = {}
 
-    def rate_of(self, key: str, at: float, count: int, window: float = WINDOW_SECONDS) -> float | None:
-        """A second, over the last `window` seconds; None while there is nothing to compare with."""
+    def rate_of(self, key: str, at: float, count: int) -> float | None:
+        """A second, over the last WINDOW_SECONDS; None while there is nothing to compare with."""
         samples = self._samples.setdefault(key, deque())
         if samples and (samples[-1][1] > count or at - samples[-1][0] > WINDOW_SECONDS):
             # It counts anew, or nobody has looked for a while.
             samples.clear()
         samples.append((at, count))
-        while at - samples[0][0] > window:
+        while at - samples[0][0] > WINDOW_SECONDS:
             samples.popleft()
         first_at, first = samples[0]
         return _three_digits((count - first) / (at - first_at)) if at > first_at else None
@@ -113,17 +111,12 @@ class NodeMetrics:
             state, word = _missing_stream_state(snapshot)
             return {"state": state, "word": word}
         moves = snapshot.runs and progress.phase == "running"
-        # Spark's real-time mode tells of a long batch when it is over; then its own averages are the better ones.
-        counted = self._rates.rate_of(
-            node.id, snapshot.at, progress.record_counts.out, max(WINDOW_SECONDS, BATCHES * progress.batch_ms / 1000)
-        )
-        out = _three_digits(progress.rows_out_per_second) if progress.speed == "real-time" else counted
         state, word = _stream_state(progress, snapshot)
         return {
             "state": state,
             "word": word,
             "in": _three_digits(progress.rows_in_per_second) if moves else 0.0,
-            "out": out if moves else 0.0,
+            "out": _three_digits(progress.rows_out_per_second) if moves else 0.0,
             "lag": progress.lag if progress.lag >= 0 else None,
             "dead": progress.record_counts.dead_letters,
             "speed": progress.speed,

@@ -17,15 +17,18 @@ from riverrun.errors import CheckpointError, KafkaError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.kafka.reading.record_counter import count_records
 from riverrun.model.cluster_state import TopicPartition
-from riverrun.model.progress import RecordCounts, StreamProgress
+from riverrun.model.progress import RecordCounts, StreamProgress, unix_seconds
 from riverrun.streams.checkpoint import Offsets, parse_offsets
 from riverrun.streams.compile.compiler import OUT_OBSERVATION, CompiledStream
 from riverrun.streams.compile.sources import COUNT, DEAD, input_observation
 from riverrun.streams.run.dead_letter_writer import DeadLetterWriter
+from riverrun.streams.run.rate import RecordRate
 from riverrun.streams.run.topic_watch import find_offset_regression
 
 # A batch of fewer rows says nothing about how fast many are read.
 MIN_RATED_ROWS = 1000
+# The note of record counts whose file is broken: what was read before is not known.
+UNREADABLE_COUNTS = "the account of earlier runs could not be read, and begins anew"
 # More offsets than that are not read to count their records: the thread that does it looks after all streams.
 MAX_COUNTED_OFFSETS = 100_000
 
@@ -57,6 +60,7 @@ class ProgressTracker:
             self.record_counts.note = _why_not_exact(compiled)
         self._committed: dict[TopicPartition, int] = {}
         self._peak_rate = read_peak_rate(file)
+        self._rate = RecordRate()
         # Whether what is accounted was read by way of the checkpoint: a batch over everything reads past it.
         self._streamed = bool(read_streamed_offsets(file))
 
@@ -195,13 +199,12 @@ class ProgressTracker:
     def _fill_progress(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
         progress.batch = int(report.get("batchId", -1))
         progress.batch_ms = int(report.get("batchDuration") or 0)
-        rate = report.get("inputRowsPerSecond") or 0.0
-        progress.rows_in_per_second = float(rate) if rate == rate else 0.0  # noqa: PLR0124  -- NaN is not itself
-        seconds = progress.batch_ms / 1000 or 1.0
-        progress.rows_out_per_second = (report.get("observedMetrics") or {}).get(OUT_OBSERVATION, {}).get(
-            COUNT, 0
-        ) / seconds
-        if report.get("numInputRows"):
+        rows_in = int(report.get("numInputRows") or 0)
+        rows_out = int(((report.get("observedMetrics") or {}).get(OUT_OBSERVATION) or {}).get(COUNT) or 0)
+        if (began := unix_seconds(str(report.get("timestamp", "")))) is not None:
+            ended = began + progress.batch_ms / 1000
+            progress.rows_in_per_second, progress.rows_out_per_second = self._rate.add(began, ended, rows_in, rows_out)
+        if rows_in:
             progress.last_record_at = str(report.get("timestamp", ""))
         progress.watermark = str((report.get("eventTime") or {}).get("watermark", ""))
         operators = report.get("stateOperators") or []
@@ -233,7 +236,7 @@ def read_record_counts(file: Path) -> tuple[RecordCounts, Offsets]:
     except FileNotFoundError:
         return RecordCounts(), {}
     except (OSError, ValueError, KeyError, TypeError):
-        return RecordCounts(note="the account of earlier runs could not be read, and begins anew"), {}
+        return RecordCounts(note=UNREADABLE_COUNTS), {}
 
 
 def read_streamed_offsets(file: Path) -> Offsets:

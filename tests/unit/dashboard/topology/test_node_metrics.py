@@ -98,31 +98,29 @@ def test_everything_runs() -> None:
     assert made["dashboard:main"] == {"state": "running", "word": "live", "viewers": 2}
     assert made["lookup:houses"]["state"] == ""
     assert made["stream:house_load"]["account"]["closes"] is True
-    assert {state for state, _ in words(made).values()} == {"running", "waiting", ""}
+    assert {state for state, _ in words(made).values()} == {"running", ""}
 
 
 def test_a_topic_flows_as_its_stream_says_for_offsets_count_marks_of_transactions_too() -> None:
     before = seen()
-    more = stream("house_load", record_counts=replace(stream("x").record_counts, out=1000))
+    more = stream("house_load", rows_out_per_second=10.0)
     moved = {**before.topics, "house_load": TopicSnapshot(100, 1250, 2)}
     after = seen(10.0, progress=progress(more), topics=moved)
     made = figures(before, after)
     assert made["stream:house_load"]["out"] == made["topic:house_load"]["in"] == made["table:house_load"]["in"] == 10.0
-    # A real-time stream has no transactions, and tells its rows at the end of a long batch.
+    # A real-time stream has no transactions.
     fast = seen(10.0, progress=progress(replace(more, speed="real-time")), topics=moved)
     made = figures(before, fast)
-    assert made["stream:house_load"]["out"] == 9000.0
+    assert made["stream:house_load"]["out"] == 10.0
     assert made["topic:house_load"]["in"] == 15.0
 
 
-def test_the_flow_out_of_long_batches_is_that_of_several() -> None:
-    def moment(at: float) -> PipelineSnapshot:
-        out = 1000 * int(at // 14)
-        given = stream("house_load", batch_ms=14_000, record_counts=replace(stream("x").record_counts, out=out))
-        return seen(at, progress=progress(given))
-
-    found = [figures(*(moment(second) for second in range(last))) for last in range(50, 70)]
-    assert all(40 < each["stream:house_load"]["out"] < 100 for each in found)
+def test_the_page_shows_the_rates_that_riverrun_status_shows() -> None:
+    """One place computes them: streams/run/rate.py."""
+    given = stream("house_load", rows_in_per_second=1.154, rows_out_per_second=0.5)
+    more = replace(given, record_counts=replace(given.record_counts, out=5000))
+    made = figures(seen(progress=progress(given)), seen(1.0, progress=progress(more)))
+    assert (made["stream:house_load"]["in"], made["stream:house_load"]["out"]) == (1.15, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -214,3 +214,20 @@ def test_a_batch_over_everything_says_nothing_of_the_checkpoint(tmp_path: Path) 
     assert read_streamed_offsets(file) == {}
     found.record_batch(report(1, 100, 160, out=60), StreamProgress("load"))
     assert read_streamed_offsets(file) == {"readings": {0: 160}}
+
+
+def test_the_rate_is_what_was_read_over_the_time_that_passed(tmp_path: Path) -> None:
+    """Not what Spark says of one batch: ten records that lay ready are not 96 a second."""
+    found = books(tmp_path / "a.json", Cluster(), Swept())
+    progress = StreamProgress("load")
+    first = {**report(0, 0, 10, out=5), "batchDuration": 8000, "inputRowsPerSecond": 96.0}
+    found.record_batch(first, progress)
+    assert (progress.rows_in_per_second, progress.rows_out_per_second) == (10 / 8, 5 / 8)
+    second = {**report(1, 10, 20, out=5), "timestamp": "2026-01-01T00:00:10.000Z", "batchDuration": 10_000}
+    found.record_batch({**second, "inputRowsPerSecond": float("nan")}, progress)
+    assert (progress.rows_in_per_second, progress.rows_out_per_second) == (20 / 20, 10 / 20)
+    # Nothing more to read: after half a minute it is 0.
+    for at in ("00:00:30", "00:00:40", "00:00:50", "00:01:00"):
+        idle = {**report(1, 20, 20), "timestamp": f"2026-01-01T{at}.000Z", "batchDuration": 1}
+        found.record_batch(idle, progress)
+    assert (progress.rows_in_per_second, progress.rows_out_per_second) == (0.0, 0.0)
