@@ -14,7 +14,12 @@ from riverrun.streams.compile.compiler import Compilation
 from riverrun.streams.compile.fingerprint import HISTORY_FILE, StreamFingerprint, VersionHistory, compute_fingerprint
 from riverrun.streams.evolve.change import CodeChange, compare_fingerprints, compare_with_history
 from riverrun.streams.generations import checkpoint_path
-from riverrun.streams.run.progress import read_peak_rate, read_record_counts, read_streamed_offsets
+from riverrun.streams.run.progress import (
+    UNREADABLE_COUNTS,
+    read_peak_rate,
+    read_record_counts,
+    read_streamed_offsets,
+)
 from riverrun.streams.run.topic_watch import find_offset_regression
 
 # Under this name in a stream's folder: the ids of the topics that it reads. One that is made again has another.
@@ -115,7 +120,8 @@ class VersionChecker:
     def _is_unread(self, name: str) -> bool:
         """Whether it has started before and there was nothing to read: nothing of it is worth keeping."""
         account, _ = read_record_counts(self.folder / name / "record_counts.json")
-        return not (account.read or account.note or has_read(self._checkpoint(name)))
+        # Other notes say how records of such a stream are counted, also when there was none.
+        return not (account.read or account.note == UNREADABLE_COUNTS or has_read(self._checkpoint(name)))
 
     def _restart_unread(self, name: str, history: VersionHistory, fingerprint: StreamFingerprint) -> CodeChange:
         change = compare_with_history(history, fingerprint)

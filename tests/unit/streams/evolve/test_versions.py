@@ -101,6 +101,21 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
+def test_a_stream_whose_counts_have_a_note_and_no_record_has_read_nothing(world: World) -> None:
+    """A join with a table is counted with a note from the first look on, before any record came."""
+    world.started(SUMS)
+    folder = world.root / "checkpoints/sums"
+    (folder / "sources/0").mkdir(parents=True)
+    (folder / "sources/0/0").write_text('v1\n{"readings":{"0":1}}')
+    counts = world.root / "streams/sums/record_counts.json"
+    note = {"record_counts": {"note": "a join makes no row of a record, or many"}, "counted_offsets": {}}
+    counts.write_text(json.dumps(note))
+    assert world.judge(AVERAGES).changes["sums"].kind == "new"
+    counts.write_text("{")
+    with pytest.raises(StreamChangedError):
+        world.judge(AVERAGES)
+
+
 @pytest.mark.parametrize("batches", [0, 1])
 def test_a_stream_that_has_read_nothing_begins_with_the_new_code(world: World, batches: int) -> None:
     """Whoever edits a stream before the first record came needs no fresh state: there is none."""
