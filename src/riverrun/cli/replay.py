@@ -115,7 +115,10 @@ def _replay(settings: "LoadedSettings", request: "ReplayRequest") -> None:
                 with shield_from_signals():
                     stop_session(spark)
     if generation is None:
-        say(f"Stopped. `riverrun replay` goes on with it, and `--cancel` removes it; {request.stream} was not touched.")
+        say(
+            f"Stopped. `{request.command}` goes on with it, and `{request.command} --cancel` removes it; "
+            f"{request.stream} was not touched."
+        )
     else:
         _print_result(request, generation, settings.settings.store.kind)
 

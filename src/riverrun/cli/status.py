@@ -34,7 +34,7 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
     For a cluster that runs elsewhere: its brokers, as its metadata names them. --json prints one object: state,
     bootstrap_servers, druid_url, connect_url, registry_url, servers, pipeline, streams, replays.
     """
-    from riverrun.config.stream_state import describe_pipeline
+    from riverrun.config.stream_state import describe_pipeline, replay_command
 
     settings = load_settings()
     report = _attached(settings) if settings.attached else _local(settings)
@@ -51,7 +51,8 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
         _show(settings, report)
         _show_streams(pipeline, progress)
         for replay in _unfinished_replays(settings.project):
-            how = "runs" if replay["running"] else "is not finished; go on with it: `riverrun replay`"
+            command = replay_command(replay["file"], replay["stream"])
+            how = "runs" if replay["running"] else f"is not finished; go on with it: `{command}`"
             left = f": {replay['read']} records read, about {replay['left']} to go" if "left" in replay else ""
             say(f"A replay of {replay['stream']} from {replay['from']} {how}{left}")
     if report["state"] not in ("ready", "degraded"):
@@ -68,6 +69,7 @@ def _unfinished_replays(project: "Project") -> list[dict[str, Any]]:
             replays.append({
                 "app": state.parents[2].name,
                 "stream": state.parents[1].name,
+                "file": str(content.get("file", "")),
                 "from": content.get("asked", ""),
                 "topic": content.get("topic", ""),
                 "running": is_locked(state.with_name("lock")),

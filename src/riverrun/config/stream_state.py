@@ -5,6 +5,7 @@ exactly while the lock is held. A file without a lock and without `ended_at` was
 """
 
 import json
+import shlex
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -125,6 +126,11 @@ def _summary(progress: PipelineProgress, state: str, detail: str) -> dict[str, A
         "ended_at": progress.ended_at,
         "detail": detail,
     }
+
+
+def replay_command(file: str, stream: str) -> str:
+    """The command that goes on with a stream's replay, as it can be typed here; FILE where the file is not known."""
+    return f"riverrun replay {shlex.quote(file.removeprefix(f'{Path.cwd()}/')) if file else 'FILE'} {stream}"
 
 
 def pipeline_holder(project: Project) -> tuple[int, str]:

@@ -112,3 +112,16 @@ def test_a_pipeline_that_lives_and_is_silent(project: Project) -> None:
         quiet.updated_at = (datetime.now(UTC) - timedelta(seconds=95)).isoformat()
         state.write(quiet)
         assert "it has told nothing for 9" in status()[1]
+
+
+@pytest.mark.parametrize(("file", "command"), [("app.py", "app.py"), ("own app.py", "'own app.py'"), (None, "FILE")])
+def test_a_replay_that_is_not_finished_says_the_whole_command(project: Project, file: str | None, command: str) -> None:
+    folder = project.home / "streams/cold/fridge_now/replay"
+    folder.mkdir(parents=True)
+    # One that an older riverrun began does not know its file.
+    known = {"file": str(project.root / file)} if file else {}
+    (folder / "replay.json").write_text(json.dumps({"asked": "beginning", "topic": "fridge_now.2", **known}))
+    wanted = (
+        f"A replay of fridge_now from beginning is not finished; go on with it: `riverrun replay {command} fridge_now`"
+    )
+    assert wanted in status()[1]

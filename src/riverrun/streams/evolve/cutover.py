@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from riverrun.config.run_state import acquire_lock, is_locked
+from riverrun.config.stream_state import replay_command
 from riverrun.errors import AlreadyRunningError, CheckpointError, RiverrunError, UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.table import TableSpec, table_from_dict
@@ -190,9 +191,10 @@ def delete_replay_group(admin: Admin, group: str) -> None:
 def prepare_start(replay: ReplayFolder, admin: Admin, group: str, *, fresh: bool) -> None:
     """Before a stream is run: finish a swap that was cut off, and take back what an earlier run has promised."""
     if fresh and replay.state.exists():
+        command = replay_command(str(_read_json(replay.state).get("file", "")), replay.stream_folder.name)
         raise UsageError(
             f"A replay of {replay.stream_folder.name} is not finished, and --fresh would take away what it stands on",
-            hint="Finish it with `riverrun replay`, or remove it with `riverrun replay --cancel`",
+            hint=f"Finish it with `{command}`, or remove it with `{command} --cancel`",
             stream=replay.stream_folder.name,
         )
     replay.request.unlink(missing_ok=True)

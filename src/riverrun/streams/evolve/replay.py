@@ -163,13 +163,13 @@ class Replay:
         elif self._state["code"] != self._code:
             raise UsageError(
                 f"The pipeline file has changed since the replay of {self._request.stream} began",
-                hint=f"Remove that one with `riverrun replay {self._command_arguments} --cancel` and begin anew",
+                hint=f"Remove that one with `{self._request.command} --cancel` and begin anew",
                 stream=self._request.stream,
             )
         elif self._request.requested_from not in ("", self._state["asked"]):
             raise UsageError(
                 f"A replay of {self._request.stream} from {self._state['asked']} is not finished",
-                hint=f"Go on with it: `riverrun replay {self._command_arguments}`; or remove it with `--cancel`",
+                hint=f"Go on with it: `{self._request.command}`; or remove it with `--cancel`",
                 stream=self._request.stream,
             )
         else:
@@ -195,11 +195,6 @@ class Replay:
                 streams=self._request.stream,
             )
         history.add_version(fingerprint, fresh=True).write(self._folder.path / HISTORY_FILE)
-
-    @property
-    def _command_arguments(self) -> str:
-        file = self._request.app.path
-        return f"{file.name} {self._request.stream}" if file else self._request.stream
 
     def _check_others(self) -> None:
         """Who runs the pipeline starts again with this file after the swap, with all its streams: they must be able to."""
@@ -244,6 +239,7 @@ class Replay:
             begin=begin,
             since_ms=self._start_time_ms(begin),
             code=self._code,
+            file=self._request.app.file,
             planned=False,
             began_at=_utc_now(),
         )
@@ -341,7 +337,7 @@ class Replay:
         elif len(existing.partitions) != len(own.partitions):
             raise TopicDiffersError(
                 f"{topic} has {len(existing.partitions)} partitions, and {own.name} has {len(own.partitions)}",
-                hint=f"Begin anew: `riverrun replay {self._command_arguments} --cancel`",
+                hint=f"Begin anew: `{self._request.command} --cancel`",
                 topic=topic,
             )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from riverrun.app import App
 from riverrun.config import Project, Settings
+from riverrun.config.stream_state import replay_command
 from riverrun.errors import UsageError
 from riverrun.kafka.admin.admin import Admin
 from riverrun.model.positions import EARLIEST, OffsetSpec, parse_offset_spec
@@ -28,6 +29,11 @@ class ReplayRequest:
     position: OffsetSpec
     replay: ReplayFolder
     checkpoints: str
+
+    @property
+    def command(self) -> str:
+        """The command that goes on with the replay, as it can be typed here."""
+        return replay_command(self.app.file, self.stream)
 
     @property
     def live_checkpoint(self) -> Path:
@@ -84,7 +90,7 @@ def cancel_replay(request: ReplayRequest, admin: Admin) -> str:
     if request.replay.swap.exists():
         raise UsageError(
             f"The replay of {request.stream} is being swapped in already",
-            hint="Finish that with `riverrun replay` or `riverrun run`",
+            hint=f"Finish that with `{request.command}` or `riverrun run`",
             stream=request.stream,
         )
     if not state:
