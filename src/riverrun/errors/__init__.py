@@ -303,7 +303,7 @@ class StreamChangedError(StreamError):
     def __init__(self, problems: Sequence[str], **fields: Any) -> None:
         self.problems = tuple(problems)
         count = len(self.problems)
-        what = f"{count} stream{'s' if count != 1 else ''} cannot go on as edited, and nothing was started"
+        what = f"{count} stream{'s' if count != 1 else ''} cannot go on as edited, and no stream was started"
         super().__init__(what, lines=self.problems, **fields)
 
     def __str__(self) -> str:

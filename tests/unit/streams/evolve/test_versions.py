@@ -159,7 +159,7 @@ def test_all_that_cannot_go_on_is_told_at_once(world: World) -> None:
     world.started(other)
     with pytest.raises(StreamChangedError) as caught:
         world.judge(BELOW, replace(other, columns=FEWER))
-    assert str(caught.value).startswith("2 streams cannot go on as edited, and nothing was started:\n  sums needs")
+    assert str(caught.value).startswith("2 streams cannot go on as edited, and no stream was started:\n  sums needs")
     first, second = caught.value.problems
     assert first.endswith(
         "`riverrun run meters.py --keep-state sums` goes on with what the old code has put into its state."
