@@ -97,6 +97,13 @@ def _(t: StreamTest) -> None:
     ]
 
 
+@check("Columns of a CSV file")
+def _(t: StreamTest) -> None:
+    t.send("readings", reading("h1", 8.5, 0), reading("h1", 7.0, 1), reading("h2", 99.0, 0))
+    row = {"house_id": "h1", "at": at(0), "owner": "Ann, Main Street", "load_kw": 8.5, "limit_kw": 8.0}
+    assert t.rows("over_limit") == [row]
+
+
 @check("Watermarks and late data")
 def _(t: StreamTest) -> None:
     t.send("readings", reading("h1", 1.0, 0))

@@ -6,13 +6,15 @@ the two run as one query, and only rows that are final pass from the first to th
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from riverrun.errors import DeclarationError, PipelineError
 from riverrun.model.connectors.postgres import postgres
 from riverrun.model.event import schema_of
-from riverrun.model.pipeline import Stream
+from riverrun.model.pipeline import FileSource, Stream, Table
 from riverrun.model.topic import Topic
+from riverrun.streams.compile.csv_check import csv_file, find_bad_row, is_empty_csv
 from riverrun.streams.compile.diagnostics import (
     TWO_EVENT_TIMES,
     StreamProblemError,
@@ -76,6 +78,8 @@ class Compilation:
     problems: list[Problem] = field(default_factory=list)
     # The readers of topics, made once for all streams that are looked at: Spark takes half a second for each.
     topic_frames: "dict[str, DataFrame]" = field(default_factory=dict)
+    # Of each table in a CSV file that was looked at, its first row that cannot be read; empty when all can.
+    bad_rows: dict[str, str] = field(default_factory=dict)
 
     def require(self) -> "Compilation":
         if self.problems:
@@ -251,8 +255,15 @@ class _QueryBuilder:
                 "Run `riverrun connect check` once, where the database is: they are remembered. Or say which it has: "
                 'riverrun.postgres("…", columns="id int, …")',
             )
+        file = csv_file(table.source, self._app.folder) if isinstance(table.source, FileSource) else None
+        if file is not None and not table.source.columns and is_empty_csv(file):
+            raise StreamProblemError(
+                table.line, f"The table {name} reads {file}, which is empty", "Its first line names the columns"
+            )
         try:
             frame = read_table(self._compilation.spark, table, self._records, self._app.folder)
+            if file is not None:
+                self._check_values(table, file, frame)
         except PySparkException as error:
             raise unreadable_table_error(table, error, self._app.folder) from error
         if missing := [each for each in table.key if each not in frame.columns]:
@@ -262,6 +273,18 @@ class _QueryBuilder:
                 did_you_mean(missing[0], frame.columns),
             )
         return F.broadcast(frame) if self._broadcast else frame
+
+    def _check_values(self, table: Table, file: Path, frame: "DataFrame") -> None:
+        """Once for a table, however many streams join it."""
+        checked = self._compilation.bad_rows
+        if table.name not in checked:
+            checked[table.name] = find_bad_row(self._compilation.spark, table.source, file, frame.schema)
+        if checked[table.name]:
+            raise StreamProblemError(
+                table.line,
+                f"The table {table.name} cannot be read: {checked[table.name]}",
+                "Correct the file, or the types in columns=",
+            )
 
     def _topic(self, topic: str, time: str, late_ms: int) -> "DataFrame":
         if topic not in self._topics:

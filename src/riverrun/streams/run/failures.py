@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from riverrun import errors
 from riverrun.app import app_module_name
@@ -18,6 +19,7 @@ from riverrun.errors import (
     StreamFailedError,
 )
 from riverrun.model.pipeline import Stream
+from riverrun.streams.compile.csv_check import find_cell
 from riverrun.streams.compile.diagnostics import TWO_EVENT_TIMES
 from riverrun.streams.compile.query_analysis import readable_message
 
@@ -223,7 +225,7 @@ def _expression(stream: Stream, text: str, files: StreamFiles) -> RiverrunError 
             message = readable_message(match[2])
             file = re.search(r"while reading file (?:file://)?(\S+?)\.?\s", text)
             if condition == "MALFORMED_RECORD_IN_PARSING" and file:
-                return _bad_row(stream, file[1], message)
+                return _bad_row(stream, file[1], message, text)
             # Spark's advice to leave ANSI mode would turn the mistake into NULLs in every other place too.
             tried = re.search(r"`(try_\w+)`", message)
             instead = f"Use {tried[1]}(), which gives NULL then, or filter" if tried else "Filter"
@@ -236,11 +238,16 @@ def _expression(stream: Stream, text: str, files: StreamFiles) -> RiverrunError 
     return None
 
 
-def _bad_row(stream: Stream, file: str, message: str) -> StreamCodeError:
+def _bad_row(stream: Stream, file: str, message: str, text: str) -> StreamCodeError:
     row = message.partition("parsing: ")[2]
+    hint = "A null in it is a value that is not of its column's type: correct the file, or the columns of its table"
+    # Java's words for a number and a time that it cannot read.
+    if value := re.search(r"""For input string: "([^"]+)"|Text '([^']+)' could not be parsed""", text):
+        row = find_cell(Path(unquote(file)), value[1] or value[2]) or f"{row}, where null was {value[1] or value[2]!r}"
+        hint = "It is not of the column's type: correct the file, or the columns of its table"
     return StreamCodeError(
         f"{stream.line}: the stream {stream.name} cannot read a row of {file}: {row}",
-        hint="A null in it is a value that is not of its column's type: correct the file, or the columns of its table",
+        hint=hint,
         stream=stream.name,
         file=file,
     )

@@ -1,5 +1,7 @@
 """Which kind of failure a stream had, from what Spark says of it."""
 
+from pathlib import Path
+
 import pytest
 
 from riverrun.errors import (
@@ -147,3 +149,21 @@ def test_a_full_disk_is_told_with_the_folders_that_may_be_on_it() -> None:
     assert "working files in /home/ann/.riverrun/spark" in found.what
     assert found.fields["path"] == "/data/checkpoints/meters/load"
     assert "streams.checkpoints" in found.hint
+
+
+BAD_ROW = """[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file://{}.  SQLSTATE: KD001
+Caused by: org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: [f2,"x, y",null].
+Parse Mode: FAILFAST. To process malformed records as null result, try setting the option 'mode' as 'PERMISSIVE'.
+Caused by: java.lang.NumberFormatException: For input string: "eight"
+"""  # noqa: E501
+
+
+def test_a_value_of_another_type_in_a_csv_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "clinics.csv"
+    file.write_text('fridge_id,name,max_c\nf1,x,8\nf2,"x, y", eight\n')
+    text = str(explain_failure(STREAM, RuntimeError(BAD_ROW.format(file)), FILES))
+    assert f"cannot read a row of {file}: row 3 has 'eight' in the column max_c" in text
+    # When the file is another by now, Spark's row is all there is.
+    file.write_text("fridge_id,max_c\n")
+    text = str(explain_failure(STREAM, RuntimeError(BAD_ROW.format(file)), FILES))
+    assert "where null was 'eight'" in text
