@@ -74,6 +74,8 @@ def garages_app() -> rr.App:
             "Many", "select minute, garage || (cars % 1 + x) as name, cars * x as cars from garages, range(14) t(x)"
         ),
         rr.area("Stacked", "select minute, garage || x as name, cars from garages, range(14) t(x)"),
+        rr.line("Two", "garages", by="garage", y="cars", limit=2),
+        rr.leaderboard("Ranked", "select garage, cars from garages where minute = latest"),
         rr.line("Twice", "select minute, cars from garages"),
         rr.bar("Names", "select garage, max(cars) as cars from garages group by all order by 2 desc", x="garage"),
         rr.line("Along names", "select garage, max(cars) as cars from garages group by all", x="garage"),
@@ -200,11 +202,17 @@ def test_what_is_not_drawn_is_said(page: Page) -> None:
     many = tile(page, "many")
     expect(many.locator(".legend-entry")).to_have_count(24)
     expect(many.locator(".note")).to_have_text("24 of 42 lines are drawn, the largest; 18 are left out")
+    expect(tile(page, "two").locator(".legend-entry")).to_have_count(2)
+    expect(tile(page, "two").locator(".note")).to_have_text("2 of 3 lines are drawn, the largest; 1 is left out")
     # Of parts of a whole the rest is a part too.
     expect(tile(page, "stacked").locator(".legend-entry")).to_have_count(24)
     expect(tile(page, "stacked").locator(".legend-name", has_text="19 others")).to_have_count(1)
     expect(tile(page, "stacked").locator(".note")).to_be_hidden()
     expect(tile(page, "twice").locator(".note")).to_contain_text("rows have a time and a name that another row has")
+
+
+def test_a_leaderboard_of_sql_has_the_largest_first(page: Page) -> None:
+    expect(tile(page, "ranked").locator(".entry-name")).to_have_text(["West", "South", "North"])
 
 
 def test_along_names_there_are_bars(page: Page) -> None:

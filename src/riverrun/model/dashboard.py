@@ -38,8 +38,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 # Width, height and limit, where the file says none.
 _SIZES: dict[str, tuple[int, int, int]] = {
     "number": (3, 2, 1),
-    "line": (8, 4, 8),
-    # The parts of a whole are few enough, or the whole is not seen.
+    # As many lines as a chart draws (MOST_LINES in series.js).
+    "line": (8, 4, 24),
     "area": (8, 4, 24),
     "bar": (4, 4, 12),
     "rows": (6, 4, 50),

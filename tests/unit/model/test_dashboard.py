@@ -39,7 +39,7 @@ def test_a_stream_and_what_is_kept_of_it_are_sources() -> None:
 
 def test_ranges_and_sizes_have_defaults() -> None:
     line, number = rr.line("Load", "loads"), rr.number("Load", "loads")
-    assert (line.range_ms, line.width, line.height, line.limit) == (3_600_000, 8, 4, 8)
+    assert (line.range_ms, line.width, line.height, line.limit) == (3_600_000, 8, 4, 24)
     assert (number.range_ms, number.compare_ms, number.width) == (-1, 3_600_000, 3)
     # SQL says itself which rows it wants.
     assert rr.line("Load", "select minute, load from loads").range_ms == -1

@@ -37,7 +37,11 @@ export class HeatTile {
       low = Math.min(low, value);
       high = Math.max(high, value);
     }
-    this.note = repeated ? `${repeated} rows have a place that another row has: only the last is drawn. Group by both` : "";
+    const left = state.groups_left_out ?? 0;
+    this.note = [
+      left ? `${this.groups.length} of ${this.groups.length + left} rows are drawn, the largest; ${left} ${left === 1 ? "is" : "are"} left out` : "",
+      repeated ? `${repeated} rows have a place that another row has: only the last is drawn. Group by both` : "",
+    ].filter(Boolean).join(". ");
     this.paint(low, high);
   }
 

@@ -86,7 +86,10 @@ export class SeriesTile {
   draw(state) {
     this.state = state;
     const { times, lines, repeated } = pivot(state, this.tile.fill ?? null);
-    const { shown, left } = drawn(lines, this.tile.kind);
+    const { shown, left: undrawn } = drawn(lines, this.tile.kind);
+    // The question asks for the largest groups only; what it left out has not come here.
+    const notAsked = (state.groups_left_out ?? 0) * (state.by >= 0 ? state.y.length : 0);
+    const [total, left] = [lines.length + notAsked, undrawn + notAsked];
     // A group keeps its colour for as long as the page is open.
     for (const { key } of shown) if (!this.order.includes(key)) this.order.push(key);
     shown.sort((one, other) => this.order.indexOf(one.key) - this.order.indexOf(other.key));
@@ -96,7 +99,7 @@ export class SeriesTile {
     this.names = shown.map((line) => line.name);
     this.type = state.columns[state.x].type;
     this.note = [
-      left ? `${shown.length} of ${lines.length} lines are drawn, the largest; ${left} are left out` : "",
+      left ? `${total - left} of ${total} lines are drawn, the largest; ${left} ${left === 1 ? "is" : "are"} left out` : "",
       repeated ? `${repeated} rows have a time and a name that another row has: only the last is drawn. Group by both, or name by=` : "",
     ].filter(Boolean).join(". ");
     const along = this.isTime ? times.map((at) => at / 1000) : times;

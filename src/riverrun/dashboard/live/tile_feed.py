@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -91,8 +91,7 @@ class TileFeed:
             query = self.query(snapshot)
             tables = query.tables
             updated = snapshot.updated(tables)
-            result = store.query(query.sql, QUERY_LIMITS)
-            data = tile_data_of(self.tile, result.rows, more=result.more)
+            data = self._ask(store, query)
             if self.tile.kind == "number":
                 data = self.sparkline.with_current(data, snapshot.newest(tables) * 1000)
         except RiverrunError as error:
@@ -104,6 +103,15 @@ class TileFeed:
         same_columns = before is not None and self.error is None and _column_layout(before) == _column_layout(data)
         difference = diff_rows(before.rows, data.rows) if before is not None and same_columns else None
         return TileResult(time.monotonic() - began, tables, updated, data, difference)
+
+    def _ask(self, store: Store, query: TileQuery) -> TileData:
+        """The figures, and how many groups the limit left out of them."""
+        result = store.query(query.sql, QUERY_LIMITS)
+        data = tile_data_of(self.tile, result.rows, more=result.more)
+        if not query.group_count_sql or data.groups < self.tile.limit:
+            return data
+        total = store.query(query.group_count_sql, QUERY_LIMITS).rows.column(0)[0].as_py()
+        return replace(data, groups_left_out=max(0, int(total) - data.groups))
 
     def query(self, snapshot: StoreSnapshot, at: datetime | None = None) -> TileQuery:
         newest = None
@@ -123,8 +131,7 @@ class TileFeed:
                     hint=f"Give it a key with {snapshot.specs[name].time} in it to look back",
                     table=name,
                 )
-        result = store.query(query.sql, QUERY_LIMITS)
-        data = tile_data_of(self.tile, result.rows, more=result.more)
+        data = self._ask(store, query)
         if self.tile.kind != "number":
             return data
         sparkline = Sparkline(self.tile)
@@ -191,7 +198,7 @@ class TileFeed:
 
 
 def _column_layout(data: TileData) -> tuple[object, ...]:
-    return data.columns, data.x, data.y, data.by, data.more
+    return data.columns, data.x, data.y, data.by, data.more, data.groups_left_out
 
 
 def internal_error(error: Exception) -> RiverrunError:

@@ -5,9 +5,10 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Literal
 
+from riverrun.dashboard.tiles.queries import has_own_order
 from riverrun.errors import QueryError
 from riverrun.model.dashboard import Tile
 
@@ -34,10 +35,23 @@ class TileData:
     by: int = -1
     # There were more rows than a tile shows.
     more: bool = False
+    # How many groups the question left out, because it asks for the largest few only.
+    groups_left_out: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        columns = [{"name": name, "type": kind} for name, kind in self.columns]
-        return {"columns": columns, "rows": self.rows, "x": self.x, "y": self.y, "by": self.by, "more": self.more}
+        return {
+            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
+            "rows": self.rows,
+            "x": self.x,
+            "y": self.y,
+            "by": self.by,
+            "more": self.more,
+            "groups_left_out": self.groups_left_out,
+        }
+
+    @property
+    def groups(self) -> int:
+        return len({row[self.by] for row in self.rows}) if self.by >= 0 else 0
 
 
 def tile_data_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> TileData:
@@ -53,7 +67,20 @@ def tile_data_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> TileDa
     if x >= 0 and tile.kind in {"line", "area", "candle", "heat_map", "bar"}:
         # Tables are asked newest first; a chart goes the other way.
         rows = tuple(sorted((row for row in rows if row[x] is not None), key=lambda row: _sort_key(row[x])))
+    if tile.kind == "leaderboard" and tile.is_sql and not has_own_order(tile.source):
+        rows = tuple(sorted(rows, key=lambda row: _rank_key(row[y[0]], row[by] if by >= 0 else None)))
     return TileData(columns, rows, x, y, by, more)
+
+
+def _rank_key(value: Any, name: Any) -> tuple[bool, Decimal, str]:
+    """The largest first, equal ones by name; what is no number comes last."""
+    try:
+        # Large whole numbers and decimals are text by now.
+        number = Decimal(str(value))
+    except InvalidOperation:
+        number = Decimal("NaN")
+    unranked = number.is_nan()
+    return unranked, Decimal(0) if unranked else -number, str(name)
 
 
 def _sort_key(value: Any) -> tuple[int, Any]:

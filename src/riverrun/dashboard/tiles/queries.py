@@ -8,6 +8,7 @@ were there at a time («as of»), so that any figure can be asked for in the pas
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 import sqlglot
 from sqlglot import exp
@@ -34,6 +35,8 @@ class TileQuery:
 
     sql: str
     tables: frozenset[str]
+    # How many groups there are, where `sql` asks for the largest `limit` of them only; empty elsewhere.
+    group_count_sql: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,19 +81,34 @@ def tile_query(
         reads = tables_read(query)
         for name in reads:
             find_table(name, tables, str(tile))
+        group_count = None
     else:
         spec = find_table(tile.source, tables, str(tile))
         tile = resolve_columns(tile, spec)
         query = parse(_sql_of_table(tile, spec), str(tile))
+        group_count = parse(_group_count_sql(tile, spec), str(tile)) if tile.x and tile.by else None
         reads = frozenset({spec.name})
     restriction = _TableRestriction(tile, filters, moment)
+    if group_count is not None:
+        for node in _table_nodes(group_count):
+            restriction.apply(node, known[node.name.lower()])
     if any(restriction.applies_to(known[table_node.name.lower()]) for table_node in _table_nodes(query)):
         # The newest of what is left. Of whole tables the store knows it itself, which is cheaper.
         for word in [table_node for table_node in query.find_all(exp.Column) if _is_latest(table_node, known)]:
             _replace_latest(word, str(tile))
         for node in _table_nodes(query):
             restriction.apply(node, known[node.name.lower()])
-    return TileQuery(query.sql(dialect=DIALECT), frozenset(known[table_node.lower()].name for table_node in reads))
+    return TileQuery(
+        query.sql(dialect=DIALECT),
+        frozenset(known[name.lower()].name for name in reads),
+        "" if group_count is None else group_count.sql(dialect=DIALECT),
+    )
+
+
+@lru_cache(maxsize=1024)
+def has_own_order(sql: str) -> bool:
+    """Whether the user's SQL says in which order its rows come."""
+    return parse(sql, "The SQL").args.get("order") is not None
 
 
 def find_table(name: str, tables: Mapping[str, TableSpec], whose: str) -> TableSpec:
@@ -220,6 +238,12 @@ def _series_sql(tile: Tile, spec: TableSpec) -> str:
         f"select {x} as {_quoted(tile.x)}, {by + ', ' if tile.by else ''}{_value_columns(tile)} from {table}{top}"  # noqa: S608
         f" group by 1{', 2' if tile.by else ''} order by 1 desc{', 2' if tile.by else ''} limit {MAX_POINTS}"
     )
+
+
+def _group_count_sql(tile: Tile, spec: TableSpec) -> str:
+    """How many groups a chart of a table could draw. Not count(distinct …), which a store may only estimate."""
+    by = _quoted(tile.by)
+    return f"select count(*) as n from (select {by} from {_quoted(spec.name)} group by {by}) as g"  # noqa: S608
 
 
 def _value_columns(tile: Tile) -> str:

@@ -138,6 +138,29 @@ def test_a_hundred_viewers_cost_one_question() -> None:
     run(scenario, one_tile())
 
 
+@pytest.mark.parametrize(("houses", "left_out"), [(24, 0), (31, 7)])
+def test_a_line_tile_has_24_groups_and_the_count_of_those_left_out(houses: int, left_out: int) -> None:
+    """Also low ones are among the 24: a default of eight dropped the freezers of a cold chain without a word."""
+    city = City(houses)
+    city.run(20)
+
+    async def whole() -> None:
+        app = rr.App("meters")
+        app.dashboard(rr.line("Houses", "house_load", by="house_id", y="load_kw"))
+        hub = DashboardHub(city.store, app.dashboards, "meters")
+        try:
+            page = await open_page(hub)
+            await page.until(lambda page: bool(page.tiles.get("houses", {}).get("rows")))
+            tile = page.tiles["houses"]
+            assert len({row[tile["by"]] for row in tile["rows"]}) == 24
+            assert tile["groups_left_out"] == left_out
+            await page.close()
+        finally:
+            await hub.close()
+
+    asyncio.run(whole())
+
+
 def test_only_what_changed_is_sent() -> None:
     async def scenario(city: City, hub: DashboardHub) -> None:
         page = await open_page(hub)

@@ -10,6 +10,7 @@ from riverrun.dashboard.tiles.data import tile_data_of
 from riverrun.dashboard.tiles.queries import Filters, QueryTime, filter_applies, has_history, tile_query
 from riverrun.errors import QueryError
 from riverrun.model.table import TableSpec
+from riverrun.store.sql import prepare
 from support.memory_store import MemoryStore, columns
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -148,6 +149,35 @@ def test_bars_and_leaderboards_are_ranked(store: MemoryStore) -> None:
     assert rows(store, rr.bar("Streets", "loads", by="street", y="load"))[0] == ("Elm", 9.0)
     low_is_bad = rr.status("Houses", "loads", y="load", thresholds={"warn": 6, "bad": 5})
     assert [row[0] for row in rows(store, low_is_bad)] == ["h1", "h2", "h3", "h4"]
+
+
+def test_a_leaderboard_of_sql_ranks_by_its_figure_unless_the_sql_has_an_order(store: MemoryStore) -> None:
+    unordered = "select house, load from loads where minute = latest and house in ('h1', 'h4', 'h2')"
+    assert rows(store, rr.leaderboard("Houses", unordered)) == [("h4", 7.0), ("h2", 5.0), ("h1", 4.0)]
+    inner = f"select house, -load as low, load from ({unordered} order by load desc) as t"  # noqa: S608
+    assert [row[0] for row in rows(store, rr.leaderboard("Houses", inner, y="low"))] == ["h1", "h2", "h4"]
+    own = f"{unordered} order by load"
+    assert [row[0] for row in rows(store, rr.leaderboard("Houses", own))] == ["h1", "h2", "h4"]
+    equal = "select house, n, case when house <> 'h3' then n end as some from loads where minute = latest"
+    assert [row[0] for row in rows(store, rr.leaderboard("Houses", equal, y="n"))] == ["h1", "h2", "h3", "h4"]
+    # What has no figure is last.
+    assert [row[0] for row in rows(store, rr.leaderboard("Houses", equal, y="some"))] == ["h1", "h2", "h4", "h3"]
+
+
+def test_the_groups_that_a_chart_could_draw_are_counted_as_it_is_narrowed(store: MemoryStore) -> None:
+    def count(tile: rr.Tile, filters: Filters) -> int:
+        asked = tile_query(tile, TABLES, filters, QueryTime(newest=at(4)))
+        return int(store.query(asked.group_count_sql).rows.column(0)[0].as_py())
+
+    line = rr.line("Houses", "loads", by="house", y="load", limit=2)
+    assert count(line, {}) == 4
+    assert count(line, {"street": "Elm"}) == 2
+    # The other store can be asked for it too.
+    assert (
+        "COUNT(*)" in prepare(tile_query(line, TABLES, {"street": "Elm"}).group_count_sql, TABLES, "druid").sql.upper()
+    )
+    for uncounted in (rr.line("All", "loads", y="load"), rr.line("Own", "select minute, load from loads")):
+        assert tile_query(uncounted, TABLES, {}).group_count_sql == ""
 
 
 def test_rows_are_newest_first(store: MemoryStore) -> None:
