@@ -1,12 +1,14 @@
 """What every command starts from: the project and its settings, after the global flags."""
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from riverrun.cli.output import say
 from riverrun.config import LoadedSettings, Project, find_project, load
 from riverrun.errors import UsageError
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from riverrun.kafka.admin.admin import Admin
     from riverrun.store.client import StoreClient
     from riverrun.store.contract import Store
+
+# A command that hears nothing from Kafka for so long says what it waits for.
+SILENT_SECONDS = 3.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +78,22 @@ def admin_of(settings: LoadedSettings) -> "Admin":
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
 
-    return Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
+    admin = Admin(require_cluster(settings.settings.kafka, settings.project, settings.settings.registry))
+    _say_if_silent(admin)
+    return admin
+
+
+def _say_if_silent(admin: "Admin") -> None:
+    """Say what is waited for when the cluster has not answered after a moment; a dead address takes ten seconds."""
+
+    def say_waiting() -> None:
+        if not admin.answered:
+            say(f"Waiting for Kafka at {admin.connection.bootstrap_servers}, for at most {admin.timeout:g} s.")
+
+    timer = threading.Timer(SILENT_SECONDS, say_waiting)
+    timer.daemon = True
+    timer.start()
+    click.get_current_context().call_on_close(timer.cancel)
 
 
 def load_declared(settings: LoadedSettings, app_file: str | None) -> "App | None":

@@ -14,7 +14,8 @@ MAX_NAME = 100
 NEXT_STEPS = """Next:
   {cd}riverrun run    # Kafka, Spark, tables and a live dashboard, whose address it prints; Ctrl-C ends it
   riverrun test       # the test of its stream; no Kafka needed
-Then change app.py to what you have: docs/guide.md has every part with an example."""
+Then change app.py to what you have. Larger projects to read and change: `riverrun demo` lists them,
+`riverrun new FOLDER --from NAME` makes one; every part with an example: docs/guide.md in riverrun's repository."""
 
 
 @click.command(epilog="Example: riverrun init sensors")

@@ -24,8 +24,8 @@ from riverrun.model.notices import notice_text
 REDRAW_SECONDS = 0.5
 # A log gets a line when a step has gone on for so long, and again after each such time.
 LINE_SECONDS = 5.0
-# A step that takes minutes is told less and less often, up to this.
-MAX_LINE_SECONDS = 30.0
+# A step that takes longer is told less often, up to this: a log that is silent for longer looks like a command that hangs.
+MAX_LINE_SECONDS = 10.0
 
 
 class StepProgress:
@@ -123,7 +123,9 @@ class StepProgress:
                 self._draw()
             elif self._clock() >= self._next:
                 elapsed = self._clock() - self._began
-                self._next = self._clock() + min(MAX_LINE_SECONDS, max(self._line_seconds, elapsed / 2))
+                self._next = self._clock() + min(
+                    MAX_LINE_SECONDS - REDRAW_SECONDS, max(self._line_seconds, elapsed / 2)
+                )
                 self._write(f"{self._line()}\n")
 
     def _tick(self) -> None:

@@ -15,7 +15,8 @@ app = rr.App("{name}")
 
 
 class Reading(rr.Event):
-    """What a sensor sends. Whatever does not fit goes to the topic's dead letters, with the reason."""
+    """What a sensor sends. What does not fit goes to the topic's dead letters, with the reason (`rr.http()` refuses it and
+    tells its sender instead)."""
 
     sensor: str = rr.key()
     celsius: float = rr.field(ge=-60, le=120)
@@ -26,7 +27,7 @@ readings = app.topic("readings", Reading, partitions=2, retention="7 days")
 
 
 class Sensors(rr.Source):
-    """Made-up readings, so that something moves. Yours come by `rr.http()`, `rr.mqtt(…)`, `rr.files(…)` or a producer."""
+    """Made-up readings, so that something moves. Yours come by `rr.http()`, `rr.mqtt(…)`, `rr.tail(…)`, `rr.folder(…)`."""
 
     def open(self, part, position):
         return SensorReader()

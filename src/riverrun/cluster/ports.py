@@ -125,7 +125,7 @@ class PortClaims:
         """Take this port, or say who has it."""
         if self.claim(port):
             return port
-        holder = holder_of(port) or self._claimer(port)
+        holder = self.holder(port)
         if holder is None and port < FIRST_UNPRIVILEGED and os.geteuid() != 0:
             raise PortTakenError(
                 f"Port {port} for {wanted_for} needs rights that this user does not have",
@@ -140,6 +140,10 @@ class PortClaims:
             pid=holder.pid if holder else 0,
             process=holder.name if holder else "",
         )
+
+    def holder(self, port: int) -> PortHolder | None:
+        """Who listens on a port or has claimed it; None when that cannot be known."""
+        return holder_of(port) or self._claimer(port)
 
     def _claimer(self, port: int) -> PortHolder | None:
         import psutil

@@ -1,11 +1,15 @@
 """`riverrun init`: the files of a new project, which work, and nothing overwritten."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+import riverrun as rr
 from riverrun.app import load_app
+from riverrun.cli import project_template
+from riverrun.cli.init import NEXT_STEPS
 from riverrun.cli.main import run
 from riverrun.config import Project, load
 from riverrun.config.sample import sample_toml
@@ -24,6 +28,16 @@ def test_a_project_is_made_and_works(tmp_path: Path, capsys: pytest.CaptureFixtu
     told = capsys.readouterr()
     assert f"cd '{folder}' && riverrun run" in told.err
     assert told.out == ""
+
+
+def test_every_name_of_riverrun_in_the_files_and_in_what_is_said_exists() -> None:
+    text = project_template.APP + project_template.TEST + NEXT_STEPS
+    names = set(re.findall(r"\brr\.(\w+)", text))
+    assert {"App", "http", "mqtt", "tail", "folder"} <= names
+    assert sorted(name for name in names if not hasattr(rr, name)) == []
+    # A new project has no docs of its own.
+    assert "docs/" not in project_template.APP
+    assert "docs/guide.md in riverrun's repository" in NEXT_STEPS
 
 
 @pytest.mark.parametrize(

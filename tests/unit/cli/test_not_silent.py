@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from riverrun.cli import main, pipeline, progress, tables, up
+from riverrun.cli import context, main, pipeline, progress, tables, up
 from riverrun.cli.fetch import BarProgress
 from riverrun.cli.output import say
 from riverrun.cli.progress import StepProgress
 from riverrun.config.run_state import RunState
-from riverrun.errors import SparkUnavailableError
+from riverrun.errors import BrokerUnreachableError, SparkUnavailableError
 from riverrun.store.client import StoreClient
 from riverrun.streams import pipeline as streams_pipeline
 from riverrun.streams.compile import compiler
@@ -181,3 +181,14 @@ def test_a_line_that_changes_makes_room_for_a_bar(screen: Screen, monkeypatch: p
     if screen.terminal:
         # Not before the bar has gone.
         assert screen.written.index("Starting Spark") > screen.written.rindex("kafka: 1 file")
+
+
+@pytest.mark.parametrize("command", ["topics", "groups"])
+def test_a_cluster_that_does_not_answer(
+    command: str, project: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "SILENT_SECONDS", 0.1)
+    monkeypatch.setenv("RIVERRUN_KAFKA_REQUEST_TIMEOUT_SECONDS", "1")
+    with screen, contextlib.suppress(BrokerUnreachableError):
+        call(command, "--bootstrap-servers", "127.0.0.1:1")
+    assert "Waiting for Kafka at 127.0.0.1:1, for at most 1 s." in screen.lines

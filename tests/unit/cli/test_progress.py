@@ -1,9 +1,11 @@
 """A long step is never silent: on a terminal one line that changes, in a log a line now and then."""
 
 import io
+import itertools
 
 import pytest
 
+from riverrun.cli import progress as progress_module
 from riverrun.cli.progress import StepProgress, duration_words
 
 
@@ -37,8 +39,23 @@ def test_a_log_gets_a_line_when_a_step_lasts_and_then_less_often() -> None:
         progress.print_due()
     lines = out.getvalue().splitlines()[2:]
     assert lines[:2] == ["Verifying kept.", "Verifying kept: 3 of 8 tasks (5 s)"]
-    assert 20 <= len(lines) <= 40
+    assert 60 <= len(lines) <= 70
     assert "min" in lines[-1]
+
+
+def test_lines_of_a_log_are_never_more_than_ten_seconds_apart() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = StepProgress(5.0, stream=out, clock=clock)
+    progress.step("starting Spark")
+    written = [clock.now]
+    for _ in range(240):
+        clock.now += progress_module.REDRAW_SECONDS
+        before = out.getvalue()
+        progress.print_due()
+        if out.getvalue() != before:
+            written.append(clock.now)
+    assert len(written) >= 12
+    assert max(after - before for before, after in itertools.pairwise(written)) <= 10
 
 
 def test_a_terminal_has_one_line_that_is_taken_away_at_the_end() -> None:

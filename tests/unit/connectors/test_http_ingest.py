@@ -1,15 +1,20 @@
 """HTTP ingest without a network: what is taken, what is told, what is refused."""
 
 import asyncio
+import contextlib
 import gzip
 import json
 import logging
+import os
 import random
+import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from riverrun.cluster.ports import PortClaims
 from riverrun.connectors.http import application as ingesting
 from riverrun.connectors.http import request_body as reading_bodies
 from riverrun.connectors.http.api_keys import ApiKey, ApiKeys, key_digest
@@ -17,6 +22,7 @@ from riverrun.connectors.http.record_parser import TopicRecordParser
 from riverrun.connectors.http.request_body import MemoryShare, gunzip
 from riverrun.connectors.http.responses import RequestRejectedError
 from riverrun.errors import DeliveryError, QueueFullError, RecordTooLargeError
+from support.ingest_process import app_of, server_of
 from support.posting import Posting, fuzzed, reading
 
 NDJSON = "application/x-ndjson"
@@ -560,3 +566,25 @@ def test_every_answer_has_its_headers(http: Posting) -> None:
         assert told.headers["x-content-type-options"] == "nosniff"
         assert told.headers["content-security-policy"].startswith("default-src 'none'")
         assert told.headers["server"] == "riverrun"
+
+
+# --- where it listens ---
+
+
+def test_a_port_that_another_program_has_by_now_is_said(tmp_path: Path) -> None:
+    notices: list[str] = []
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        contextlib.closing(PortClaims(tmp_path / "claims")) as claims,
+    ):
+        port = taken.getsockname()[1]
+        server = server_of("127.0.0.1:1", tmp_path, app_of("readings"), notice=notices.append)
+        with server._listen(claims, port) as moved:
+            now = moved.getsockname()[1]
+    assert now != port
+    [notice] = notices
+    assert f"port {port} is taken by " in notice
+    assert f"(pid {os.getpid()})" in notice
+    assert f"HTTP ingest is at port {now} instead; set ingest.port" in notice
+    with contextlib.closing(PortClaims(tmp_path / "claims")) as claims, server._listen(claims, now):
+        assert len(notices) == 1

@@ -164,6 +164,17 @@ class IngestServer:
         }
 
     def _listen(self, claims: PortClaims, last_port: int) -> socket.socket:
+        """Senders know a port: that it is another one now is said, with the program that has theirs."""
+        listening = self._bind(claims, last_port)
+        expected, port = last_port or FIRST_PORT, listening.getsockname()[1]
+        if not self._settings.port and port != expected:
+            self._notice(
+                f"port {expected} is taken by {claims.holder(expected) or 'another process'}; HTTP ingest is at port {port} "
+                "instead; set ingest.port in riverrun.toml to choose one that does not move"
+            )
+        return listening
+
+    def _bind(self, claims: PortClaims, last_port: int) -> socket.socket:
         settings = self._settings
         make = partial(listening_socket, host=settings.host.strip("[]"))
         if last_port and not settings.port:

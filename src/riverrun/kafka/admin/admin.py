@@ -71,6 +71,8 @@ class Admin:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.timeout: float = connection.settings.request_timeout_seconds
+        # Whether the cluster has answered at all.
+        self.answered = False
         self._login_error: ClientError | None = None
         self._cancelled = threading.Event()
         self._renewed_at = -_RENEW_SECONDS
@@ -375,7 +377,9 @@ class Admin:
         while True:
             try:
                 # In short turns: the call itself does not end early when the brokers refuse the password.
-                return self._client.list_topics(timeout=min(1.0, max(0.1, deadline - time.monotonic())))
+                metadata = self._client.list_topics(timeout=min(1.0, max(0.1, deadline - time.monotonic())))
+                self.answered = True
+                return metadata
             except KafkaException as error:
                 self._client.poll(0)
                 if self._login_error or time.monotonic() >= deadline:
@@ -450,6 +454,7 @@ class Admin:
             for key, future in start(max(0.1, deadline - time.monotonic()), pending).items():
                 try:
                     results[key] = self._await_result(future, deadline, doing)
+                    self.answered = True
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code in missing:
