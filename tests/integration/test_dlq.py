@@ -412,7 +412,7 @@ def test_ctrl_c_leaves_what_is_sent_and_noted(shell: Shell, bench: Bench, tmp_pa
     os.kill(child.pid, signal.SIGINT)
     _, err = child.communicate(timeout=30)
     assert child.returncode == 130
-    assert f"Stopped: 1 000 letters of {bench.topic}.dead re-driven; the rest waits as before." in err.decode()
+    assert f"Stopped: 1,000 letters of {bench.topic}.dead re-driven; the rest waits as before." in err.decode()
     assert len(redriven_of(bench)) == 1000
     assert redrive(shell, bench.topic)["sent"] == {bench.topic: 200}
     assert len({each.header(REDRIVEN_HEADER) for each in redriven_of(bench)}) == 1200

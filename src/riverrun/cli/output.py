@@ -58,8 +58,8 @@ def say(message: str) -> None:
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 record`, `12 345 records`."""
-    return f"{number:,} {noun}{'s' if number != 1 else ''}".replace(",", " ")
+    """`1 record`, `12,345 records`."""
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
 def print_json(value: Any) -> None:
@@ -95,7 +95,7 @@ def cell(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case int():
-            return f"{value:,}".replace(",", " ") if abs(value) >= 10_000 else str(value)
+            return f"{value:,}" if abs(value) >= 10_000 else str(value)
         case float():
             return f"{value:.1f}"
         case Mapping() | list() | tuple():
@@ -127,7 +127,7 @@ class CountProgress:
         if now < self._next:
             return
         self._next = now + self._every
-        text = f"{self._what} {done:,} of {total:,}".replace(",", " ")
+        text = f"{self._what} {done:,} of {total:,}"
         click.echo(f"\r{text}\x1b[K" if self._terminal else text, err=True, nl=not self._terminal)
         self._written = True
 

@@ -117,9 +117,7 @@ def produce(
     seconds = time.monotonic() - started
     bad_lines.summary()
     speed = (
-        f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)".replace(",", " ")
-        if seconds > 1 and counts.taken >= 1000
-        else ""
+        f" in {seconds:.1f} s ({counts.acknowledged / seconds:,.0f}/s)" if seconds > 1 and counts.taken >= 1000 else ""
     )
     say(f"{plural(counts.acknowledged, 'record')} acknowledged by {topic} ({plural(count, 'partition')}){speed}.")
     if as_json:
@@ -234,7 +232,7 @@ class ProgressLine:
 
     def __call__(self, counts: "LineCounts") -> None:
         seconds = max(time.monotonic() - self._started, 0.001)
-        text = f"\r{counts.taken:,} records, {counts.taken / seconds:,.0f}/s".replace(",", " ")
+        text = f"\r{counts.taken:,} records, {counts.taken / seconds:,.0f}/s"
         click.echo(f"{text}\x1b[K\r", err=True, nl=False)
 
 

@@ -156,7 +156,7 @@ def progress_line(progress: "ReplayProgress") -> str:
 
 
 def _short_number(number: float) -> str:
-    return f"{number:,.0f}".replace(",", " ")
+    return f"{number:,.0f}"
 
 
 def _duration(seconds: float) -> str:

@@ -69,7 +69,7 @@ def display_row(stream: StreamProgress, now: float) -> dict[str, Any]:
     """A stream in `riverrun status`."""
     return {
         "stream": stream.name,
-        "phase": stream.phase,
+        "phase": _first_batch(stream) or stream.phase,
         "speed": stream.speed,
         "in/s": short_number(stream.rows_in_per_second),
         "lag": short_count(stream.lag),
@@ -202,7 +202,7 @@ class _PlainLines:
         for stream in progress.streams:
             key, phase, at = self._printed.get(stream.name, ((), "", -math.inf))
             fresh = _change_key(stream)
-            busy = fresh != key or stream.phase in ("starting", "restarting")
+            busy = fresh != key or stream.phase in ("starting", "restarting") or bool(stream.first_batch_records)
             due = now - at >= (self._seconds if busy else IDLE_LINE_SECONDS)
             if (fresh != key and (last or stream.phase != phase)) or due:
                 self._printed[stream.name] = (fresh, stream.phase, now)
@@ -215,11 +215,14 @@ def _change_key(stream: StreamProgress) -> tuple[Any, ...]:
     """What makes a line worth telling again. Ages and exact speeds change by themselves."""
     account = stream.record_counts
     counts = (account.read, account.out, account.dead_letters, account.late, account.expired)
-    return (stream.phase, stream.error, stream.restarts, stream.lag, stream.rows_in_per_second > 0, *counts)
+    under_way = stream.first_batch_records > 0
+    return (stream.phase, stream.error, stream.restarts, stream.lag, under_way, stream.rows_in_per_second > 0, *counts)
 
 
 def plain_line(stream: StreamProgress, now: float | None = None) -> str:
     """A stream in one line of text."""
+    if first_batch := _first_batch(stream):
+        return f"{stream.name} is {stream.phase}: {first_batch}, lag {short_count(stream.lag)}"
     account = stream.record_counts
     age = stream.age_seconds(time.time() if now is None else now)
     parts = [
@@ -237,6 +240,13 @@ def plain_line(stream: StreamProgress, now: float | None = None) -> str:
     if stream.restarts:
         parts.append(f"restarts {stream.restarts}")
     return f"{stream.name} is {stream.phase}: {', '.join(parts)}"
+
+
+def _first_batch(stream: StreamProgress) -> str:
+    """While nothing has been counted yet, that something is done; empty otherwise."""
+    if stream.phase != "running" or not stream.first_batch_records:
+        return ""
+    return f"first batch: {plural(stream.first_batch_records, 'record')} under way"
 
 
 def stream_view(progress: PipelineProgress, width: int) -> "RenderableType":
@@ -268,7 +278,7 @@ def expired_line(stream: StreamProgress) -> str:
 
 
 def _cells(stream: StreamProgress, now: float, *, wide: bool) -> dict[str, str]:
-    cells = {"stream": stream.name, "phase": stream.phase}
+    cells = {"stream": stream.name, "phase": "first batch" if _first_batch(stream) else stream.phase}
     if wide:
         cells["speed"] = stream.speed or UNKNOWN
     cells |= {

@@ -53,6 +53,8 @@ class StreamProgress:
     rows_out_per_second: float = 0.0
     # Offsets in the inputs that it has not read, as Kafka counts lag; -1 when not known.
     lag: int = -1
+    # Records of the first batch since the start while it is computed; 0 when it has ended, or there is nothing to read.
+    first_batch_records: int = 0
     # When the last record was read, and the stream's event-time clock (RFC 3339); empty when there is none.
     last_record_at: str = ""
     watermark: str = ""

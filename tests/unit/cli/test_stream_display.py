@@ -18,6 +18,7 @@ from riverrun.cli.stream_display import (
     stream_view,
 )
 from riverrun.model.progress import PHASES, PipelineProgress, RecordCounts, StreamProgress
+from riverrun.streams.run.running_stream import first_batch_records
 
 NOW = 1_000_000.0
 COLUMNS = ["stream", "phase", "in/s", "out/s", "lag", "age", "batch", "dead", "late", "restarts"]
@@ -106,7 +107,7 @@ def test_errors_and_losses_stand_below() -> None:
         "house_load: STREAM_CODE_FAILED  it divides by zero",
         "  meters.py:12�[2J",
         "behind: no broker",
-        "fine: 12 345 records deleted by retention before being read",
+        "fine: 12,345 records deleted by retention before being read",
     ]
 
 
@@ -331,3 +332,29 @@ def test_addresses_are_plain_lines_elsewhere() -> None:
         "Dashboard: http://127.0.0.1:8480/",
         "Pipeline: http://127.0.0.1:8480/pipeline",
     ]
+
+
+def test_a_first_batch_that_is_under_way_is_no_row_of_zeros() -> None:
+    begun = stream(batch=-1, lag=2338, rows_in_per_second=0.0, record_counts=RecordCounts(), first_batch_records=2338)
+    assert plain_line(begun, NOW) == "house_load is running: first batch: 2,338 records under way, lag 2338"
+    assert display_row(begun, NOW)["phase"] == "first batch: 2,338 records under way"
+    assert "first batch" in drawn(stream_table(pipeline(begun), 80, NOW), 80)[1]
+    assert "first batch" not in plain_line(stream(), NOW)
+
+
+@pytest.mark.parametrize(
+    ("lag", "size", "records"), [(2338, 100_000, 2338), (2_000_000, 100_000, 100_000), (2338, None, 2338), (0, 100, 0)]
+)
+def test_a_first_batch_has_what_waits_up_to_a_batchs_size(lag: int, size: int | None, records: int) -> None:
+    assert first_batch_records(stream(batch=-1, lag=lag), size) == records
+    assert first_batch_records(stream(batch=0, lag=lag), size) == 0
+    assert first_batch_records(stream(batch=-1, lag=lag, phase="starting"), size) == 0
+
+
+def test_lines_of_a_long_first_batch_come_every_ten_seconds() -> None:
+    screen, now = io.StringIO(), [0.0]
+    display = StreamDisplay(10.0, console=Console(file=screen, width=200), clock=lambda: now[0])
+    for second in range(41):
+        now[0] = float(second)
+        display.show(pipeline(stream(batch=-1, lag=2338, first_batch_records=2338)))
+    assert screen.getvalue().count("first batch: 2,338 records under way") == 5

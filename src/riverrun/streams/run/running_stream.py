@@ -284,6 +284,9 @@ class RunningStream:
                 self._tracker.commit_group_offsets()
             if ends:
                 self.progress.lag = self._tracker.lag(ends)
+            self.progress.first_batch_records = first_batch_records(
+                self.progress, self._batch_size if self.plan.speed == "near-real-time" else None
+            )
         except Exception as error:  # noqa: BLE001  -- as above
             self._handle_failure(error)
 
@@ -493,6 +496,13 @@ def needs_streaming_query(compilation: Compilation, name: str) -> bool:
 
 def _refuse_batch(frame: "DataFrame", batch: int) -> None:
     raise NotImplementedError(f"batch {batch} is planned only")
+
+
+def first_batch_records(progress: StreamProgress, batch_size: int | None) -> int:
+    """How many records its first batch since the start has, at most a batch's size; 0 when that batch is over."""
+    if progress.phase != "running" or progress.batch >= 0 or progress.lag <= 0:
+        return 0
+    return progress.lag if batch_size is None else min(progress.lag, batch_size)
 
 
 def _read_batch_size(file: Path) -> int:

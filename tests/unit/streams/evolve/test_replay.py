@@ -386,7 +386,7 @@ def test_the_line_of_a_replay() -> None:
     assert last == "taking over, 2 records read, none to go"
     assert progress_line(ReplayProgress("kept", "replaying", 1, 0, 0.0)) == "1 record read, none to go"
     text = progress_line(ReplayProgress("kept", "replaying", 50_000, 30_000, 10_000.0))
-    assert text == "50 000 records read at 10 000/s, about 30 000 to go, about 3 s left"
+    assert text == "50,000 records read at 10,000/s, about 30,000 to go, about 3 s left"
 
 
 def test_a_spark_that_dies_while_a_cut_off_batch_is_ended_is_said(
