@@ -182,7 +182,8 @@ def test_every_part_is_shown_with_its_state_and_figures(page: Page, world: World
     expect(load.locator(".node-figure").first).to_have_text("in 1.2k/s")
     expect(load.locator(".side")).to_have_text(["lag 12", "8 dead"])
     expect(load).to_have_attribute("aria-label", re.compile("Stream house_load, running, 1.2k records a second in"))
-    expect(node(page, f"topic:{world.prefix}readings").locator(".side")).to_have_text(["4 records", "2 parts"])
+    expect(node(page, f"topic:{world.prefix}readings").locator(".side")).to_have_text(["4 records", ""])
+    expect(node(page, f"topic:{world.prefix}readings").locator(".node-figure").nth(1)).to_have_text("2 partitions")
     expect(node(page, "table:house_load").locator(".side").first).to_have_text("1 rows")
     expect(node(page, "dashboard:main").locator(".node-name")).to_have_text("City power")
     expect(node(page, "source:houses file").locator(".node-name")).to_have_text("houses.csv")
@@ -366,3 +367,33 @@ def test_when_the_run_ends_the_picture_stays_and_says_so(page: Page, world: Worl
     for name in STREAMS:
         expect(node(page, f"stream:{name}")).to_have_attribute("data-state", "stopped")
     expect(node(page, "stream:house_load").locator(".node-figure").first).to_have_text("in 0/s")
+
+
+def test_figures_of_a_node_do_not_overprint(page: Page, world: World) -> None:
+    """«≈ 2.38k records» and «2 parts» were one line."""
+    topic = node(page, f"topic:{world.prefix}readings")
+    expect(topic.locator(".node-figure").nth(1)).to_have_text("2 partitions")
+    overlaps = topic.evaluate(
+        """async (node) => {
+            const { figuresOf } = await import("/assets/pipeline-words.js");
+            const cases = [
+                [{ kind: "topic" }, { state: "running", in: 123456, about: true, records: 2380, partitions: 2 }],
+                [{ kind: "topic" }, { state: "running", in: 123456, about: true, records: 238_000_000, partitions: 128 }],
+                [{ kind: "stream" }, { state: "running", in: 123456, out: 123456, lag: 238_000_000, dead: 123456 }],
+                [{ kind: "table" }, { state: "running", in: 123456, rows: 238_000_000, lag: 123456 }],
+            ];
+            const drawn = [...node.querySelectorAll(".node-figure")];
+            const found = [];
+            for (const [kind, figures] of cases) {
+                figuresOf(kind, figures).forEach((text, at) => { drawn[at].textContent = text; });
+                const boxes = drawn.filter((each) => each.textContent).map((each) => [each.textContent, each.getBBox()]);
+                for (const [one, a] of boxes) for (const [other, b] of boxes) {
+                    const beside = a.x >= b.x + b.width || b.x >= a.x + a.width;
+                    const above = a.y >= b.y + b.height || b.y >= a.y + a.height;
+                    if (one < other && !beside && !above) found.push(`${one} | ${other}`);
+                }
+            }
+            return found;
+        }"""
+    )
+    assert overlaps == []

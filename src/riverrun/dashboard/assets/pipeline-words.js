@@ -57,7 +57,7 @@ export function figuresOf(node, it) {
     case "stream":
       return it.in === undefined ? [] : [`in ${rate(it.in)}`, `out ${rate(it.out)}`, some(it.lag, `lag ${short(it.lag)}`), it.dead ? `${short(it.dead)} dead` : ""];
     case "topic":
-      return it.records === undefined ? [] : [rate(it.in), "", `${it.about ? "≈ " : ""}${short(it.records)} records`, `${it.partitions} ${it.partitions === 1 ? "part" : "parts"}`];
+      return it.records === undefined ? [] : [rate(it.in), `${it.partitions} partition${it.partitions === 1 ? "" : "s"}`, `${it.about ? "≈ " : ""}${short(it.records)} records`, ""];
     case "table":
       return it.rows === undefined ? [] : [rate(it.in), "", `${short(it.rows)} rows`, it.lag ? `lag ${short(it.lag)}` : ""];
     case "source":
