@@ -92,6 +92,9 @@ def validate(*, file: str | None, as_json: bool) -> None:
     ]
     print_rows(rows, as_json=as_json, empty="It has no streams.")
     if not as_json:
+        for name, stream in done.streams.items():
+            if stream.order_note:
+                say(f"{name}: {stream.order_note}.")
         say(f"{done.graph.app.name}: nothing wrong.")
 
 
@@ -131,7 +134,10 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
     settings = load_settings_to_inspect()
     app = _require_app(settings, file)
 
+    orders: dict[str, str] = {}
+
     def planned(done: "Compilation") -> "tuple[PipelinePlan, dict[str, CodeChange]]":
+        orders.update({name: stream.order_note for name, stream in done.streams.items()})
         slots = slots_for_streams(done.spark, settings.settings)
         plans = plan_streams(done.require(), settings.settings, slots=slots, speed=speed, every=every)
         return plans, find_changes(done, streams_folder(settings.project, app))
@@ -146,7 +152,7 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
             "output": stream.output_mode,
             "slots": stream.slots,
             "because": stream.reason,
-            "notes": "; ".join(stream.notes),
+            "notes": "; ".join(filter(None, (*stream.notes, orders[stream.name]))),
             "change": changes[stream.name].summary,
         }
         for stream in stream_plan.streams

@@ -31,6 +31,7 @@ from riverrun.streams.compile.query_analysis import (
     unsupported_reason,
 )
 from riverrun.streams.compile.record_schema import RecordSchema, encode_key, encode_value
+from riverrun.streams.compile.row_order import order_note
 from riverrun.streams.compile.sources import COUNT, Counters, RecordSource, event_time_of, parse_records, read_table
 from riverrun.streams.compile.state_timezones import utc_state_times
 from riverrun.streams.compile.user_code import pickle_user_modules
@@ -64,6 +65,8 @@ class CompiledStream:
     # Why real-time mode does not take it; empty when it does.
     real_time_blockers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    # Who depends on an order of rows that it does not have (streams/compile/row_order.py); empty when nobody does.
+    order_note: str = ""
     # Why it cannot run on a stream at all, of one that says speed="batch"; empty when it can.
     streaming_blocker: str = ""
 
@@ -348,6 +351,7 @@ def _compile(compilation: Compilation, stream: Stream, records: RecordSource) ->
             *_real_time_blockers(stream, frame, query, mode, fused),
         ),
         notes=_notes(query, fused),
+        order_note=order_note(compilation.graph.app, stream, key, time, query),
         streaming_blocker=streaming_blocker,
     )
     _check_declared(compilation, compiled)

@@ -65,6 +65,8 @@ class AnalyzedQuery:
     plan: Any
     # Whether a part of a batch that is computed again may hold other rows than before.
     unstable_partitions: bool = False
+    # What the last operator with state splits rows by, each column with its other names; None for none and for aggregates.
+    shuffled_by: tuple[frozenset[str], ...] | None = None
 
     @property
     def stateful(self) -> tuple[str, ...]:
@@ -114,7 +116,34 @@ def analyze_query(frame: "DataFrame") -> AnalyzedQuery:
         repeated_sources=len(sources) != len(set(sources)),
         plan=plan,
         unstable_partitions=any(_has_unstable_partitions(node) for node in nodes),
+        shuffled_by=_shuffled_by(nodes),
     )
+
+
+def _shuffled_by(nodes: list[Any]) -> tuple[frozenset[str], ...] | None:
+    """The columns of the shuffle that is nearest to the output."""
+    for node in nodes:
+        name = node.nodeName()
+        if name == "Aggregate":
+            return None
+        if name in ("Deduplicate", "DeduplicateWithinWatermark"):
+            return tuple(frozenset({str(column.name())}) for column in _iterate(node.keys()))
+        if name in STATEFUL_OPERATORS:
+            # Its rows are grouped by the first columns, under names that its output need not have.
+            return tuple(frozenset({str(column.name())}) for column in _iterate(node.groupingAttributes()))
+        if name == "Join" and all(child.isStreaming() for child in _iterate(node.children())):
+            condition = node.condition()
+            return tuple(_equal_columns(condition.get())) if condition.isDefined() else ()
+    return None
+
+
+def _equal_columns(condition: Any) -> Iterator[frozenset[str]]:
+    """The columns that a join compares for equality, as (left, right)."""
+    for each in _expressions(condition):
+        if each.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe"):
+            sides = [str(side.name()) for side in _iterate(each.children()) if _is_named(side)]
+            if sides:
+                yield frozenset(sides)
 
 
 def unsupported_reason(frame: "DataFrame", query: AnalyzedQuery, mode: str, *, real_time: bool = False) -> str:
