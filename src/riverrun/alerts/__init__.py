@@ -1,1 +1,1 @@
-"""Alerts: rules over rows, episodes, and who is told of them when. The state is in a topic; nothing here needs Spark."""
+"""Alerts: rules over rows, incidents, and their notifications. The state is in a topic; nothing here needs Spark."""

@@ -1,4 +1,4 @@
-"""What alerts have still to do of what is written already."""
+"""The backlog of alerts: rows to evaluate and messages to send."""
 
 from riverrun.alerts.kafka_log import read_alert_state
 from riverrun.alerts.state_topic import AlertState
@@ -10,7 +10,7 @@ NOT_STARTED = "they have not started"
 
 
 def describe_backlog(connection: Connection, app: str) -> str:
-    """In words: rows that are not judged, messages that are not sent; empty when all is done."""
+    """Describe rows that are not evaluated and messages that are not sent; empty when all is done."""
     state = read_alert_state(connection, app)
     if not state.positions or state.lease is None:
         return NOT_STARTED
@@ -26,10 +26,11 @@ def describe_backlog(connection: Connection, app: str) -> str:
 
 
 def unsent_ids(state: AlertState) -> list[str]:
-    """The messages that are the sender's, and that no channel has yet."""
+    """The ids of released messages that no channel has accepted yet."""
     deliveries = state.deliveries
     return [
         id_
-        for id_, each in state.notifications.items()
-        if each.stage == "out" and (id_ not in deliveries or deliveries[id_].delivery.state in ("due", "trying"))
+        for id_, notification in state.notifications.items()
+        if notification.stage == "out"
+        and (id_ not in deliveries or deliveries[id_].delivery.state in ("due", "trying"))
     ]

@@ -1,7 +1,7 @@
-"""Conditions of alerts: an SQL expression over the columns of one row, as a Python function with SQL's three answers.
+"""Conditions of alerts: an SQL expression over the columns of one row, as a Python function with SQL's three-valued logic.
 
-Only what is named here is understood: comparisons, AND OR NOT, arithmetic, IN, BETWEEN, LIKE, IS, and a few functions. NULL
-makes what it touches NULL, a division by zero too; a condition holds when it is true, and NULL is not true.
+Only these are supported: comparisons, AND OR NOT, arithmetic, IN, BETWEEN, LIKE, IS, and a few functions. An operation on
+NULL is NULL, a division by zero too; a condition holds when it is true, and NULL is not true.
 """
 
 import math
@@ -27,7 +27,7 @@ RowFunction = Callable[[Row], Any]
 MAX_CHARACTERS = 4000
 MAX_TOKENS = 400
 _KINDS = {"bigint": "number", "double": "number", "timestamp": "time", "json": "text"}
-# What a part of a tree may carry; whatever else the parser noted there would change its meaning.
+# The arguments a node may have; anything else the parser set there would change its meaning.
 _ARGUMENTS = frozenset(
     {"this", "expression", "expressions", "low", "high", "is_string", "negate", "typed", "safe", "table"}
 )
@@ -35,13 +35,13 @@ _EXPECTED = "comparisons, AND, OR, NOT, + - * / %, IN, BETWEEN, LIKE, IS NULL"
 
 
 def value_kind(column_type: str) -> str:
-    """number, text, boolean, time or date."""
+    """The kind of a column type: number, text, boolean, time or date."""
     return "number" if column_type.startswith("decimal") else _KINDS.get(column_type, column_type)
 
 
 @dataclass(frozen=True)
 class RuleCondition:
-    """`evaluate(row)` is True, False, or None for NULL. `columns` are those it looks at."""
+    """A compiled condition. `evaluate(row)` is True, False, or None for NULL. `columns` are those it reads."""
 
     text: str
     columns: frozenset[str]
@@ -52,7 +52,7 @@ class RuleCondition:
 
 
 def parse_condition(text: str, table: TableSpec, what: str) -> RuleCondition:
-    """The condition in `text`. DeclarationError, which begins with `what`, when it is not one over this table's columns."""
+    """Compile the condition in `text`. DeclarationError, which begins with `what`, when it does not fit the table."""
     compiler = _ConditionCompiler(table, what)
     compiled = compiler.compile_node(_parse(text, what))
     if compiled.kind not in ("boolean", "null"):
@@ -80,7 +80,7 @@ def _parse(text: str, what: str) -> exp.Expr:
 
 
 def _not_understood(text: str, what: str, error: SqlglotError) -> DeclarationError:
-    # parse_into wraps what the parser said.
+    # parse_into wraps the parser's own error.
     cause = error.__cause__ if isinstance(error.__cause__, SqlglotError) else error
     details = getattr(cause, "errors", None) or getattr(error, "errors", None) or [{}]
     near = details[0].get("highlight") or ""
@@ -93,7 +93,7 @@ def _not_understood(text: str, what: str, error: SqlglotError) -> DeclarationErr
 class _CompiledExpression:
     value: RowFunction
     kind: str
-    # Known when the file is read: the same for every row.
+    # Known at compile time: the same for every row.
     constant: bool = False
 
 
@@ -102,7 +102,7 @@ def _null(_row: Row) -> None:
 
 
 class _ConditionCompiler:
-    """From a tree to a function, part by part."""
+    """Compiles an expression tree to a function, node by node."""
 
     def __init__(self, table: TableSpec, what: str) -> None:
         self._columns = {column.name: value_kind(column.type) for column in table.columns}
@@ -128,7 +128,11 @@ class _ConditionCompiler:
         name = tree.name
         if len(tree.parts) != 1:
             raise self._unsupported(tree.sql(), hint=f"Write {name}: there is only one table")
-        known = name if name in self._columns else next((e for e in self._columns if e.lower() == name.lower()), "")
+        known = (
+            name
+            if name in self._columns
+            else next((column for column in self._columns if column.lower() == name.lower()), "")
+        )
         if not known:
             raise unknown_column(self._what, name, self._columns, self._table)
         self.used_columns.add(known)
@@ -153,17 +157,17 @@ class _ConditionCompiler:
 
     def and_or(self, tree: exp.And | exp.Or) -> _CompiledExpression:
         left, right = self._condition(tree.this), self._condition(tree.expression)
-        # The answer that settles it, whatever the other side says.
+        # The value that decides the result, whatever the other side is.
         settles = isinstance(tree, exp.Or)
 
         def value(row: Row) -> bool | None:
-            one = left(row)
-            if one is settles:
+            left_value = left(row)
+            if left_value is settles:
                 return settles
-            other = right(row)
-            if other is settles:
+            right_value = right(row)
+            if right_value is settles:
                 return settles
-            return None if one is None or other is None else not settles
+            return None if left_value is None or right_value is None else not settles
 
         return _CompiledExpression(value, "boolean")
 
@@ -171,8 +175,8 @@ class _ConditionCompiler:
         inner = self._condition(tree.this)
 
         def value(row: Row) -> bool | None:
-            found = inner(row)
-            return None if found is None else not found
+            operand = inner(row)
+            return None if operand is None else not operand
 
         return _CompiledExpression(value, "boolean")
 
@@ -189,17 +193,17 @@ class _ConditionCompiler:
     def _comparable(
         self, tree: exp.Expr, left: _CompiledExpression, right: _CompiledExpression
     ) -> tuple[RowFunction, RowFunction]:
-        """Both sides as values that compare: text that is written in the condition is read as a time where one is needed."""
-        for one, other in ((left, right), (right, left)):
-            if one.kind in ("time", "date") and other.kind == "text" and other.constant:
-                moment = _parse_time(other.value({}), one.kind)
+        """Both sides as comparable values: a text literal is read as a time where one is needed."""
+        for side, other in ((left, right), (right, left)):
+            if side.kind in ("time", "date") and other.kind == "text" and other.constant:
+                moment = _parse_time(other.value({}), side.kind)
                 if moment is None:
                     raise DeclarationError(
-                        f"{self._what}: {other.value({})!r} is not a {one.kind}",
+                        f"{self._what}: {other.value({})!r} is not a {side.kind}",
                         expected="ISO 8601, as 2026-07-01T10:00Z",
                     )
                 fixed: RowFunction = lambda _, moment=moment: moment  # type: ignore[misc]  # noqa: E731
-                return (left.value, fixed) if one is left else (fixed, right.value)
+                return (left.value, fixed) if side is left else (fixed, right.value)
         if "null" not in (left.kind, right.kind) and left.kind != right.kind:
             raise DeclarationError(f"{self._what}: {tree.sql()} compares a {left.kind} with a {right.kind}")
         return left.value, right.value
@@ -217,8 +221,8 @@ class _ConditionCompiler:
         ]
 
         def value(row: Row) -> bool | None:
-            found = [test(row) for test in tests]
-            return True if True in found else None if None in found else False
+            results = [test(row) for test in tests]
+            return True if True in results else None if None in results else False
 
         return _CompiledExpression(value, "boolean")
 
@@ -239,8 +243,8 @@ class _ConditionCompiler:
         wanted = not tree.args.get("negate")
 
         def value(row: Row) -> bool | None:
-            found = this.value(row)
-            return None if found is None else matches(str(found)) is wanted
+            text = this.value(row)
+            return None if text is None else matches(str(text)) is wanted
 
         return _CompiledExpression(value, "boolean")
 
@@ -249,8 +253,10 @@ class _ConditionCompiler:
         calculate = _ARITHMETIC[type(tree)]
 
         def value(row: Row) -> Any:
-            one, other = left(row), right(row)
-            return None if one is None or other is None else _apply_arithmetic(calculate, one, other)
+            left_value, right_value = left(row), right(row)
+            if left_value is None or right_value is None:
+                return None
+            return _apply_arithmetic(calculate, left_value, right_value)
 
         return _CompiledExpression(value, "number")
 
@@ -258,8 +264,8 @@ class _ConditionCompiler:
         inner = self._number(tree.this)
 
         def value(row: Row) -> Any:
-            found = inner(row)
-            return None if found is None else -found
+            number = inner(row)
+            return None if number is None else -number
 
         return _CompiledExpression(value, "number")
 
@@ -309,14 +315,14 @@ def _parse_time(text: str, kind: str) -> datetime | date | None:
     try:
         if kind == "date":
             return date.fromisoformat(text)
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _coerce_pair(one: Any, other: Any) -> tuple[Any, Any]:
-    """Numbers that can stand in one expression: a decimal beside a double is a double."""
+    """Make two numbers compatible: a decimal beside a double becomes a double."""
     if isinstance(one, Decimal) and isinstance(other, float):
         return float(one), other
     if isinstance(one, float) and isinstance(other, Decimal):
@@ -334,26 +340,26 @@ def _make_comparison(
         try:
             return bool(compare(one, other))
         except TypeError:
-            return None  # A row may hold what its column does not promise.
+            return None  # A row's value may not have its column's type.
 
     return value
 
 
 def _apply_arithmetic(calculate: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
     try:
-        found = calculate(*_coerce_pair(one, other))
+        number = calculate(*_coerce_pair(one, other))
     except (ArithmeticError, TypeError, ValueError):
         return None
-    return None if found != found else found  # noqa: PLR0124  -- not a number
+    return None if number != number else number  # noqa: PLR0124  -- not a number
 
 
 def _remainder(one: Any, other: Any) -> Any:
-    """SQL's: with the sign of the dividend."""
+    """SQL's remainder: it has the sign of the dividend."""
     return one - other * int(one / other) if isinstance(one, int) and isinstance(other, int) else math.fmod(one, other)
 
 
 def _like(pattern: str, *, ignore_case: bool) -> Callable[[str], bool]:
-    """% is any text, _ one character. Matched piece by piece, so that no pattern takes longer than the text is long."""
+    """Compile a LIKE pattern: % is any text, _ one character. Matched piece by piece, in time linear in the text."""
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
     pieces = ["".join("." if c == "_" else re.escape(c) for c in piece) for piece in pattern.split("%")]
     if len(pieces) == 1:
@@ -363,22 +369,22 @@ def _like(pattern: str, *, ignore_case: bool) -> Callable[[str], bool]:
     width = len(pattern.rpartition("%")[2])
 
     def matches(text: str) -> bool:
-        found = first.match(text)
+        match = first.match(text)
         for piece in middle:
-            found = piece.search(text, found.end()) if found else None
-        return found is not None and len(text) - width >= found.end() and bool(last.fullmatch(text, len(text) - width))
+            match = piece.search(text, match.end()) if match else None
+        return match is not None and len(text) - width >= match.end() and bool(last.fullmatch(text, len(text) - width))
 
     return matches
 
 
 def _null_propagating(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
-    """NULL in, NULL out."""
+    """Return NULL when any argument is NULL."""
 
-    def value(given: list[Any]) -> Any:
-        if any(each is None for each in given):
+    def value(arguments: list[Any]) -> Any:
+        if any(argument is None for argument in arguments):
             return None
         try:
-            return function(*given)
+            return function(*arguments)
         except (ArithmeticError, TypeError, ValueError):
             return None
 
@@ -386,32 +392,32 @@ def _null_propagating(function: Callable[..., Any]) -> Callable[[list[Any]], Any
 
 
 def _ignoring_nulls(choose: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Of those that are not NULL."""
+    """Choose among the arguments that are not NULL."""
 
-    def value(given: list[Any]) -> Any:
-        there = [each for each in given if each is not None]
-        return choose(there) if there else None
+    def value(arguments: list[Any]) -> Any:
+        non_null = [argument for argument in arguments if argument is not None]
+        return choose(non_null) if non_null else None
 
     return value
 
 
 def _round(number: Any, digits: int = 0) -> float:
-    """Halves away from zero, as SQL does."""
+    """Round halves away from zero, as SQL does."""
     return float(Decimal(str(number)).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
 
 
 _MAX_ARGUMENTS = 20
-# What it takes, what it gives ("": any one kind, and the same), how many arguments, and what it does.
+# Argument kind, result kind ("": any one kind, and the same), least and most arguments, and the function.
 _FUNCTIONS: dict[str, tuple[str, str, int, int, Callable[[list[Any]], Any]]] = {
     "abs": ("number", "number", 1, 1, _null_propagating(abs)),
     "ceil": ("number", "number", 1, 1, _null_propagating(math.ceil)),
-    "coalesce": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(lambda given: given[0])),
+    "coalesce": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(lambda arguments: arguments[0])),
     "floor": ("number", "number", 1, 1, _null_propagating(math.floor)),
     "greatest": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(max)),
     "least": ("", "", 1, _MAX_ARGUMENTS, _ignoring_nulls(min)),
     "length": ("text", "number", 1, 1, _null_propagating(len)),
     "lower": ("text", "text", 1, 1, _null_propagating(str.lower)),
-    "nullif": ("", "", 2, 2, lambda given: None if given[0] == given[1] else given[0]),
+    "nullif": ("", "", 2, 2, lambda arguments: None if arguments[0] == arguments[1] else arguments[0]),
     "round": ("number", "number", 1, 2, _null_propagating(_round)),
     "upper": ("text", "text", 1, 1, _null_propagating(str.upper)),
 }

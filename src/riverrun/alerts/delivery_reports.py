@@ -1,8 +1,8 @@
-"""Where the provider reports what was delivered.
+"""The callback route where the provider reports deliveries.
 
-It has no login: a report is believed by the mark that we gave with the message and nobody else can make. So whoever carries
-this route lets it through without one (`REPORT_PATH`). What is said becomes a record in the ledger: the process that sends
-may run elsewhere, or not at all just now.
+It has no login: a report is trusted by the signature that we sent with the message and nobody else can make. So a server
+with this route lets it through without a login (`REPORT_PATH`). A report becomes a record in the state topic: the alert
+process may run elsewhere, or not at all at the moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ REPORT_PATH = "/api/alerts/delivered"
 def delivery_report_route(
     find_signer: Callable[[], ReportSigner | None], publish: Callable[[Sequence[AlertChange]], None]
 ) -> Route:
-    """`find_signer` gives what reports are believed by, where SMS are sent at all; `publish` returns when the ledger has
-    it."""
+    """The route. `find_signer` returns what verifies reports, if SMS are sent at all; `publish` returns when the state topic
+    has the records."""
 
     async def delivered(request: Request) -> Response:
         signer = find_signer()
@@ -36,7 +36,7 @@ def delivery_report_route(
                 encode_upsert(DeliveryReportRecord(id=report.provider_id, state=report.state, reason=report.reason))
                 for report in reports
             ]
-            # An error of Kafka's becomes a 500, and the provider calls again.
+            # A Kafka error becomes a 500, and the provider calls again.
             await run_in_threadpool(publish, changes)
         return Response(status_code=204)
 
@@ -44,7 +44,7 @@ def delivery_report_route(
 
 
 def load_report_signer(settings: AlertSettings, project: Project) -> ReportSigner | None:
-    """What reports of a project's messages are believed by; None when it sends no SMS."""
+    """The signer that verifies reports of a project's messages; None when it sends no SMS."""
     if settings.sms_key:
         return ReportSigner(settings.sms_key)
     return (

@@ -1,4 +1,4 @@
-"""A dry run: the same rules over history, with the records' own times as the clock. Nothing is sent, and nothing kept."""
+"""A dry run: the same rules over history, with the records' own times as the clock. Nothing is sent or saved."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ _DAY_MS = 86_400_000
 
 @dataclass
 class DryRunResult:
-    """What would have been. `sent` is by rule, day (UTC) and kind; `unsent` by rule and why not; `waiting` were held or
-    gathered at the end."""
+    """What would have been sent. `sent` is by rule, day (UTC) and kind; `unsent` by rule and reason; `waiting` were held or
+    gathering at the end."""
 
     records: int = 0
     rejected_rows: int = 0
@@ -33,7 +33,7 @@ class DryRunResult:
         return self.sent.total()
 
     def rows(self) -> list[dict[str, Any]]:
-        """For a table: one row for each rule, day and kind."""
+        """Rows for a table: one for each rule, day and kind."""
         return [
             {"alert": rule, "day": day, "kind": kind, "messages": count}
             for (rule, day, kind), count in sorted(self.sent.items())
@@ -41,11 +41,11 @@ class DryRunResult:
 
 
 def dry_run(rules: Sequence[Rule], history: Iterable[PollResult], *, until: int = -1) -> DryRunResult:
-    """Judge a history. A record's own Kafka time is the moment at which it would have been read; after the last one, time
-    passes until `until`. Nobody silences and nobody acknowledges."""
+    """Evaluate a history. A record counts as read at its Kafka timestamp; after the last one, time passes until `until`.
+    Nothing is silenced or acknowledged."""
     result, state = DryRunResult(), AlertState()
     evaluator = RuleEvaluator(rules, state)
-    # Long enough for the longest episode's letters to be known when it is over, short enough for a year to fit.
+    # Long enough to know the longest incident's notifications when it resolves, short enough for a year to fit.
     notifier = Notifier(rules, state, retention_ms=7 * _DAY_MS)
     now = 0
     for polled in history:
@@ -62,7 +62,9 @@ def dry_run(rules: Sequence[Rule], history: Iterable[PollResult], *, until: int 
     _pass_time(notifier, max(now, until), result)
     result.last = now
     result.rejected_rows = evaluator.counts.rejected_rows
-    waiting = [letter for letter in state.notifications.values() if letter.stage in ("held", "gathering")]
+    waiting = [
+        notification for notification in state.notifications.values() if notification.stage in ("held", "gathering")
+    ]
     result.waiting = len(waiting)
     result.unsent.update(notifier.unsent_counts)
     return result
@@ -75,7 +77,7 @@ def _pass_time(notifier: Notifier, now: int, result: DryRunResult) -> None:
 
 def _send(notifier: Notifier, now: int, result: DryRunResult) -> None:
     notifier.mark_committed()
-    # That something is over follows at once: here every message is taken as soon as it is due.
+    # A "resolved" message follows its "fired" one at once: here every message is accepted as soon as it is due.
     while due := notifier.due(now):
         for message, _ in due:
             notification = notifier.state.notifications[message.id]

@@ -1,7 +1,7 @@
-"""The alert process: reads what rules watch, judges it, and keeps what came of it in one transaction with how far it read.
+"""The alert engine: reads watched topics, evaluates rules, and commits the results in one transaction with the offsets.
 
-So after any crash the ledger and the place to go on from are of one moment. `AlertLog` is all it needs of Kafka;
-`KafkaAlertLog` is the real one. The sender, in threads of its own, asks `due` and says `save_deliveries`.
+So after any crash the state topic and the offsets to resume from match. `AlertLog` is all it needs of Kafka;
+`KafkaAlertLog` is the real one. The sender, in its own threads, calls `due` and `save_deliveries`.
 """
 
 import logging
@@ -34,7 +34,7 @@ from riverrun.alerts.state_topic import (
 from riverrun.errors import TransactionError
 
 _LOG = logging.getLogger("riverrun.alerts")
-# What nobody waits for is kept this often: episodes that did not fire, and how far we are.
+# How often changes that nobody waits for are committed: instances that did not fire, and offsets.
 _COMMIT_MS = 1000
 _SWEEP_MS = 60_000
 
@@ -43,7 +43,7 @@ PartitionKey = tuple[str, int]
 
 @dataclass(frozen=True)
 class InputRecord:
-    """A record of a watched topic. `record_time` is Kafka's time of it."""
+    """A record of a watched topic. `record_time` is its Kafka timestamp."""
 
     topic: str
     partition: int
@@ -55,8 +55,8 @@ class InputRecord:
 
 @dataclass(frozen=True)
 class PollResult:
-    """What came: records, the partitions of which there is more, what others wrote into the ledger, and the offset to read
-    next of each partition. Behind the last record there may be marks of transactions, which are no records."""
+    """What was read: records, the partitions that have more, what others wrote to the state topic, and each partition's
+    next offset. Transaction markers, which are not records, may follow the last record."""
 
     records: Sequence[InputRecord] = ()
     lagging: frozenset[PartitionKey] = frozenset()
@@ -68,24 +68,24 @@ class AlertLog(Protocol):
     """Kafka, as the engine sees it."""
 
     def restore(self) -> Iterable[AlertChange]:
-        """All records of the ledger. From here on no other process can write to it as we do."""
+        """Read all records of the state topic. From here on, an earlier process is fenced and cannot write to it."""
 
     def seek(self, positions: Mapping[PartitionKey, PartitionPosition]) -> Iterable[PartitionPosition]:
-        """Begin to read behind these positions, and at the end of what has none. Gives where that is."""
+        """Start reading at these positions, and at the end of partitions without one. Returns where that is."""
 
     def poll(self) -> PollResult:
-        """What came within a moment."""
+        """Return what arrived within a short wait."""
 
     def commit(self, changes: Sequence[AlertChange]) -> None:
-        """Keep these changes, and that all that was read is done: both or none. Raises when it is not sure that it did."""
+        """Write these changes and commit the offsets of all that was read: both or none. Raises when that is not certain."""
 
     def append(self, changes: Sequence[AlertChange]) -> None:
-        """Keep these changes of the sender, now. May be called from other threads."""
+        """Write the sender's changes at once. May be called from other threads."""
 
 
 @dataclass
 class EvaluationCounts:
-    """Since this process began. A misfit is a record that is no row of its table: the store has it as a dead letter."""
+    """Counts since the process started. A rejected row does not fit its table: the store has it as a dead letter."""
 
     rows: int = 0
     duplicates: int = 0
@@ -94,7 +94,7 @@ class EvaluationCounts:
 
 
 class RuleEvaluator:
-    """Judges records by all rules. No clock, no Kafka."""
+    """Evaluates records by all rules. Uses no clock and no Kafka."""
 
     def __init__(self, rules: Iterable[Rule], state: AlertState) -> None:
         self.counts = EvaluationCounts()
@@ -113,13 +113,13 @@ class RuleEvaluator:
             else:
                 shared_trackers.append(tracker)
             instances.pop(rule.name, None)
-        # Of rules that are gone.
-        self._orphans = [instance for several in instances.values() for instance in several]
+        # Instances of rules that no longer exist.
+        self._orphans = [instance for rule_instances in instances.values() for instance in rule_instances]
         self._swept_at: int | None = None
         self._orphan_changes: list[AlertChange] = []
 
     def start(self, positions: Iterable[PartitionPosition]) -> None:
-        """Where reading begins, of partitions that have no place yet."""
+        """Set where reading starts, for partitions that have no position yet."""
         for position in positions:
             self._positions[position.topic, position.partition] = position
             self._moved_partitions.add((position.topic, position.partition))
@@ -129,7 +129,7 @@ class RuleEvaluator:
         return self._positions
 
     def advance_positions(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """All before these offsets was given to `evaluate`."""
+        """Note that all records before these offsets were given to `evaluate`."""
         for partition, offset in offsets.items():
             position = self._positions.get(partition)
             if position is not None and offset > position.offset:
@@ -137,17 +137,17 @@ class RuleEvaluator:
                 self._moved_partitions.add(partition)
 
     def evaluate(self, records: Sequence[InputRecord], lagging: Iterable[PartitionKey] = ()) -> Iterator[IncidentEvent]:
-        """Judge records."""
+        """Evaluate records, and yield what fired or resolved."""
         for _, effects in self.evaluate_timed(records, lagging):
             yield from effects
 
     def evaluate_timed(
         self, records: Sequence[InputRecord], lagging: Iterable[PartitionKey] = ()
     ) -> Iterator[tuple[int, list[IncidentEvent]]]:
-        """Judge records, in the order in which they were written as far as their partitions tell: Kafka's time of each, and
-        what came of it."""
-        # A partition is behind, too, while records of it wait in this batch.
-        remaining = Counter((each.topic, each.partition) for each in records)
+        """Evaluate records in the order they were written, as far as their partitions tell. Yields each record's Kafka
+        timestamp and its events."""
+        # A partition also lags while records of it wait in this batch.
+        remaining = Counter((record.topic, record.partition) for record in records)
         remaining.update(lagging)
         for record in _order_by_time(records):
             partition = record.topic, record.partition
@@ -184,9 +184,9 @@ class RuleEvaluator:
                 yield from tracker.advance_clock(row, lagging_partitions)
 
     def advance_time(self, topic: str, to: int) -> Iterator[tuple[int, list[IncidentEvent]]]:
-        """The time of a topic moves as if rows of nobody's came until then: each moment at which a key was silent for too
-        long, and what came of it."""
-        trackers = [tracker for _, several in self._readers[topic] for tracker in several]
+        """Advance a topic's clock to `to` without rows. Yields each moment at which keys became absent, and the events of
+        it."""
+        trackers = [tracker for _, table_trackers in self._readers[topic] for tracker in table_trackers]
         at = -1
         while at < to:
             at = max(at + 1, min([to, *(tracker.next_due for tracker in trackers)]))
@@ -196,17 +196,19 @@ class RuleEvaluator:
             yield at, [effect for tracker in trackers for effect in tracker.fire_absences(tracker.clock.now(), row)]
 
     def sweep(self, now: int, incidents: Iterable[tuple[str, str, int]]) -> list[IncidentEvent]:
-        """Forget keys that nobody hears of any more, once a minute. `incidents` are those that are not forgotten."""
+        """Remove keys without recent rows, once a minute. `incidents` are those that are still kept."""
         if self._swept_at is not None and now - self._swept_at < _SWEEP_MS:
             return []
         self._swept_at = now
         with_incidents = {(rule, key) for rule, key, _ in incidents}
         self._retire_orphans(with_incidents)
-        trackers = [tracker for readers in self._readers.values() for _, several in readers for tracker in several]
+        trackers = [
+            tracker for readers in self._readers.values() for _, table_trackers in readers for tracker in table_trackers
+        ]
         return [effect for tracker in trackers for effect in tracker.sweep(now, with_incidents)]
 
     def _retire_orphans(self, with_incidents: Container[tuple[str, str]]) -> None:
-        """A rule that is gone holds of nobody. It counts on if it comes back while there are cases of it."""
+        """Clear instances of removed rules. A rule that returns while it has incidents keeps counting."""
         for orphan in self._orphans:
             if (orphan.rule, orphan.key) not in with_incidents:
                 self._orphan_changes.append(encode_tombstone(orphan))
@@ -216,7 +218,7 @@ class RuleEvaluator:
         self._orphans = [orphan for orphan in self._orphans if (orphan.rule, orphan.key) in with_incidents]
 
     def drain(self) -> list[AlertChange]:
-        """What has to be kept since the last call."""
+        """Return the records to write since the last call."""
         changed: list[AlertRecord] = [self._positions[partition] for partition in sorted(self._moved_partitions)]
         removed: list[AlertRecord] = []
         self._moved_partitions.clear()
@@ -225,14 +227,14 @@ class RuleEvaluator:
                 for tracker in trackers:
                     changed += tracker.drain_changed()
                     removed += tracker.drain_removed()
-        # A key that was forgotten and came back is kept.
+        # A key that was removed and came back stays.
         changes = dict(map(encode_tombstone, removed)) | dict(map(encode_upsert, changed)) | dict(self._orphan_changes)
         self._orphan_changes = []
         return list(changes.items())
 
 
 def _order_by_time(records: Sequence[InputRecord]) -> Sequence[InputRecord]:
-    """By Kafka's time across partitions, and within each as they lie."""
+    """Sort by Kafka timestamp across partitions, and by offset within each."""
     newest: dict[PartitionKey, int] = {}
     marked = []
     for record in records:
@@ -244,8 +246,8 @@ def _order_by_time(records: Sequence[InputRecord]) -> Sequence[InputRecord]:
 
 
 class AlertEngine:
-    """One life of the alert process. When `step` or `save_deliveries` raises, it is over: make a new one, from the
-    ledger."""
+    """One run of the alert process. When `step` or `save_deliveries` raises, it is unusable: make a new one, which restores
+    from the state topic."""
 
     def __init__(
         self,
@@ -262,9 +264,9 @@ class AlertEngine:
         self._on_new = on_new
         self._lock = threading.Lock()
         state = build_alert_state(log.restore())
-        # What is to be kept with the next commit besides what was decided.
+        # Changes for the next commit, besides those of the evaluator and the notifier.
         self._extra_changes: list[AlertChange] = []
-        # What providers said while nobody was there to hear it.
+        # Delivery reports that came while no process was running.
         self._reports = list(state.reports.values())
         if not state.namespace:
             meta = new_state_metadata()
@@ -273,16 +275,16 @@ class AlertEngine:
         self.namespace = state.namespace
         self.evaluator = RuleEvaluator(rules, state)
         self.notifier = Notifier(rules, state)
-        # The watch has them now, and forgets them.
+        # The evaluator owns the instances now, and removes them.
         state.episodes.clear()
         self._committed_at = 0
         self._failed = False
-        # A place to go on from is kept before the first row, or a crash would forget where we began.
+        # Positions are committed before the first row, or a crash would lose where reading started.
         self.evaluator.start(log.seek(self.evaluator.positions))
         self._commit(clock())
 
     def step(self) -> int:
-        """One turn: read, judge, keep. How many records there were."""
+        """Poll, evaluate and commit once. Returns the number of records."""
         polled = self._log.poll()
         now = self._clock()
         with self._lock:
@@ -309,7 +311,7 @@ class AlertEngine:
             self.notifier.apply_user_action(record)
 
     def _process_reports(self) -> None:
-        """Reports become part of where messages stand, and then nobody needs them any more."""
+        """Merge delivery reports into the delivery statuses, and remove the reports."""
         reports, self._reports = self._reports, []
         if reports:
             self._on_reports(reports)
@@ -333,23 +335,23 @@ class AlertEngine:
             self._on_new()
 
     def close(self) -> None:
-        """Keep what nobody waited for."""
+        """Commit what is still uncommitted."""
         self._commit(self._clock())
 
     # --- for the sender ---
 
     def due(self, now: int) -> list[tuple[AlertMessage, DeliveryStatus]]:
-        """Messages to send, oldest first: only what the ledger has."""
+        """Messages to send, oldest first: only those committed to the state topic."""
         with self._lock:
             return [] if self._failed else self.notifier.due(now)
 
     def find_by_provider_id(self, provider_id: str) -> tuple[str, DeliveryStatus] | None:
-        """The message that a provider knows by this id, and where it stands."""
+        """The id and delivery status of the message that the provider knows by this id."""
         with self._lock:
             return self.notifier.find_by_provider_id(provider_id)
 
     def save_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
-        """Keep where messages stand now. It returns when that survives a crash."""
+        """Save delivery statuses. Returns when they are durable."""
         with self._lock:
             if self._failed:
                 raise TransactionError("What the ledger has is not known any more", hint="Begin anew from it")

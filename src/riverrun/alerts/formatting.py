@@ -1,4 +1,4 @@
-"""What the ledger says, for people: how a case stands, what became of its messages, what is wrong with alerts themselves."""
+"""The alert state for people: the state of incidents, what became of their messages, and problems of alerts themselves."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _DELIVERY_TEXTS = {
     "refused": "refused",
     "expired": "too late to be sent",
 }
-# Why a letter was never sent, as dry runs count it.
+# Why a notification was never sent, as dry runs count it.
 UNSENT_REASONS = {
     "cancelled": "it was over before quiet hours were",
     "dropped": "quiet hours",
@@ -40,7 +40,7 @@ def format_time(ms: int) -> str:
 
 
 def incident_state(alert_state: AlertState, incident: Incident, now: int) -> str:
-    """firing, acknowledged, silenced or resolved; once: it fired at a row, and there is nothing to be over."""
+    """firing, acknowledged, silenced or resolved; once: it fired at a single row, and there is nothing to resolve."""
     if incident.state != "firing":
         return incident.state
     if (incident.rule, incident.key, incident.number) in alert_state.acks:
@@ -57,13 +57,14 @@ def incident_notifications(alert_state: AlertState, incident: Incident) -> list[
 
 
 def notification_delivery(alert_state: AlertState, notification: Notification) -> DeliveryStatus | None:
-    """Where a letter stands at its provider; of one that was listed in a digest, where the digest does."""
-    sent = alert_state.deliveries.get(notification.note if notification.stage == "listed" else notification.message.id)
-    return sent.delivery if sent is not None else None
+    """The delivery status of a notification; of one that is listed in a digest, the digest's."""
+    id_ = notification.note if notification.stage == "listed" else notification.message.id
+    record = alert_state.deliveries.get(id_)
+    return record.delivery if record is not None else None
 
 
 def describe_notification(alert_state: AlertState, notification: Notification) -> str:
-    """What became of a letter, in a few words."""
+    """What became of a notification, in a few words."""
     if notification.stage in ("out", "listed"):
         delivery = notification_delivery(alert_state, notification) or DeliveryStatus()
         words = _DELIVERY_TEXTS[delivery.state] + (f": {delivery.reason}" if delivery.reason else "")
@@ -74,7 +75,7 @@ def describe_notification(alert_state: AlertState, notification: Notification) -
 
 
 def describe_notifications(alert_state: AlertState, incident: Incident) -> str:
-    """What became of all letters of a case."""
+    """What became of all notifications of an incident."""
     counts_by_kind: dict[str, Counter[str]] = {}
     for notification in incident_notifications(alert_state, incident):
         counts_by_kind.setdefault(notification.kind, Counter())[describe_notification(alert_state, notification)] += 1
@@ -86,12 +87,12 @@ def describe_notifications(alert_state: AlertState, incident: Incident) -> str:
 
 
 def incident_text(alert_state: AlertState, incident: Incident) -> str:
-    """What was told first."""
+    """The text of its first notification."""
     return next((notification.message.text for notification in incident_notifications(alert_state, incident)), "")
 
 
 def incident_row(alert_state: AlertState, incident: Incident, now: int) -> dict[str, Any]:
-    """A case for programs: one row."""
+    """An incident for programs: one row."""
     ack = alert_state.acks.get((incident.rule, incident.key, incident.number))
     return {
         "severity": incident.severity,
@@ -110,7 +111,7 @@ def incident_row(alert_state: AlertState, incident: Incident, now: int) -> dict[
 
 
 def incident_details(alert_state: AlertState, incident: Incident, now: int) -> dict[str, Any]:
-    """A case for programs: all there is."""
+    """An incident for programs: all details."""
     ack = alert_state.acks.get((incident.rule, incident.key, incident.number))
     return {
         **incident_row(alert_state, incident, now),
@@ -162,7 +163,7 @@ def silence_row(silence: Silence) -> dict[str, Any]:
 def describe_problems(
     alert_state: AlertState, now: int, is_running: Callable[[AlertProcessLease], bool]
 ) -> Iterator[str]:
-    """Why nobody, or not everybody, is told at the moment: a sentence each. `is_running` says whether a process is there."""
+    """Why notifications are not sent at the moment: a sentence each. `is_running` says whether a process is alive."""
     lease = alert_state.lease
     hint = "Start it with `riverrun run`"
     if lease is None:

@@ -1,4 +1,4 @@
-"""What was written to topics, in the order in which it was: the partitions merged by Kafka's time of their records."""
+"""Reads topics in the order they were written: partitions merged by their records' Kafka timestamps."""
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator
@@ -17,10 +17,10 @@ _CHUNK = 500
 def read_history(
     connection: Connection, topics: Collection[str], *, start: OffsetSpec, end: OffsetSpec | None = None
 ) -> Iterator[PollResult]:
-    """All records of these topics from `start` to `end`, or to where they end now."""
+    """Read all records of these topics from `start` to `end`, or to their current end."""
     partition_spans = resolve_offset_ranges(Admin(connection), topics, start=start, end=end)
     with ExitStack() as stack:
-        # A reader for each: one for all would give out a whole partition before it begins with the next.
+        # One reader per partition: a single one would return a whole partition before the next.
         readers = [
             stack.enter_context(PartitionReader(connection, {partition: span}))
             for partition, span in partition_spans.items()
@@ -31,9 +31,9 @@ def read_history(
 
 
 def merge_by_time(partitions: Iterable[Iterable[InputRecord]]) -> Iterator[PollResult]:
-    """The records of several partitions as they came: by time, and of each partition by offset whatever its times say."""
+    """Merge the records of partitions by timestamp, keeping each partition's offset order whatever its timestamps."""
     chunk: list[InputRecord] = []
-    for record in heapq.merge(*partitions, key=lambda each: each.record_time):
+    for record in heapq.merge(*partitions, key=lambda record: record.record_time):
         chunk.append(record)
         if len(chunk) == _CHUNK:
             yield PollResult(chunk)

@@ -1,11 +1,11 @@
-"""Episodes: from rows to «it began» and «it is over», for one rule, by its key.
+"""Tracks the incidents of one rule: from rows to "fired" and "resolved", for each key.
 
     quiet ──when──▶ pending ──for as long as `lasting`, and after the cooldown──▶ firing ──clear──▶ quiet
               └── no longer holds ──▶ quiet
 
-All times are the rows' own, so the same rows give the same episodes whenever they are read. A row that is older than the
-newest of its key changes nothing. `advance_clock` is what silence is told by: the clock of the whole topic. Only `sweep`,
-which forgets keys, is by our own.
+All times are event times, so the same rows give the same incidents whenever they are read. A row that is older than the
+newest of its key changes nothing. Absence is measured by the clock of the whole topic (`advance_clock`). Only `sweep`,
+which removes keys, uses the wall clock.
 """
 
 import heapq
@@ -17,15 +17,15 @@ from riverrun.alerts.rows import WatchedRow, row_from_json, row_to_json
 from riverrun.alerts.rules import Rule
 from riverrun.alerts.state_topic import AlertInstance
 
-# Keys of which nothing ever fired are forgotten beyond so many: whoever writes the events chooses the keys.
+# Beyond this many keys, those that never fired are evicted: whoever writes the events chooses the keys.
 MAX_IDLE_KEYS = 100_000
 NEVER = 2**62
-# What was over for so long is forgotten, and so is a key without rows: so many at a time.
+# Incidents resolved this long ago are removed, and so are keys without rows: at most `MAX_SWEPT` at a time.
 RETENTION_MS = 30 * 86_400_000
 MAX_SWEPT = 5000
 _MAX_RECENT_IDS = 32
-# How exactly the newest time of a key is kept: for absence, an eighth of the time it may be silent; else as long as a
-# message may be old. Less would mean a record in the ledger for every row.
+# How exactly the newest event time of a key is saved: for absence, to an eighth of the time it may be silent; otherwise to
+# the age at which a message expires. More exactly would write a record to the state topic for every row.
 _SLACK_DIVISOR = 8
 _HOUR_MS = 3_600_000
 _DAY_MS = 86_400_000
@@ -33,7 +33,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class IncidentFired:
-    """An episode began at this row: `since` is when the condition began to hold."""
+    """An incident began at this row. `since` is when the condition began to hold."""
 
     rule: str
     key: str
@@ -47,7 +47,7 @@ class IncidentFired:
 
 @dataclass(frozen=True)
 class IncidentResolved:
-    """An episode is over at this row."""
+    """An incident ended at this row."""
 
     rule: str
     key: str
@@ -59,7 +59,7 @@ class IncidentResolved:
 
 @dataclass(frozen=True)
 class IncidentExpired:
-    """An episode is given up: its key has had no row for so long that nobody can tell how it stands."""
+    """An incident is given up: its key has had no row for so long that its state is unknown."""
 
     rule: str
     key: str
@@ -70,12 +70,12 @@ IncidentEvent = IncidentFired | IncidentResolved | IncidentExpired
 
 
 class IncidentTracker:
-    """The episodes of one rule. `drain_changed` gives what has to be kept of them."""
+    """The alert instances of one rule, by key. `drain_changed` returns those to save."""
 
     def __init__(self, rule: Rule, episodes: Iterable[AlertInstance] = ()) -> None:
         self.rule = rule
         self._alert = rule.alert
-        self._instances: dict[str, AlertInstance] = {episode.key: episode for episode in episodes}
+        self._instances: dict[str, AlertInstance] = {instance.key: instance for instance in episodes}
         self._changed: set[str] = set()
         self._idle_limit = MAX_IDLE_KEYS
         self._stale_after_ms = self._alert.expires_ms if self._alert.expires_ms > 0 else _HOUR_MS
@@ -83,15 +83,15 @@ class IncidentTracker:
             max(self._alert.silent_ms // _SLACK_DIVISOR, 1) if self._alert.silent_ms >= 0 else self._stale_after_ms
         )
         self._removed: list[AlertInstance] = []
-        # A row may be half of `silent` ahead of the others: whoever is heard that often is not made silent by it.
+        # A row may be half of `silent` ahead of the others: keys that send that often do not become absent by it.
         self.clock = TopicClock(max(self._alert.silent_ms, 0) // 2)
         self._topic_time = -1
         self._swept_at = -1
-        self._saved_times = {key: each.last_event_time for key, each in self._instances.items()}
-        # Of these a newer row may have been read than is kept.
+        self._saved_times = {key: instance.last_event_time for key, instance in self._instances.items()}
+        # For these keys a newer row may have been read than was saved.
         self._restored_keys = set(self._instances)
         absent = self._instances.values() if self._alert.silent_ms >= 0 else ()
-        self._due = [(self._absent_at(each), each.key) for each in absent if each.state != "firing"]
+        self._due = [(self._absent_at(instance), instance.key) for instance in absent if instance.state != "firing"]
         heapq.heapify(self._due)
 
     def __len__(self) -> int:
@@ -101,18 +101,18 @@ class IncidentTracker:
         return self._instances.get(key)
 
     def drain_changed(self) -> list[AlertInstance]:
-        """The episodes that changed since the last call, so that it has to be kept."""
+        """Return the instances to save: those that changed since the last call."""
         changed = [self._instances[key] for key in self._changed if key in self._instances]
         self._changed.clear()
         return changed
 
     def drain_removed(self) -> list[AlertInstance]:
-        """The episodes that need not be kept any more."""
+        """Return the instances that were removed since the last call."""
         removed, self._removed = self._removed, []
         return removed
 
     def evaluate(self, row: WatchedRow) -> list[IncidentEvent]:
-        """Judge a row."""
+        """Evaluate a row, and return what fired or resolved."""
         key = self.rule.key_of(row.values)
         state = self._instances.get(key)
         if state is None:
@@ -155,7 +155,7 @@ class IncidentTracker:
 
     def _evaluate_every_row(self, state: AlertInstance, row: WatchedRow) -> list[IncidentEvent]:
         again = row.identity and row.identity in state.recent_ids
-        # Order is not everything here; but what is long past for its key is history that somebody writes again.
+        # Rows may be out of order here; but one that is far behind its key's newest is history written again.
         old = row.event_time < state.last_event_time - self._stale_after_ms
         revised = self.rule.table.upserts and row.event_time <= state.last_event_time
         state.last_event_time = max(state.last_event_time, row.event_time)
@@ -185,7 +185,7 @@ class IncidentTracker:
 
     def _evaluate_absence(self, state: AlertInstance, row: WatchedRow) -> list[IncidentEvent]:
         self._restored_keys.discard(state.key)
-        # A row that is late counts from when it came. Else who is later than `silent` would be silent again at once.
+        # A late row counts from its arrival. Otherwise a key later than `silent` would be absent again at once.
         state.last_arrival = max(row.event_time, self._topic_time)
         state.row = row_to_json(row.values)
         if state.state == "firing":
@@ -196,8 +196,8 @@ class IncidentTracker:
         return []
 
     def _save_if_due(self, state: AlertInstance) -> None:
-        kept = self._saved_times.get(state.key)
-        if kept is None or state.last_event_time - kept >= self._save_interval_ms:
+        saved = self._saved_times.get(state.key)
+        if saved is None or state.last_event_time - saved >= self._save_interval_ms:
             self._save(state)
 
     def _save(self, state: AlertInstance) -> None:
@@ -209,14 +209,14 @@ class IncidentTracker:
         return max(state.last_event_time, state.last_arrival) + max(self._alert.silent_ms, 0) + extra
 
     def advance_clock(self, row: WatchedRow, lagging: Iterable[int] = ()) -> list[IncidentEvent]:
-        """The topic's time moves with this row, unless partitions are `lagging`: who has been silent for too long?"""
+        """Advance the topic's clock to this row, held back by `lagging` partitions, and fire for absent keys."""
         if self._alert.silent_ms < 0:
             return []
         self.clock.observe(row, self.rule.key_of(row.values))
         return self.fire_absences(self.clock.now(lagging), row)
 
     def fire_absences(self, clock: int, row: WatchedRow) -> list[IncidentEvent]:
-        """The topic's time is now `clock`, because of this row: who has been silent for too long?"""
+        """Fire for the keys that are absent now that the topic's clock shows `clock`, because of this row."""
         events: list[IncidentEvent] = []
         if self._alert.silent_ms < 0:
             return events
@@ -244,19 +244,19 @@ class IncidentTracker:
 
     @property
     def next_due(self) -> int:
-        """When the next key may be silent for too long, by the topic's clock; never, where none is waited for."""
+        """When the next key may become absent, by the topic's clock; `NEVER` when no key is awaited."""
         return self._due[0][0] if self._due else NEVER
 
     def _last_row(self, state: AlertInstance) -> dict[str, Any]:
         return row_from_json(self.rule.table.columns, state.row)
 
-    # --- forgetting ---
+    # --- removing keys ---
 
     def sweep(
         self, now: int, with_incidents: Container[tuple[str, str]], retention_ms: int = RETENTION_MS
     ) -> list[IncidentEvent]:
-        """Give up the keys of which no row came for `retention_ms`. While a key has a case (`with_incidents`: rule and key),
-        it is not forgotten: it would count from one again, and its next message would be taken for one that was sent."""
+        """Remove the keys that had no row for `retention_ms`. A key that has an incident (`with_incidents`: rule and key)
+        stays: it would count from one again, and its next message would be taken for one already sent."""
         self._swept_at = now
         events: list[IncidentEvent] = []
         expired_keys: list[str] = []
@@ -270,7 +270,7 @@ class IncidentTracker:
                 expired_keys.append(key)
             elif state.state == "firing":
                 events.append(IncidentExpired(state.rule, key, state.number))
-                # Who is silent stays so: the next row ends it.
+                # An absent key stays firing: its next row resolves it.
                 if self._alert.silent_ms < 0:
                     state.state, state.since = "quiet", -1
                     self._save(state)
@@ -281,7 +281,7 @@ class IncidentTracker:
     def _evict_idle(self) -> None:
         if len(self._instances) < self._idle_limit or self._alert.silent_ms >= 0:
             return
-        idle = [key for key, each in self._instances.items() if not each.number and each.state == "quiet"]
+        idle = [key for key, instance in self._instances.items() if not instance.number and instance.state == "quiet"]
         for key in idle[: len(idle) // 2]:
             self._remove(key)
         self._idle_limit = max(MAX_IDLE_KEYS, 2 * len(self._instances))
@@ -294,21 +294,21 @@ class IncidentTracker:
 
 
 class TopicClock:
-    """The time of a topic: the newest event time of all its partitions; but while a partition is behind, not later than
-    what was read of that one. Otherwise reading one partition ahead of another would make its keys silent.
+    """The clock of a topic: the newest event time of all its partitions; while a partition lags, not later than what was
+    read of that one. Otherwise reading one partition ahead of another would make the other's keys absent.
 
-    One wrong clock must not move it. A row that is ahead of it by more than `max_leap_ms`, besides what has passed since
-    then by Kafka's clock, counts only when the next row is too, and is another key's. Event time may run faster than
-    Kafka's, as in history and in a demo that is sped up: by small steps, or with all keys at once.
+    One wrong device clock must not move it. A row that is ahead by more than `max_leap_ms`, plus what has passed since by
+    Kafka's timestamps, counts only when the next row is ahead too and has another key. Event time may run faster than
+    Kafka's, as in history and in a sped-up demo: by small steps, or with all keys at once.
     """
 
     def __init__(self, max_leap_ms: int) -> None:
         self._max_leap_ms = max_leap_ms
         self._newest: dict[int, int] = {}
         self._now = -1
-        # The time of the newest row, and Kafka's of it. Before the first one, both clocks show the same.
+        # Event time and Kafka timestamp of the newest row. Before the first row, both clocks show the same.
         self._newest_mark = (0, 0)
-        # The same of a row that is too far ahead, and its key.
+        # The same for a row that is too far ahead, and its key.
         self._suspect: tuple[tuple[int, int], str] | None = None
 
     def observe(self, row: WatchedRow, key: str) -> None:
@@ -323,15 +323,15 @@ class TopicClock:
         self._newest[row.partition] = max(self._newest.get(row.partition, -1), row.event_time)
 
     def _too_far(self, mark: tuple[int, int]) -> bool:
-        (at, recorded), (top, then) = mark, self._newest_mark
-        return at - top > self._max_leap_ms + max(recorded - then, 0)
+        (event_time, record_time), (newest_event_time, newest_record_time) = mark, self._newest_mark
+        return event_time - newest_event_time > self._max_leap_ms + max(record_time - newest_record_time, 0)
 
     def advance_to(self, at: int) -> None:
-        """It is so late, whoever is heard."""
+        """Move the clock to `at`, without a row."""
         self._newest_mark = max(self._newest_mark, (at, at))
 
     def now(self, lagging: Iterable[int] = ()) -> int:
-        """Never earlier than what it said before."""
+        """The time now; never earlier than at the last call."""
         lagging_times = [self._newest.get(partition, -1) for partition in lagging]
         self._now = max(self._now, min([*lagging_times, self._newest_mark[0]]))
         return self._now

@@ -1,9 +1,9 @@
-"""The engine's log in Kafka: the compacted topic `APP.alerts`, and the topics that rules watch, read committed.
+"""The engine's `AlertLog` in Kafka: the compacted topic `APP.alerts`, and the watched topics, read committed.
 
-One process at a time: who restores takes over the transactional ids, and from then on the process before gets
-ProducerFencedError at its next step, before it can write or send anything. Where to go on from is in the ledger, in the
-transaction that keeps what came of the rows; the offsets of the group `APP.alerts` are committed with it, for `riverrun
-groups` to show the lag. To move those sends nothing again.
+One process at a time: `restore` takes over the transactional ids, and from then on the previous process gets
+ProducerFencedError at its next step, before it can write or send anything. The offsets to resume from are in the state
+topic, in the same transaction as the results; the offsets of the group `APP.alerts` are committed with it, so that
+`riverrun groups` shows the lag. Resetting those does not send anything again.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
-from riverrun.alerts.engine import InputRecord, PollResult
-from riverrun.alerts.engine import PartitionKey as AnyPlace
+from riverrun.alerts.engine import InputRecord, PartitionKey, PollResult
 from riverrun.alerts.state_topic import (
     AlertChange,
     AlertState,
@@ -46,7 +45,7 @@ _TRANSACTION_SECONDS = 10.0
 
 
 class KafkaAlertLog:
-    """Use it in a `with`. `append` may be called from other threads; the rest is for one."""
+    """Use it in a `with`. `append` may be called from other threads, the other methods from one thread only."""
 
     def __init__(self, connection: Connection, app: str, topics: Collection[str]) -> None:
         self._connection = connection
@@ -58,10 +57,10 @@ class KafkaAlertLog:
         self._append_lock = threading.Lock()
         self._reader: PartitionReader | None = None
         self._batches: Iterator[list[RawRecord]] = iter(())
-        # Follows the ledger, for what people write there.
+        # Follows the state topic, for what people write there.
         self._state_reader: PartitionReader | None = None
         self._state_batches: Iterator[list[RawRecord]] = iter(())
-        # Which topics are read: one that is made again has another id.
+        # Ids of the topics being read: a recreated topic has another id.
         self._topic_ids: dict[str, str] = {}
         self._current_topic_ids: dict[str, str] = {}
         self._topic_ids_checked_at = 0.0
@@ -87,24 +86,24 @@ class KafkaAlertLog:
 
     def restore(self) -> Iterable[AlertChange]:
         ensure_compacted_topic(self._admin, self._state_topic)
-        # Before the ledger is read: this ends what an earlier process left open, so that nothing of it can still appear.
+        # Before reading: this ends what an earlier process left open, so that nothing of it can still appear.
         for producer in (self._commit_producer, self._append_producer):
             with producer.transaction():
                 pass
         whole = resolve_offset_ranges(self._admin, [self._state_topic], start=EARLIEST)
         with PartitionReader(self._connection, whole) as reader:
-            changes = [(each.key() or b"", each.value()) for batch in reader for each in batch]
-        follow = {partition: OffsetRange(each.end or 0, None) for partition, each in whole.items()}
+            changes = [(record.key() or b"", record.value()) for batch in reader for record in batch]
+        follow = {partition: OffsetRange(span.end or 0, None) for partition, span in whole.items()}
         self._state_reader = PartitionReader(self._connection, follow, poll_seconds=0.0)
         self._state_batches = iter(self._state_reader)
         return changes
 
-    def seek(self, positions: Mapping[AnyPlace, PartitionPosition]) -> Iterable[PartitionPosition]:
+    def seek(self, positions: Mapping[PartitionKey, PartitionPosition]) -> Iterable[PartitionPosition]:
         topics = {name: self._admin.topic(name) for name in self._topics}
-        ids = {name: each.topic_id for name, each in topics.items()}
+        ids = {name: topic.topic_id for name, topic in topics.items()}
         partitions = [partition for topic in topics.values() for partition in topic.topic_partitions]
-        known = {TopicPartition(*partition): each for partition, each in positions.items()}
-        # Of a topic we have read before, what has no place is new, and all of it is: a partition, or the topic itself.
+        known = {TopicPartition(*partition): position for partition, position in positions.items()}
+        # In a topic we have read before, a partition without a position is new, and is read from its first record.
         known_topics = {partition.topic for partition in known}
         ends = self._admin.offsets(partitions, "latest", committed_only=True)
         starts: dict[TopicPartition, int] = {}
@@ -117,7 +116,7 @@ class KafkaAlertLog:
             ):
                 starts[partition] = previous.offset
             else:
-                # Also where the log has lost its end: rows that are judged once more send nothing again.
+                # Also where the log lost its end: rows that are evaluated twice send nothing again.
                 starts[partition] = 0 if partition.topic in known_topics else ends[partition]
         self._topic_ids, self._topic_ids_checked_at = ids, time.monotonic()
         self._reader = PartitionReader(
@@ -137,17 +136,17 @@ class KafkaAlertLog:
         ]
 
     def _check_topics(self) -> None:
-        """OffsetOutOfRangeError when a topic is another one by now: its offsets would be taken for those of the old one. The
-        next life begins at its first record. Asked for by a thread: without Kafka the answer takes as long as a request may,
-        and neither what is due nor the end of the process waits for it."""
-        asking = self._topic_ids_thread is not None and self._topic_ids_thread.is_alive()
-        if not asking and time.monotonic() - self._topic_ids_checked_at >= _TOPIC_ID_CHECK_SECONDS:
+        """Raise OffsetOutOfRangeError when a topic was recreated: its offsets would be taken for those of the old one. The
+        next run starts at its first record. A thread fetches the ids: without Kafka the answer takes a whole request
+        timeout, and neither due work nor the process's end waits for it."""
+        fetching = self._topic_ids_thread is not None and self._topic_ids_thread.is_alive()
+        if not fetching and time.monotonic() - self._topic_ids_checked_at >= _TOPIC_ID_CHECK_SECONDS:
             self._topic_ids_checked_at = time.monotonic()
             self._topic_ids_thread = threading.Thread(
                 target=self._fetch_topic_ids, name="alerts-topic-ids", daemon=True
             )
             self._topic_ids_thread.start()
-            # Kafka answers within milliseconds: then it is known before more is read.
+            # Kafka normally answers within milliseconds: then the ids are known before more is read.
             self._topic_ids_thread.join(_TOPIC_ID_WAIT_SECONDS)
         for name, topic_id in self._current_topic_ids.items():
             if topic_id != self._topic_ids.get(name, topic_id):
@@ -156,20 +155,23 @@ class KafkaAlertLog:
                 )
 
     def _fetch_topic_ids(self) -> None:
-        # The reader says what is wrong with the cluster.
+        # The reader reports problems with the cluster.
         with contextlib.suppress(KafkaError):
-            now = self._admin.topics(self._topics, config=False)
-            self._current_topic_ids = {name: state.topic_id for name, state in now.items()}
+            topics = self._admin.topics(self._topics, config=False)
+            self._current_topic_ids = {name: topic.topic_id for name, topic in topics.items()}
 
     def poll(self) -> PollResult:
         self._check_topics()
-        records = [to_input_record(each) for each in next(self._batches, [])]
+        records = [to_input_record(record) for record in next(self._batches, [])]
         lagging = frozenset(self._reader.behind) if self._reader is not None else frozenset()
-        changes = [(each.key() or b"", each.value()) for each in next(self._state_batches, [])]
+        changes = [(record.key() or b"", record.value()) for record in next(self._state_batches, [])]
         next_offsets = self._reader.positions if self._reader is not None else {}
-        external_changes = [each for each in changes if each[0].startswith(_EXTERNAL_KEY_PREFIXES)]
+        external_changes = [change for change in changes if change[0].startswith(_EXTERNAL_KEY_PREFIXES)]
         return PollResult(
-            records, lagging, external_changes, {(each.topic, each.partition): at for each, at in next_offsets.items()}
+            records,
+            lagging,
+            external_changes,
+            {(partition.topic, partition.partition): offset for partition, offset in next_offsets.items()},
         )
 
     def commit(self, changes: Sequence[AlertChange]) -> None:
@@ -199,14 +201,14 @@ def _log_broker_trouble(text: str) -> None:
 
 
 def publish_changes(connection: Connection, app: str, changes: Sequence[AlertChange]) -> None:
-    """Write what somebody said, a silence or an acknowledgement, into the ledger of a process that may or may not run."""
+    """Write a silence or an acknowledgement to the state topic, whether or not the alert process runs."""
     with Producer(connection) as producer:
         for key, value in changes:
             producer.send(alerts_topic_name(app), value, key=key)
 
 
 class AlertStatePublisher:
-    """`publish_changes`, for who has something to say again and again; from any thread."""
+    """`publish_changes` for repeated use, with one producer; from any thread."""
 
     def __init__(self, connection: Connection, app: str) -> None:
         self._connection = connection
@@ -215,7 +217,7 @@ class AlertStatePublisher:
         self._producer: Producer | None = None
 
     def publish(self, changes: Sequence[AlertChange]) -> None:
-        """Returns when the ledger has it."""
+        """Returns when the state topic has the changes."""
         with self._producer_lock:
             if self._producer is None:
                 self._producer = Producer(self._connection)
@@ -229,33 +231,33 @@ class AlertStatePublisher:
 
 
 def publish_watched_tables(connection: Connection, app: str, tables: Mapping[str, TableSpec]) -> None:
-    """Tell the alert process what there is to watch now."""
+    """Write the tables that rules can watch now, for the alert process."""
     admin = Admin(connection)
     ensure_compacted_topic(admin, alerts_topic_name(app))
     before = read_alert_state(connection, app).tables
-    now = {name: WatchedTable(name=name, spec=json.loads(json.dumps(each.as_dict()))) for name, each in tables.items()}
-    changes = [encode_upsert(each) for name, each in now.items() if before.get(name) != each]
-    changes += [encode_tombstone(each) for name, each in before.items() if name not in now]
+    now = {name: WatchedTable(name=name, spec=json.loads(json.dumps(spec.as_dict()))) for name, spec in tables.items()}
+    changes = [encode_upsert(table) for name, table in now.items() if before.get(name) != table]
+    changes += [encode_tombstone(table) for name, table in before.items() if name not in now]
     publish_changes(connection, app, changes)
 
 
 def read_alert_state(connection: Connection, app: str) -> AlertState:
-    """All there is in the ledger now; empty before there is one."""
+    """Read the whole state topic; an empty state when there is no topic yet."""
     admin, topic = Admin(connection), alerts_topic_name(app)
     state = AlertState()
     if topic not in admin.topics([topic], config=False):
         return state
     with PartitionReader(connection, resolve_offset_ranges(admin, [topic], start=EARLIEST)) as reader:
         for batch in reader:
-            for each in batch:
-                state.apply_change(each.key() or b"", each.value())
+            for record in batch:
+                state.apply_change(record.key() or b"", record.value())
     return state
 
 
 def decode_tables(state: AlertState) -> dict[str, TableSpec]:
-    """What can be watched, by name."""
+    """The tables that rules can watch, by name."""
     try:
-        return {name: table_from_dict(each.spec) for name, each in state.tables.items()}
+        return {name: table_from_dict(table.spec) for name, table in state.tables.items()}
     except (ValueError, KeyError, TypeError, DeclarationError) as error:
         raise RecordUnreadableError(
             "What alerts can watch cannot be read",
@@ -265,7 +267,7 @@ def decode_tables(state: AlertState) -> dict[str, TableSpec]:
 
 
 def to_input_record(record: RawRecord) -> InputRecord:
-    """A record as the engine takes it."""
+    """Convert a Kafka record to the engine's `InputRecord`."""
     identity = next((value for name, value in record.headers() or () if name == RECORD_ID_HEADER), None)
     return InputRecord(
         record.topic() or "",

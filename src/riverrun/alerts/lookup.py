@@ -1,4 +1,4 @@
-"""Reference data beside a rule: who owns the house, what phone they have. Read from its file when alerts start."""
+"""Lookup tables of rules, such as who owns a house and their phone. Read from their files when alerts start."""
 
 import csv
 import re
@@ -32,12 +32,12 @@ class LookupTable:
     rows: Mapping[tuple[str, ...], Mapping[str, Any]]
 
     def find(self, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What is known of the key in this row."""
+        """The lookup row for the key in this row."""
         return self.rows.get(tuple(str(row.get(name)) for name in self.key))
 
 
 def load_lookup_table(table: Table, folder: Path) -> LookupTable:
-    """The table, read from its file. DeclarationError when it cannot be."""
+    """Read the table from its file. DeclarationError when that is not possible."""
     source, label = table.source, f"The table {table.name}"
     if not isinstance(source, FileSource) or source.format == "parquet":
         raise DeclarationError(
@@ -63,7 +63,7 @@ def load_lookup_table(table: Table, folder: Path) -> LookupTable:
             raise DeclarationError(
                 f"{label} has no column {name}", expected=", ".join(column.name for column in columns)
             )
-    rows = [_convert_row(label, columns, each, number) for number, each in enumerate(records, 1)]
+    rows = [_convert_row(label, columns, record, number) for number, record in enumerate(records, 1)]
     return LookupTable(table.name, table.key, columns, {tuple(str(row[n]) for n in table.key): row for row in rows})
 
 

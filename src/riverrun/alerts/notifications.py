@@ -1,7 +1,8 @@
-"""Manners: from episodes to messages, and when each may go out.
+"""Turns incidents into notifications, and decides when each of them may be sent.
 
-Nothing here reads a clock or sends: `now` is given, what is decided is in the ledger, and `drain` gives what has to be kept
-of it. A message's id is made of its rule, key, episode, kind and receiver, so the same episode never makes another one.
+Nothing here reads a clock or sends: the caller passes `now`, decisions go into the `AlertState`, and `drain` returns the
+records to write. A message's id is made of its rule, key, incident number, kind and receiver, so the same incident never
+makes a second one.
 """
 
 from collections import Counter, deque
@@ -45,13 +46,13 @@ from riverrun.model.units import format_duration
 _SWEEP_MS = 60_000
 _DIGEST_LINE_LENGTH = 120
 _NEW_DELIVERY = DeliveryStatus()
-# Stages of a letter whose receiver was told, or will be.
+# Stages of a notification that was sent to its receiver, or will be.
 _SENT_STAGES = frozenset({"out", "listed", "gathering"})
 
 
 @dataclass(frozen=True)
 class _NotificationContext:
-    """Why something is written: the case, the row behind it with what is known of its key, and Kafka's time of that."""
+    """Why a notification is made: the incident, its row with the lookup columns, and that record's Kafka timestamp."""
 
     rule: Rule
     incident: Incident
@@ -61,7 +62,7 @@ class _NotificationContext:
 
 
 class Notifier:
-    """Decides over the cases and letters of a ledger."""
+    """Decides about the incidents and notifications of an `AlertState`."""
 
     def __init__(self, rules: Iterable[Rule], state: AlertState, *, retention_ms: int = RETENTION_MS) -> None:
         self._rules = {rule.name: rule for rule in rules}
@@ -69,38 +70,45 @@ class Notifier:
         self._retention_ms = retention_ms
         self._changes: dict[bytes, bytes | None] = {}
         self._swept_at = 0
-        # Held or gathering, the first time that one of them is to go, and who gathers since when.
+        # Held or gathering notifications, when the first of them is released, and when each receiver's digest is.
         self._waiting: set[str] = set()
         self._next_release = NEVER
         self._digest_releases: dict[tuple[str, str], int] = {}
-        for each in state.notifications.values():
-            self._schedule(each)
-        # The sender's, in the order in which they went out.
-        out = sorted((letter for letter in state.notifications.values() if letter.stage == "out"), key=_release_order)
-        self._outbox = {each.message.id: each for each in out if not self._is_settled(each.message.id)}
+        for notification in state.notifications.values():
+            self._schedule(notification)
+        # Released to the sender, in the order of release.
+        out = sorted(
+            (notification for notification in state.notifications.values() if notification.stage == "out"),
+            key=_release_order,
+        )
+        self._outbox = {
+            notification.message.id: notification
+            for notification in out
+            if not self._is_settled(notification.message.id)
+        }
         self._unsent_counts: Counter[tuple[str, str]] = Counter()
-        # Decided, and not in the ledger yet.
+        # Decided, and not committed to the state topic yet.
         self._uncommitted: set[str] = set()
         self._ids_by_provider_id = {
-            each.delivery.provider_id: id_ for id_, each in state.deliveries.items() if each.delivery.provider_id
+            record.delivery.provider_id: id_ for id_, record in state.deliveries.items() if record.delivery.provider_id
         }
         self._unacknowledged = {
-            incident_key for incident_key, each in state.incidents.items() if self._may_escalate(each)
+            incident_key for incident_key, incident in state.incidents.items() if self._may_escalate(incident)
         }
-        # Before that none of them is to be escalated.
+        # No incident escalates before this time.
         self._next_escalation = self._earliest_escalation()
-        # When letters went out to each receiver, for digests.
+        # When notifications were released to each receiver, for digests.
         self._recent_sends: dict[tuple[str, str], deque[int]] = {}
-        for each in out:
-            self._record_send(each.message, each.release_at)
+        for notification in out:
+            self._record_send(notification.message, notification.release_at)
 
     @property
     def unsent_counts(self) -> Counter[tuple[str, str]]:
-        """How many letters were never sent, by rule and stage ("unaddressed": to nobody), since this desk was made."""
+        """How many notifications were never sent, by rule and stage ("unaddressed": no receiver), since this was made."""
         return self._unsent_counts
 
     def drain(self) -> list[AlertChange]:
-        """What has to be kept since the last call."""
+        """Return the records to write since the last call."""
         changes = list(self._changes.items())
         self._changes.clear()
         return changes
@@ -110,7 +118,7 @@ class Notifier:
         return bool(self._changes)
 
     def mark_committed(self) -> bool:
-        """What was drained is kept, and may be sent; whether there is anything new to send."""
+        """Note that the drained records are committed and may be sent; return whether anything new is to be sent."""
         new = bool(self._uncommitted)
         self._uncommitted.clear()
         return new
@@ -124,7 +132,7 @@ class Notifier:
         key, value = encode_upsert(record)
         self._changes[key] = value
 
-    # --- what episodes lead to ---
+    # --- incident events ---
 
     def handle(self, event: IncidentEvent, now: int) -> None:
         if isinstance(event, IncidentFired):
@@ -159,9 +167,10 @@ class Notifier:
             self.state.notifications[id_] for id_ in incident.notifications if id_ in self.state.notifications
         ]
         notified = [
-            letter.message.receiver
-            for letter in notifications
-            if letter.stage in _SENT_STAGES and self._delivery(letter.message.id).state not in ("refused", "expired")
+            notification.message.receiver
+            for notification in notifications
+            if notification.stage in _SENT_STAGES
+            and self._delivery(notification.message.id).state not in ("refused", "expired")
         ]
         if rule.resolved is not None:
             enriched = rule.enrich(event.row)
@@ -173,13 +182,13 @@ class Notifier:
         self._put(incident)
 
     def _handle_expired(self, event: IncidentExpired | Incident, now: int) -> None:
-        """It is over, and nobody is told: nobody knows since when."""
+        """Close the incident without a notification: nobody knows when it ended."""
         incident = self._close_incident(event, now)
         if incident is not None:
             self._put(incident)
 
     def _close_incident(self, event: IncidentResolved | IncidentExpired | Incident, now: int) -> Incident | None:
-        """The case as it is at its end; None when it has ended before. What was held of it goes no more."""
+        """Return the closed incident, None when it was closed before. Its held notifications are cancelled."""
         incident_key = (event.rule, event.key, event.number)
         incident = self.state.incidents.get(incident_key)
         self._unacknowledged.discard(incident_key)
@@ -194,10 +203,10 @@ class Notifier:
         )
 
     def _create_notification(self, context: _NotificationContext, kind: NotificationKind, to: str, text: str) -> str:
-        """A letter, and whether it may go out now."""
+        """Make a notification, release it if it may be sent now, and return its id."""
         alert, incident, now = context.rule.alert, context.incident, context.now
         stage, release_at, note = self._initial_stage(context, kind)
-        # What is held for quiet hours is as fresh after them as it was before.
+        # The time held for quiet hours does not count towards a message's expiry.
         valid_from = release_at if stage == "held" else context.record_time
         message = AlertMessage(
             id=message_id(incident.rule, incident.key, incident.number, kind, to),
@@ -261,7 +270,7 @@ class Notifier:
         )
         return id_
 
-    # --- letters ---
+    # --- notifications ---
 
     def _store(self, notification: Notification) -> None:
         self._put(notification)
@@ -281,7 +290,7 @@ class Notifier:
         self._store(msgspec.structs.replace(notification, stage=stage, note=note))
 
     def _release(self, notification: Notification, now: int) -> None:
-        """It may go: at once, or in a digest when there were many."""
+        """Send it at once, or in a digest when the receiver got many."""
         message, rule = notification.message, self._rules.get(notification.rule)
         digest = rule.alert.digest if rule is not None else None
         if digest is not None and notification.kind in ("fired", "resolved"):
@@ -310,7 +319,7 @@ class Notifier:
     # --- as time passes ---
 
     def tick(self, now: int) -> None:
-        """What is due because it is now so late: quiet hours over, digests, escalations, and old things to forget."""
+        """Do what is due at `now`: the end of quiet hours, digests, escalations, and removing old records."""
         if now >= self._next_release:
             self._release_due(now)
         if now >= self._next_escalation:
@@ -323,8 +332,8 @@ class Notifier:
             self._sweep(now)
 
     def tick_until(self, now: int) -> Iterator[int]:
-        """For a clock that does not run by itself: let the time until `now` pass. Gives each moment at which something was
-        due, and `now`."""
+        """Let the time until `now` pass, for a simulated clock. Yields each moment at which something was due, and
+        `now`."""
         while (due := min(self._next_release, self._next_escalation)) < now:
             self.tick(due)
             yield due
@@ -388,7 +397,7 @@ class Notifier:
         )  # fmt: skip
 
     def _escalates_at(self, incident: Incident) -> int:
-        """When others are to be told; never, as long as nobody was."""
+        """When the incident escalates; `NEVER` while no notification of it was released."""
         escalate = self._rules[incident.rule].alert.escalate
         notifications = [
             self.state.notifications[id_] for id_ in incident.notifications if id_ in self.state.notifications
@@ -415,62 +424,62 @@ class Notifier:
         )
 
     def _sweep(self, now: int) -> None:
-        """End what nobody judges any more, and forget what ended long ago, a few at a time."""
+        """Close incidents whose rule is gone, and remove what ended long ago, at most `MAX_SWEPT` records at a time."""
         self._swept_at = now
         cutoff = now - self._retention_ms
-        for incident in [each for each in self.state.incidents.values() if each.rule not in self._rules]:
+        for incident in [orphan for orphan in self.state.incidents.values() if orphan.rule not in self._rules]:
             self._handle_expired(incident, now)
         recent_incidents = {
             incident_key
-            for incident_key, each in self.state.incidents.items()
-            if each.state == "firing" or max(each.created_at, each.ended) >= cutoff
+            for incident_key, incident in self.state.incidents.items()
+            if incident.state == "firing" or max(incident.created_at, incident.ended) >= cutoff
         }
         old_notifications = {
-            id_: each
-            for id_, each in self.state.notifications.items()
-            if each.created_at < cutoff
+            id_: notification
+            for id_, notification in self.state.notifications.items()
+            if notification.created_at < cutoff
             and id_ not in self._waiting
-            and (each.stage != "out" or self._is_settled(id_))
-            and (each.rule, each.key, each.number) not in recent_incidents
+            and (notification.stage != "out" or self._is_settled(id_))
+            and (notification.rule, notification.key, notification.number) not in recent_incidents
         }
-        # A case goes after its letters, and the episode after its case: so an id is not used again while a letter has it.
+        # Notifications go first, then their incident, then its instance: no id is used again while a notification has it.
         old_incidents = [
-            each
-            for incident_key, each in self.state.incidents.items()
+            incident
+            for incident_key, incident in self.state.incidents.items()
             if incident_key not in recent_incidents
-            and all(id_ in old_notifications or id_ not in self.state.notifications for id_ in each.notifications)
+            and all(id_ in old_notifications or id_ not in self.state.notifications for id_ in incident.notifications)
         ]
         silences = [silence for silence in self.state.silences.values() if silence.until < cutoff]
         expired: list[AlertRecord] = [*old_notifications.values(), *old_incidents, *silences]
-        for each in expired[:MAX_SWEPT]:
-            removed: list[AlertRecord | None] = [each]
-            if isinstance(each, Incident):
-                removed.append(self.state.acks.get((each.rule, each.key, each.number)))
-            elif isinstance(each, Notification):
-                removed.append(self.state.deliveries.get(each.message.id))
-                self._outbox.pop(each.message.id, None)
-                self._ids_by_provider_id.pop(self._delivery(each.message.id).provider_id, None)
-            for record in removed:
-                if record is None:
+        for record in expired[:MAX_SWEPT]:
+            removed: list[AlertRecord | None] = [record]
+            if isinstance(record, Incident):
+                removed.append(self.state.acks.get((record.rule, record.key, record.number)))
+            elif isinstance(record, Notification):
+                removed.append(self.state.deliveries.get(record.message.id))
+                self._outbox.pop(record.message.id, None)
+                self._ids_by_provider_id.pop(self._delivery(record.message.id).provider_id, None)
+            for removed_record in removed:
+                if removed_record is None:
                     continue
-                key, value = encode_tombstone(record)
+                key, value = encode_tombstone(removed_record)
                 self.state.apply_change(key, value)
                 self._changes[key] = value
         self._recent_sends = {
             recipient: at for recipient, at in self._recent_sends.items() if at and at[-1] > now - 86_400_000
         }
 
-    # --- what people and the sender say ---
+    # --- user actions, and the sender's side ---
 
     def apply_user_action(self, record: AlertRecord) -> None:
-        """Somebody silenced or acknowledged: a record that is in the ledger already."""
+        """Apply a silence or an acknowledgement that is already in the state topic."""
         if isinstance(record, Silence | Ack):
             self.state.put(record)
         if isinstance(record, Ack):
             self._unacknowledged.discard((record.rule, record.key, record.number))
 
     def due(self, now: int) -> list[tuple[AlertMessage, DeliveryStatus]]:
-        """What the sender is to try, oldest first. That something is over is not told before that it began."""
+        """Messages the sender should try, oldest first. A "resolved" message waits until its "fired" one is sent."""
         due_messages = []
         for id_, notification in self._outbox.items():
             delivery = self._delivery(id_)
@@ -490,11 +499,11 @@ class Notifier:
         return first in self._outbox or first in self._waiting
 
     def encode_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> list[AlertChange]:
-        """What to keep of where letters stand at the provider."""
+        """Encode delivery statuses as records of the state topic."""
         return [encode_upsert(DeliveryRecord(id=id_, delivery=delivery)) for id_, delivery in changes.items()]
 
     def apply_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
-        """That is kept, and so it holds."""
+        """Apply delivery statuses that are written to the state topic."""
         for id_, delivery in changes.items():
             self.state.put(DeliveryRecord(id=id_, delivery=delivery))
             if delivery.provider_id:
@@ -503,7 +512,7 @@ class Notifier:
                 self._outbox.pop(id_, None)
 
     def sent_messages(self) -> list[tuple[AlertMessage, DeliveryStatus]]:
-        """All that ever went to a channel, as far as it is remembered, and where it stands."""
+        """All messages that went to a channel and are not removed yet, with their delivery status."""
         return [
             (self.state.notifications[id_].message, record.delivery)
             for id_, record in self.state.deliveries.items()
@@ -511,16 +520,16 @@ class Notifier:
         ]
 
     def find_by_provider_id(self, provider_id: str) -> tuple[str, DeliveryStatus] | None:
-        """The message that a provider knows by this id, and where it stands."""
+        """The id and delivery status of the message that the provider knows by this id."""
         id_ = self._ids_by_provider_id.get(provider_id)
         return (id_, self._delivery(id_)) if id_ is not None else None
 
     def _delivery(self, id_: str) -> DeliveryStatus:
-        sent = self.state.deliveries.get(id_)
-        return sent.delivery if sent is not None else _NEW_DELIVERY
+        record = self.state.deliveries.get(id_)
+        return record.delivery if record is not None else _NEW_DELIVERY
 
     def _is_settled(self, id_: str) -> bool:
-        """It is not the sender's any more: sent, or never to be."""
+        """Whether the sender is done with it: it is sent, or never will be."""
         delivery = self._delivery(id_)
         return delivery.is_final or delivery.state == "sent"
 
@@ -550,7 +559,7 @@ def _severity_rank(severity: str) -> int:
 
 
 def _digest_text(texts: Sequence[str]) -> str:
-    """Many messages as one: as many of them as fit, one a line."""
+    """The text of a digest: as many messages as fit, one per line."""
     head = f"{len(texts)} alerts:"
     lines: list[str] = []
     for number, text in enumerate(texts):
@@ -568,7 +577,7 @@ def _whole_seconds(ms: int) -> int:
 
 
 def quiet_until(quiet: QuietHours, zone: tzinfo, now: int) -> int | None:
-    """When the quiet hours that it is now in are over; None when it is not in any."""
+    """When the current quiet hours end; None outside quiet hours."""
     local = datetime.fromtimestamp(now / 1000, UTC).astimezone(zone)
     begin, end, time = parse_clock_time(quiet.begin), parse_clock_time(quiet.end), local.time()
     inside = begin <= time < end if begin < end else time >= begin or time < end

@@ -1,4 +1,4 @@
-"""Trying an alert: the messages that it would write for a row, whether or not it fires there. Nothing is kept."""
+"""Previews an alert: the messages it would send for a row, whether or not it fires there. Nothing is saved."""
 
 import secrets
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _EXPIRES_AFTER_MS = 600_000
 
 @dataclass(frozen=True)
 class RulePreview:
-    """What a rule says of a row. `holds` is None for absence, of which no single row tells."""
+    """What a rule makes of a row. `holds` is None for absence, which no single row can show."""
 
     rule: Rule
     row: WatchedRow
@@ -44,7 +44,7 @@ class RulePreview:
     receivers: tuple[str, ...]
 
     def message(self, receiver: str, *, mark_as_test: bool, now: int) -> AlertMessage:
-        """The message to one receiver; `mark_as_test` says so in it."""
+        """The message to one receiver; `mark_as_test` prefixes its text."""
         alert = self.rule.alert
         return AlertMessage(
             id=f"test {secrets.token_hex(8)}",
@@ -57,7 +57,7 @@ class RulePreview:
 
 
 def preview_rule(rule: Rule, row: WatchedRow, to: str = "") -> RulePreview:
-    """`to` stands for the receivers that the row has."""
+    """Preview a rule for a row. `to` replaces the row's receivers."""
     enriched = rule.enrich(row.values)
     zone = rule.zone(enriched)
     return RulePreview(
@@ -72,7 +72,7 @@ def preview_rule(rule: Rule, row: WatchedRow, to: str = "") -> RulePreview:
 
 
 def find_newest_row(rule: Rule, records: Iterable[InputRecord]) -> WatchedRow | None:
-    """The first of these records that is a row of what the rule watches."""
+    """The first of these records that is a row of the rule's table."""
     reader = RowReader(rule.table)
     for record in records:
         try:
@@ -85,7 +85,7 @@ def find_newest_row(rule: Rule, records: Iterable[InputRecord]) -> WatchedRow | 
 
 
 def parse_row(rule: Rule, text: str, now: int) -> WatchedRow:
-    """The row that somebody wrote as JSON. Its time is now, unless it says one. UsageError when it is none."""
+    """Parse a row written as JSON. Its time is `now`, unless it has one. UsageError when it does not fit."""
     table = rule.table
     try:
         content = msgspec.json.decode(text, type=dict[str, Any])
@@ -115,7 +115,7 @@ def parse_row(rule: Rule, text: str, now: int) -> WatchedRow:
 
 
 def send_test_message(channel: Channel, message: AlertMessage) -> tuple[bool, str]:
-    """Hand a message over, and ask once when nobody knows; whether it was taken, and the answer in words."""
+    """Send a message, and look it up once when the outcome is unknown. Returns whether it was accepted, and why in words."""
     if problem := channel.check(message).problem:
         return False, problem
     id_ = make_provider_id(secrets.token_hex(8), message, DeliveryStatus())

@@ -1,7 +1,7 @@
-"""The alert process: reads, judges and sends until it is stopped, and begins anew from the ledger whenever something breaks.
+"""The alert process: reads, evaluates and sends until stopped, and restores from the state topic whenever something breaks.
 
-One engine and one sender are a life. When a step or a write to the ledger fails, nobody knows what the ledger has: then the
-life is over, and the next one asks it. Only another process that takes over ends this one for good.
+One engine and one sender are a run. When a step or a write to the state topic fails, nobody knows what the topic has: the
+run ends, and the next one reads it. Only another process that takes over ends this one for good.
 """
 
 import logging
@@ -25,7 +25,7 @@ from riverrun.kafka.connection import Connection
 _LOG = logging.getLogger("riverrun.alerts")
 _INITIAL_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 15.0
-# A life this long was a good one: the next failure is not the same one again.
+# After a run this long, the next failure counts as a new one, and the backoff is reset.
 _HEALTHY_SECONDS = 30.0
 
 
@@ -35,7 +35,7 @@ def now_ms() -> int:
 
 @dataclass(frozen=True)
 class AlertProcessConfig:
-    """What there is to do: whose alerts, by which rules, through which channels."""
+    """The app whose alerts are run, its rules, channels and limits."""
 
     app: str
     rules: Sequence[Rule]
@@ -48,7 +48,7 @@ class AlertProcessConfig:
 
 
 class AlertProcess:
-    """`notice` takes a sentence for people."""
+    """Runs alerts, and starts again after failures. `notice` takes a sentence for people."""
 
     def __init__(
         self, connection: Connection, config: AlertProcessConfig, notice: Callable[[str], None] = _LOG.warning
@@ -56,11 +56,11 @@ class AlertProcess:
         self._connection = connection
         self._config = config
         self._notice = notice
-        # Set as soon as the first life reads.
+        # Set as soon as the first run reads.
         self.ready = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`. ProducerFencedError when another process has taken over."""
+        """Run until `stop`. ProducerFencedError when another process has taken over."""
         pause = _INITIAL_BACKOFF_SECONDS
         while not stop.is_set():
             began = time.monotonic()
@@ -91,7 +91,7 @@ class AlertProcess:
             scheduler.restore(engine.notifier.sent_messages())
             sender = NotificationSender(scheduler, config.channels)
             lease = AlertProcessLease(
-                begun=now_ms(), pid=os.getpid(), host=socket.gethostname(), rules=[e.name for e in config.rules]
+                begun=now_ms(), pid=os.getpid(), host=socket.gethostname(), rules=[rule.name for rule in config.rules]
             )
             log.append([encode_upsert(lease)])
             sender_thread = _SenderThread(sender.run)
@@ -124,7 +124,7 @@ def _apply_reports(scheduler: SendScheduler, reports: Sequence[DeliveryReportRec
 
 
 class _SenderThread(threading.Thread):
-    """What the sender raised is for the life to raise."""
+    """Runs the sender, and keeps its error for the main loop to raise."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="riverrun-sender", daemon=True)
@@ -134,12 +134,12 @@ class _SenderThread(threading.Thread):
     def run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001  -- carried to the life
+        except BaseException as error:  # noqa: BLE001  -- raised by the main loop
             self.error = error
 
 
 class _ChannelHealthPublisher:
-    """How the channels are, in the ledger: written when it changes."""
+    """Writes the health of the channels to the state topic when it changes."""
 
     def __init__(self, log: KafkaAlertLog, channels: Mapping[str, Channel]) -> None:
         self._log = log

@@ -1,7 +1,7 @@
-"""From a record to a row: the columns of a table with their types, and the time it happened.
+"""Reads records as rows: the columns of a table with their types, and the event time.
 
-What fits is what the store takes (store/embedded/projection.py): the type's own JSON, and the same as text. A number that is
-none (NaN) is no value here: no condition can be true of it.
+Values fit as in the store (store/embedded/projection.py): as the type's own JSON, or the same as text. NaN is read as NULL:
+no condition can be true of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,8 @@ class RejectedRowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WatchedRow:
-    """A row, and where and when it was: `event_time` is its own time, `record_time` Kafka's, both in milliseconds since
-    1970. `identity` is the header that tells a record which was sent again (real time)."""
+    """A row, its partition, offset and times: `event_time` is its own, `record_time` Kafka's, both in milliseconds since
+    1970. `identity` is the header by which a record that was sent again is recognized (real time)."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class RowReader:
         self._load = msgspec.json.Decoder(float_hook=Decimal).decode if exact else msgspec.json.Decoder().decode
 
     def read(self, partition: int, offset: int, record_time: int, value: bytes, identity: str = "") -> WatchedRow:
-        """The row of a record; RejectedRowError when it is none."""
+        """Read a record as a row; RejectedRowError when it is not one."""
         try:
             content = self._load(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -87,7 +87,7 @@ def _column_value(column: Column, content: dict[str, Any], record_time: int) -> 
 
 
 def convert_value(column: Column, value: Any) -> Any:
-    """A value as its column has it; RejectedRowError when it cannot be one."""
+    """Convert a value to its column's type; RejectedRowError when that is not possible."""
     if value is None:
         return None
     try:
@@ -105,7 +105,7 @@ def row_to_json(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_from_json(columns: Sequence[Column], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The row that `row_to_json` gave. What does not fit any more, because the column changed, is missing."""
+    """The inverse of `row_to_json`. A value that does not fit its changed column any more is None."""
     row: dict[str, Any] = {}
     for column in columns:
         value = content.get(column.name)
@@ -141,7 +141,7 @@ def _convert(column: Column, value: Any) -> Any:
 
 
 def _to_bigint(value: Any) -> int:
-    # Before int() writes 1e999999999 out.
+    # Checked before int() expands 1e999999999.
     if isinstance(value, Decimal) and not -_BIGINT_LIMIT <= value < _BIGINT_LIMIT:
         _reject()
     whole = int(value)
@@ -151,8 +151,8 @@ def _to_bigint(value: Any) -> int:
 
 
 def _to_decimal(exact: Decimal, precision: int, scale: int) -> Decimal:
-    """A decimal of so many digits, so many of them behind the point; InvalidOperation or Inexact when it is none. It stays
-    as it is written, unless that is by an exponent: 0e-999999999 is short, but who formats it gets all its zeros."""
+    """Check a decimal's precision and scale; InvalidOperation or Inexact when it does not fit. It stays as written, unless
+    it has an exponent: 0e-999999999 is short, but formatting it writes all its zeros."""
     context = Context(prec=precision, traps=[InvalidOperation, Inexact])
     fitted = exact.quantize(Decimal(1).scaleb(-scale), context=context)
     exponent = exact.as_tuple().exponent

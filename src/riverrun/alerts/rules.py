@@ -1,4 +1,4 @@
-"""An alert held against the columns it watches: what it needs to judge a row, or what is wrong with it."""
+"""Rules: alerts checked against the columns of the table they watch, ready to evaluate rows."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ _MAX_KEY = 200
 
 @dataclass(frozen=True)
 class Rule:
-    """An alert that can be judged. `by` are the columns an episode is by."""
+    """An alert that is ready to evaluate rows. `by` are the columns that make an incident's key."""
 
     alert: Alert
     table: TableSpec
@@ -39,7 +39,7 @@ class Rule:
         return self.alert.name
 
     def key_of(self, row: Mapping[str, Any]) -> str:
-        """What tells the episodes of this rule apart: the value itself, or the list of them."""
+        """The incident key of a row: the value of the `by` column, or the JSON list of several."""
         values = [_text(row.get(name)) for name in self.by]
         key = values[0] if len(values) == 1 else msgspec.json.encode(values).decode() if values else ""
         if len(key) <= _MAX_KEY:
@@ -55,12 +55,12 @@ class Rule:
         return self.when is None or self.when.evaluate(row) is False
 
     def enrich(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with what is known of its key; where both have a column, the row's counts."""
+        """The row with the lookup columns of its key; where both have a column, the row's wins."""
         looked_up = self.lookup.find(row) if self.lookup is not None else None
         return {**(looked_up or {}), **row}
 
     def receivers(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """Who is to be told of this row; nobody, when the column is empty."""
+        """Who gets notifications about this row; nobody when the column is empty."""
         to = self.alert.to
         if isinstance(to, tuple):
             return to
@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 
 
 def build_rule(alert: Alert, table: TableSpec, lookups: Mapping[str, LookupTable]) -> Rule:
-    """The rule of an alert; DeclarationError when it does not fit the table it watches."""
+    """Build the rule of an alert; DeclarationError when it does not fit the table it watches."""
     lookup = None
     if isinstance(alert.to, ColumnLookup):
         lookup = lookups.get(alert.to.table)
@@ -138,7 +138,7 @@ def _check_columns(alert: Alert, table: TableSpec, known: list[str]) -> None:
 
 
 def _key_without_time(table: TableSpec) -> tuple[str, ...]:
-    """A window's rows have its time in their key; an episode goes on from one to the next."""
+    """The table's key without the window's times: an incident continues from one window to the next."""
     times = {table.time, f"{table.time}_end"}
     return tuple(name for name in table.key if name not in times)
 
@@ -155,7 +155,7 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 def build_rules(
     alerts: Iterable[Alert], tables: Mapping[str, TableSpec], lookups: Mapping[str, LookupTable]
 ) -> tuple[list[Rule], list[tuple[SourceLine, RiverrunError]]]:
-    """All alerts of an app as rules, and what is wrong with the others, each with its line. `tables` are what can be
+    """Build the rules of an app's alerts, and the problems of those that are wrong, each with its line. `tables` can be
     watched, by the name of the stream or the topic."""
     rules: list[Rule] = []
     problems: list[tuple[SourceLine, RiverrunError]] = []
@@ -177,7 +177,7 @@ def build_rules(
 def build_app_rules(
     app: App, tables: Mapping[str, TableSpec]
 ) -> tuple[list[Rule], list[tuple[SourceLine, RiverrunError]]]:
-    """The same, with the tables that the alerts look into read from their files."""
+    """`build_rules` for an app, with the lookup tables read from their files."""
     lookups: dict[str, LookupTable] = {}
     problems: list[tuple[SourceLine, RiverrunError]] = []
     usable: list[Alert] = []

@@ -1,13 +1,12 @@
-"""Takes due messages to their channels, each effectively once, whatever is killed meanwhile.
+"""Sends due messages through their channels, each effectively once, whatever is killed meanwhile.
 
     due ──▶ trying ──▶ sent ──▶ delivered, undelivered (what the provider reports later)
       ▲       │  └───▶ refused (a dead letter, with the reason), expired
       └───────┘  not now: later again
 
-Before a request is made, `trying` is written, with the id the provider will know the message by. A message that is found in
-that state and not under way was left so by a crash, or by an answer that did not come: then the provider is asked for the id
-before anything is sent. `SendScheduler` decides and holds no thread and no clock; `NotificationSender` is the loop around
-it.
+Before a request is made, `trying` is written, with the id the provider will know the message by. A message in that state
+that is not in flight was left so by a crash, or by an answer that did not come: then the provider is asked for the id
+before anything is sent. `SendScheduler` decides and has no thread and no clock; `NotificationSender` is the loop around it.
 """
 
 import logging
@@ -41,25 +40,25 @@ _LOG = logging.getLogger(__name__)
 
 
 class Outbox(Protocol):
-    """What the ledger gives. `namespace` is random and as old as the ledger (see `provider_id`)."""
+    """What the sender needs of the alert state. `namespace` is random and as old as the state topic (`make_provider_id`)."""
 
     namespace: str
 
     def due(self, now: int) -> Sequence[tuple[AlertMessage, DeliveryStatus]]:
-        """Messages that are not over and whose `retry_at` has come, oldest first; `trying` ones too, `sent` ones not."""
+        """Unsettled messages whose `retry_at` has come, oldest first; including `trying`, without `sent`."""
 
     def find_by_provider_id(self, provider_id: str) -> tuple[str, DeliveryStatus] | None:
-        """The id of the message that a provider knows by this one, and where it stands."""
+        """The id and delivery status of the message that the provider knows by this id."""
 
     def save_deliveries(self, changes: Mapping[str, DeliveryStatus]) -> None:
-        """Keep where messages stand now, by id. It returns when that survives a crash."""
+        """Save delivery statuses, by message id. Returns when they are durable."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Waits in milliseconds. A channel that fails `down_after` times in a row is down: one message at a time asks whether it
-    is back, and all others wait. `max_unknown_attempts`: tries on a channel that cannot tell a message from its copy.
-    `max_in_flight`: requests under way to one channel."""
+    """Waits in milliseconds. A channel that fails `down_after` times in a row is down: one message at a time probes whether
+    it is back, and all others wait. `max_unknown_attempts`: tries on a channel that cannot detect duplicates.
+    `max_in_flight`: concurrent requests to one channel."""
 
     initial_backoff_ms: int = 1000
     max_backoff_ms: int = 30_000
@@ -70,7 +69,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class SendAttempt:
-    """One request to make. `lookup_first`: an earlier one may have been taken, so look first."""
+    """One request to make. `lookup_first`: an earlier one may have been accepted, so look it up first."""
 
     message: AlertMessage
     delivery: DeliveryStatus
@@ -80,7 +79,7 @@ class SendAttempt:
 
 @dataclass
 class ChannelHealth:
-    """How a channel is. `blocked_until`: nothing goes to it before; `problem`: why it is down, empty when it is not."""
+    """A channel's health. `blocked_until`: nothing is sent before; `problem`: why it is down, empty when it is up."""
 
     consecutive_failures: int = 0
     blocked_until: int = 0
@@ -91,7 +90,7 @@ class ChannelHealth:
 
 @dataclass
 class SenderCounts:
-    """Since this process began."""
+    """Counts since this process started."""
 
     sent: int = 0
     refused: int = 0
@@ -100,8 +99,8 @@ class SenderCounts:
 
 
 class SendScheduler:
-    """The decisions: which messages to try now, and what an answer means. Time is given, and `chance` is a number from 0
-    to 1. `notice` takes a sentence for people, once per change."""
+    """Decides which messages to try now, and what an answer means. The caller passes the time, and `chance` returns a number
+    from 0 to 1. `notice` takes a sentence for people, once per change."""
 
     def __init__(
         self,
@@ -123,29 +122,29 @@ class SendScheduler:
         self._in_flight_counts: Counter[str] = Counter()
         self._deferred_until: dict[str, int] = {}
         self._early_reports: dict[str, DeliveryReport] = {}
-        # Reports come from elsewhere than answers.
+        # Reports come from another thread than answers.
         self._lock = threading.RLock()
         self.channel_health = {name: ChannelHealth() for name in channels}
         self.counts = SenderCounts()
 
     def restore(self, messages: Iterable[tuple[AlertMessage, DeliveryStatus]]) -> None:
-        """Count what went out, or may have, before this process began: a day's budget does not begin anew with it."""
+        """Count what was sent, or may have been, before this process started: a restart does not reset the day's budget."""
         for message, delivery in messages:
             limits = self._limits.get(message.channel)
             if limits is not None and delivery.state in {"trying", "sent", "delivered", "undelivered"}:
                 limits.budget.spend(delivery.parts, delivery.updated_at)
 
-    # --- what to do now ---
+    # --- choosing attempts ---
 
     def begin_attempts(self, now: int) -> list[SendAttempt]:
-        """What to try now, already written down as such. Give each one's answer to `finish_attempts`."""
+        """Choose what to try now, and save it as `trying`. Pass each answer to `finish_attempts`."""
         with self._lock:
             chosen: list[SendAttempt] = []
             changes: dict[str, DeliveryStatus] = {}
             due = self._outbox.due(now)
             if self._deferred_until:
-                known = {message.id for message, _ in due}
-                self._deferred_until = {name: at for name, at in self._deferred_until.items() if name in known}
+                due_ids = {message.id for message, _ in due}
+                self._deferred_until = {id_: at for id_, at in self._deferred_until.items() if id_ in due_ids}
             free_slots = Counter({name: self._free_slots(name, now) for name in self._channels})
             for message, delivery in due:
                 if message.id in self._in_flight:
@@ -165,22 +164,22 @@ class SendScheduler:
                 elif self.channel_health[message.channel].blocked_until > now:
                     free_slots[message.channel] = 0
             if chosen or changes:
-                self._outbox.save_deliveries(changes | {each.message.id: each.delivery for each in chosen})
-            for each in chosen:
-                self._in_flight[each.message.id] = each
-                self._in_flight_counts[each.message.channel] += 1
+                self._outbox.save_deliveries(changes | {attempt.message.id: attempt.delivery for attempt in chosen})
+            for attempt in chosen:
+                self._in_flight[attempt.message.id] = attempt
+                self._in_flight_counts[attempt.message.channel] += 1
             return chosen
 
     def _free_slots(self, name: str, now: int) -> int:
-        """How many more may go to a channel now."""
+        """How many more requests may go to a channel now."""
         health = self.channel_health[name]
         if now < health.blocked_until:
             return 0
-        # To one that is down, one message goes and asks whether it is back.
+        # A channel that is down gets one message, to probe whether it is back.
         return (1 if health.problem else self._policy.max_in_flight) - self._in_flight_counts[name]
 
     def _decide(self, message: AlertMessage, delivery: DeliveryStatus, now: int) -> SendAttempt | DeliveryStatus | None:
-        """A try, an end, or nothing for now."""
+        """An attempt to make, a final status, or None to wait."""
         lookup_first = delivery.state == "trying"
         channel = self._channels.get(message.channel)
         if channel is None:
@@ -190,7 +189,7 @@ class SendScheduler:
         if lookup_first and channel.idempotent and now - delivery.requested_at > channel.idempotency_window_ms:
             return self._refuse(delivery, "the provider does not remember any more whether it had it", now)
         if lookup_first:
-            # Also when it is too late for it: whether it went out is worth knowing.
+            # Also after it expired: whether it was sent is worth knowing.
             return SendAttempt(
                 message,
                 _replace(delivery, tries=delivery.tries + 1, updated_at=now),
@@ -229,81 +228,83 @@ class SendScheduler:
             self._notice(f"alerts wait: channel {message.channel}: {delay.reason}")
         return False
 
-    # --- what an answer means ---
+    # --- handling answers ---
 
     def finish_attempts(self, answers: Iterable[tuple[SendAttempt, SendResult]], now: int) -> None:
-        """Write down what came of tries."""
+        """Save the outcome of attempts."""
         with self._lock:
             done = list(answers)
-            changes = {one.message.id: self._outcome(one, answer, now) for one, answer in done}
+            changes = {attempt.message.id: self._outcome(attempt, answer, now) for attempt, answer in done}
             if changes:
                 self._outbox.save_deliveries(changes)
-            for one, _ in done:
-                if self._in_flight.pop(one.message.id, None) is not None:
-                    self._in_flight_counts[one.message.channel] -= 1
+            for attempt, _ in done:
+                if self._in_flight.pop(attempt.message.id, None) is not None:
+                    self._in_flight_counts[attempt.message.channel] -= 1
 
-    def _outcome(self, one: SendAttempt, answer: SendResult, now: int) -> DeliveryStatus:
-        delivery, name = one.delivery, one.message.channel
+    def _outcome(self, attempt: SendAttempt, answer: SendResult, now: int) -> DeliveryStatus:
+        delivery, name = attempt.delivery, attempt.message.channel
         match answer:
             case SendAccepted():
                 self._mark_healthy(name)
                 self.counts.sent += 1
                 sent = _replace(
                     delivery, state="sent", updated_at=now, retry_at=0, reason="",
-                    provider_id=answer.provider_id, parts=max(answer.parts, one.parts),
+                    provider_id=answer.provider_id, parts=max(answer.parts, attempt.parts),
                 )  # fmt: skip
                 early = self._early_reports.pop(answer.provider_id, None)
                 return sent if early is None else _replace(sent, state=early.state, reason=early.reason)
             case SendRefused(permanent=True):
                 self._mark_healthy(name)
-                self._refund_limits(one, now)
+                self._refund_limits(attempt, now)
                 return self._refuse(delivery, answer.reason, now)
             case SendRefused():
-                self._refund_limits(one, now)
+                self._refund_limits(attempt, now)
                 self._mark_failed(name, answer.reason, now)
                 used_ids = delivery.used_ids + (1 if answer.id_used else 0)
                 return self._retry_later(
-                    one, _replace(delivery, state="due", used_ids=used_ids, provider_id=""), answer.reason, now
+                    attempt, _replace(delivery, state="due", used_ids=used_ids, provider_id=""), answer.reason, now
                 )
             case SendDeferred():
-                self._refund_limits(one, now)
+                self._refund_limits(attempt, now)
                 self._defer_channel(name, answer, now)
-                return self._retry_later(one, _replace(delivery, state="due"), answer.reason, now, answer.retry_after)
+                return self._retry_later(
+                    attempt, _replace(delivery, state="due"), answer.reason, now, answer.retry_after
+                )
             case OutcomeUnknown():
                 self._mark_failed(name, answer.reason, now)
                 if not self._channels[name].idempotent and delivery.tries >= self._policy.max_unknown_attempts:
                     reason = f"nobody can say whether it is out, after {delivery.tries} tries: {answer.reason}"
                     return self._refuse(delivery, reason, now)
-                return self._retry_later(one, _replace(delivery, state="trying"), answer.reason, now)
+                return self._retry_later(attempt, _replace(delivery, state="trying"), answer.reason, now)
 
     def apply_reports(self, reports: Iterable[DeliveryReport], now: int) -> None:
-        """Write down what the provider said later. It may say so twice, and before its answer is here."""
+        """Save the provider's later reports. One may come twice, and before the answer to its request."""
         with self._lock:
             changes: dict[str, DeliveryStatus] = {}
             for report in reports:
-                known = self._outbox.find_by_provider_id(report.provider_id)
-                if known is None:
+                reported = self._outbox.find_by_provider_id(report.provider_id)
+                if reported is None:
                     continue
-                name, delivery = known
-                if name in self._in_flight:
-                    # As many as are under way, no more.
+                id_, delivery = reported
+                if id_ in self._in_flight:
+                    # So there are never more of them than messages in flight.
                     self._early_reports[report.provider_id] = report
                 elif not delivery.is_final and (report.state, delivery.state) != ("sent", "sent"):
-                    changes[name] = _replace(
+                    changes[id_] = _replace(
                         delivery, state=report.state, updated_at=now, retry_at=0, reason=report.reason
                     )
             if changes:
                 self._outbox.save_deliveries(changes)
 
     def _retry_later(
-        self, one: SendAttempt, delivery: DeliveryStatus, reason: str, now: int, retry_after: float | None = None
+        self, attempt: SendAttempt, delivery: DeliveryStatus, reason: str, now: int, retry_after: float | None = None
     ) -> DeliveryStatus:
         self.counts.retried += 1
         requested_ms = round(retry_after * 1000) if retry_after is not None else 0
         retry_at = now + max(requested_ms, self._backoff(delivery.tries))
-        if one.message.expires and delivery.state == "due":
-            # Then it is to be told as too late, and no later.
-            retry_at = min(retry_at, max(now, one.message.expires))
+        if attempt.message.expires and delivery.state == "due":
+            # At that time it is marked as expired, and not later.
+            retry_at = min(retry_at, max(now, attempt.message.expires))
         return _replace(delivery, retry_at=retry_at, updated_at=now, reason=reason)
 
     def _refuse(self, delivery: DeliveryStatus, reason: str, now: int) -> DeliveryStatus:
@@ -317,12 +318,11 @@ class SendScheduler:
         )
 
     def _backoff(self, tries: int) -> int:
-        """Twice as long each time, and somewhere in the upper half of that: many that failed together do not come back
-        together."""
+        """Exponential backoff, with jitter in the upper half: messages that failed together are not retried together."""
         longest = min(self._policy.max_backoff_ms, self._policy.initial_backoff_ms << min(max(0, tries - 1), 30))
         return round(longest * (0.5 + self._chance() / 2))
 
-    # --- how channels are ---
+    # --- channel health ---
 
     def _mark_healthy(self, name: str) -> None:
         health = self.channel_health[name]
@@ -342,7 +342,7 @@ class SendScheduler:
     def _mark_failed(self, name: str, reason: str, now: int, retry_after: float | None = None) -> None:
         health = self.channel_health[name]
         if health.problem and now < health.blocked_until:
-            # It was under way when the channel went down: the same trouble, not more of it.
+            # It was in flight when the channel went down: the same failure, not another one.
             return
         health.consecutive_failures += 1
         if health.consecutive_failures < self._policy.down_after:
@@ -355,24 +355,24 @@ class SendScheduler:
         pause = self._backoff(health.consecutive_failures - self._policy.down_after + 1)
         health.blocked_until = max(health.blocked_until, now + max(requested_ms, pause))
 
-    def _refund_limits(self, one: SendAttempt, now: int) -> None:
-        if (limits := self._limits.get(one.message.channel)) is not None:
-            limits.refund(one.parts, now)
+    def _refund_limits(self, attempt: SendAttempt, now: int) -> None:
+        if (limits := self._limits.get(attempt.message.channel)) is not None:
+            limits.refund(attempt.parts, now)
 
 
 def execute_attempt(channel: Channel, one: SendAttempt) -> SendResult:
-    """The request itself: ask first where it may be out already."""
+    """Make the request; first look the message up where it may have been sent already."""
     delivery = one.delivery
     if one.lookup_first:
         if not delivery.provider_id:
             return SendDeferred("it was left without an id", retry_after=0.0, down=False)
-        taken = channel.look_up(delivery.provider_id)
-        if taken == "taken":
+        looked_up = channel.look_up(delivery.provider_id)
+        if looked_up == "taken":
             return SendAccepted(delivery.provider_id, max(1, delivery.parts))
-        if isinstance(taken, OutcomeUnknown) and channel.idempotent:
-            return taken
-        if taken == "not taken":
-            # Its limits, its lateness and its text are judged anew, as for one that was never tried.
+        if isinstance(looked_up, OutcomeUnknown) and channel.idempotent:
+            return looked_up
+        if looked_up == "not taken":
+            # Its limits, expiry and text are checked again, as for a message that was never tried.
             return SendDeferred("the provider does not have it", retry_after=0.0, down=False)
     return channel.send(one.message, delivery.provider_id)
 
@@ -382,7 +382,7 @@ def _replace(delivery: DeliveryStatus, **changes: object) -> DeliveryStatus:
 
 
 class NotificationSender:
-    """The loop: a thread that decides, and a few that wait for providers."""
+    """The send loop: one thread that decides, and a pool that waits for providers."""
 
     def __init__(
         self,
@@ -402,23 +402,23 @@ class NotificationSender:
         self._stop = threading.Event()
 
     def wake(self) -> None:
-        """There is something new to send."""
+        """Wake the loop: there is something new to send."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End `run` after what is under way, which is written down first."""
+        """End `run` once requests in flight are finished and saved."""
         self._stop.set()
         self._wake.set()
 
     def run(self) -> None:
-        """Send until `stop`. What the outbox raises comes out: without a ledger nothing may be sent."""
+        """Send until `stop`. Errors of the outbox are raised: without the state topic nothing may be sent."""
         in_flight: dict[Future[SendResult], SendAttempt] = {}
         try:
             while not self._stop.is_set() or in_flight:
                 if not self._stop.is_set():
-                    for one in self._scheduler.begin_attempts(self._clock()):
-                        future = self._pool.submit(self._execute, one)
-                        in_flight[future] = one
+                    for attempt in self._scheduler.begin_attempts(self._clock()):
+                        future = self._pool.submit(self._execute, attempt)
+                        in_flight[future] = attempt
                         future.add_done_callback(lambda _: self._wake.set())
                 self._wake.wait(self._idle)
                 self._wake.clear()
@@ -430,9 +430,9 @@ class NotificationSender:
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def _execute(self, one: SendAttempt) -> SendResult:
+    def _execute(self, attempt: SendAttempt) -> SendResult:
         try:
-            return execute_attempt(self._channels[one.message.channel], one)
-        except Exception as error:  # noqa: BLE001  -- a channel's bug must not stop the others, and nobody knows how far it came
-            _LOG.exception("channel %s failed", one.message.channel)
+            return execute_attempt(self._channels[attempt.message.channel], attempt)
+        except Exception as error:  # noqa: BLE001  -- a channel's bug must not stop the others, and its outcome is unknown
+            _LOG.exception("channel %s failed", attempt.message.channel)
             return OutcomeUnknown(f"{type(error).__name__} in the channel")

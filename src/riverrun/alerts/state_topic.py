@@ -1,9 +1,9 @@
-"""What is kept of alerts: records of a compacted topic, `APP.alerts`, and what they come to when they are read in order.
+"""The state of alerts: the records of the compacted topic `APP.alerts`, and the `AlertState` they fold into.
 
-The key of a record says what it is about, its value how that stands now; without a value it is forgotten. One process writes
-the episodes, cases, letters and positions, in one transaction with the offsets it has read. Silences and acknowledgements
-come from people, by whatever program they use; what can be watched, from the pipeline; reports of delivery, from whoever
-serves the provider's callbacks.
+A record's key says what it is about, its value is the current state, and a tombstone removes it. One process writes the
+instances, incidents, notifications and positions, in one transaction with the offsets it has read. Silences and
+acknowledgements come from people, through any program; watched tables from the pipeline; delivery reports from the server
+of the provider's callbacks.
 """
 
 import secrets
@@ -20,7 +20,7 @@ VERSION = 1
 TOPIC_SUFFIX = ".alerts"
 
 NotificationKind = Literal["fired", "resolved", "escalated", "digest"]
-# held: until quiet hours are over; gathering: for a digest; out: the sender's. The others are ends, and none was sent.
+# held: until quiet hours end; gathering: for a digest; out: released to the sender. The others are final, and not sent.
 NotificationStage = Literal["held", "gathering", "out", "listed", "expired", "silenced", "dropped", "cancelled"]
 
 
@@ -28,18 +28,18 @@ class _AlertRecordBase(msgspec.Struct, kw_only=True, omit_defaults=True, tag_fie
     version: int = VERSION
 
     def key_fields(self) -> list[Any]:
-        """What the record is about, besides its kind: with that, its key."""
+        """The fields that make its key, together with its kind."""
         return []
 
 
 class StateMetadata(_AlertRecordBase, tag="meta"):
-    """Made with the ledger. `namespace` keeps the messages of one ledger's life apart from those of the next."""
+    """Written when the topic is created. `namespace` keeps its messages apart from those of a later topic."""
 
     namespace: str
 
 
 class PartitionPosition(_AlertRecordBase, tag="position"):
-    """Everything before `offset` of this partition was judged. `topic_id` tells a topic from one made anew."""
+    """All records before `offset` of this partition are evaluated. `topic_id` tells a topic from a recreated one."""
 
     topic: str
     partition: int
@@ -51,9 +51,9 @@ class PartitionPosition(_AlertRecordBase, tag="position"):
 
 
 class AlertInstance(_AlertRecordBase, tag="episode"):
-    """How a key stands for a rule. `number` counts its episodes; times are event times: the newest row's, when the condition
-    began to hold, when it last fired (-1: never). Only `last_seen` is our clock or Kafka's: the day on which a row last
-    came."""
+    """The state of a key for a rule. `number` counts its incidents; times are event times: of the newest row, when the
+    condition began to hold, when it last fired (-1: never). Only `last_seen` is wall clock or Kafka's time: the day of the
+    last row."""
 
     rule: str
     key: str
@@ -64,7 +64,7 @@ class AlertInstance(_AlertRecordBase, tag="episode"):
     last_fired: int = -1
     last_seen: int = -1
     # For absence: the topic's time when the last row came, and that row. For rules that fire at every row: the newest
-    # identities of real time.
+    # record ids of real-time rows.
     last_arrival: int = -1
     row: dict[str, Any] = {}
     recent_ids: list[str] = []
@@ -74,7 +74,7 @@ class AlertInstance(_AlertRecordBase, tag="episode"):
 
 
 class Incident(_AlertRecordBase, tag="case"):
-    """One episode as people see it: why it fired, and what was done. `created_at` and `ended` are times of our clock."""
+    """An incident: why it fired, and what was done. `created_at` and `ended` are wall-clock times."""
 
     rule: str
     key: str
@@ -86,7 +86,7 @@ class Incident(_AlertRecordBase, tag="case"):
     created_at: int
     row: dict[str, Any] = {}
     severity: str = "warning"
-    # "once": it fired at a row, and there is nothing to be over.
+    # "once": it fired at a single row, and there is nothing to resolve.
     state: Literal["firing", "resolved", "once"] = "firing"
     ended: int = -1
     escalated: int = -1
@@ -97,7 +97,7 @@ class Incident(_AlertRecordBase, tag="case"):
 
 
 class Notification(_AlertRecordBase, tag="letter"):
-    """A message, and where it stands on our side. Its way to the provider is its `DeliveryRecord`."""
+    """A message and its stage on our side. Its delivery at the provider is its `DeliveryRecord`."""
 
     message: AlertMessage
     rule: str
@@ -106,7 +106,7 @@ class Notification(_AlertRecordBase, tag="letter"):
     kind: NotificationKind
     created_at: int
     stage: NotificationStage = "out"
-    # Held or gathering until then; out since then.
+    # When it will be released (held, gathering), or was (out).
     release_at: int = 0
     note: str = ""
     digest_ids: list[str] = []
@@ -116,7 +116,7 @@ class Notification(_AlertRecordBase, tag="letter"):
 
 
 class DeliveryRecord(_AlertRecordBase, tag="sent"):
-    """Where a letter stands at the provider."""
+    """The delivery status of a notification at the provider."""
 
     id: str
     delivery: DeliveryStatus
@@ -126,7 +126,7 @@ class DeliveryRecord(_AlertRecordBase, tag="sent"):
 
 
 class Silence(_AlertRecordBase, tag="silence"):
-    """Nothing is sent for this rule and key until then; empty means all."""
+    """Nothing is sent for this rule and key before `until`; empty means all."""
 
     id: str
     until: int
@@ -144,7 +144,7 @@ class Silence(_AlertRecordBase, tag="silence"):
 
 
 class Ack(_AlertRecordBase, tag="ack"):
-    """Somebody looks after this episode."""
+    """Somebody acknowledged this incident."""
 
     rule: str
     key: str
@@ -157,7 +157,7 @@ class Ack(_AlertRecordBase, tag="ack"):
 
 
 class WatchedTable(_AlertRecordBase, tag="table"):
-    """What a rule can watch, as the pipeline has compiled it: so a rule is judged without Spark. `spec` is a TableSpec's."""
+    """A table that rules can watch, as the pipeline compiled it: rules need no Spark. `spec` is a `TableSpec` as a dict."""
 
     name: str
     spec: dict[str, Any]
@@ -167,8 +167,8 @@ class WatchedTable(_AlertRecordBase, tag="table"):
 
 
 class DeliveryReportRecord(_AlertRecordBase, tag="report"):
-    """What a provider said later of a message it took, as whoever serves its callbacks wrote it down. It is taken back when
-    it has become part of the message's `DeliveryRecord`."""
+    """A provider's later report about a message it accepted, as the callback server wrote it. It is removed once it is
+    merged into the message's `DeliveryRecord`."""
 
     id: str
     state: Literal["sent", "delivered", "undelivered"]
@@ -179,8 +179,8 @@ class DeliveryReportRecord(_AlertRecordBase, tag="report"):
 
 
 class ChannelHealthRecord(_AlertRecordBase, tag="channel"):
-    """How a channel is: why it is down, and since when; empty when it is not. `destination` is what it sends to, in
-    words."""
+    """A channel's health: why it is down and since when; empty when it is up. `destination` says in words what it sends
+    to."""
 
     name: str
     destination: str = ""
@@ -192,7 +192,7 @@ class ChannelHealthRecord(_AlertRecordBase, tag="channel"):
 
 
 class AlertProcessLease(_AlertRecordBase, tag="life"):
-    """The process that judges and sends: the newest one. `ended` is set when it was stopped in order."""
+    """The newest process that evaluates and sends. `ended` is set when it was stopped cleanly."""
 
     begun: int
     pid: int
@@ -226,7 +226,7 @@ _decode_key = msgspec.json.Decoder(list[Any]).decode
 
 
 def alerts_topic_name(app: str) -> str:
-    """The topic of an app's alerts."""
+    """The state topic of an app's alerts."""
     return check_topic_name(f"{app}{TOPIC_SUFFIX}")
 
 
@@ -235,17 +235,17 @@ def record_key(record: AlertRecord) -> bytes:
 
 
 def encode_upsert(record: AlertRecord) -> AlertChange:
-    """The record as it is written."""
+    """The key and value to write for a record."""
     return record_key(record), _encode(record)
 
 
 def encode_tombstone(record: AlertRecord) -> AlertChange:
-    """What is written for a record that nobody needs any more."""
+    """The key and empty value that remove a record."""
     return record_key(record), None
 
 
 class AlertState:
-    """The records, folded: the newest of each key."""
+    """The folded state topic: the newest record of each key."""
 
     def __init__(self) -> None:
         self.namespace = ""
@@ -263,11 +263,11 @@ class AlertState:
 
     @property
     def lease(self) -> AlertProcessLease | None:
-        """The newest process."""
+        """The lease of the newest process."""
         return next(iter(self.leases.values()), None)
 
     def apply_change(self, key: bytes, value: bytes | None) -> AlertRecord | None:
-        """A record as it is in the topic; gives what it says, None for one that takes something back."""
+        """Apply a record of the topic and return it decoded; None for a tombstone."""
         try:
             if value is None:
                 kind, *key_fields = _decode_key(key)
@@ -275,7 +275,7 @@ class AlertState:
                 return None
             record: AlertRecord = _decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-            # To go on without it could send a message twice.
+            # Going on without it could send a message twice.
             raise RecordUnreadableError(
                 f"A record of alerts cannot be read: {key[:100]!r}",
                 found=str(error),

@@ -1,7 +1,7 @@
-"""The words of a message: text with columns in braces, as `{owner}: {load_kw:.1f} kW since {minute:%H:%M}`.
+"""Message templates: text with columns in braces, as `{owner}: {load_kw:.1f} kW since {minute:%H:%M}`.
 
 Less than Python's formatting: a plain column and a plain format, no attributes, no calls. Values come from events, and
-whoever writes those may be anybody: they are short, on one line, and cannot turn the text's direction.
+anybody may write those: they are cut short, kept on one line, and cannot change the text's direction.
 """
 
 import re
@@ -35,7 +35,7 @@ _BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 @dataclass(frozen=True)
 class Template:
-    """Text between columns; `parts` are (text before, column or "", format)."""
+    """A parsed template; `parts` are (text before, column or "", format)."""
 
     text: str
     parts: tuple[tuple[str, str, str], ...]
@@ -45,7 +45,7 @@ class Template:
         return frozenset(name for _, name, _ in self.parts if name)
 
     def render(self, row: Mapping[str, Any], zone: tzinfo = UTC) -> str:
-        """The text for a row; its times are told in `zone`."""
+        """The text for a row, with its times in `zone`."""
         rendered = "".join(
             before + (_format_value(row.get(name), style, zone) if name else "") for before, name, style in self.parts
         )
@@ -53,7 +53,7 @@ class Template:
 
 
 def parse_template(text: str, columns: Sequence[Column], what: str, table: str) -> Template:
-    """The template in `text`; DeclarationError, which begins with `what`, when it is not one over these columns."""
+    """Parse the template in `text`; DeclarationError, which begins with `what`, when it does not fit these columns."""
     if len(text) > MAX_CHARACTERS:
         raise DeclarationError(f"{what} has {len(text)} characters", expected=f"at most {MAX_CHARACTERS}")
     types = {column.name: column.type for column in columns}
@@ -110,7 +110,7 @@ def _format_value(value: Any, style: str, zone: tzinfo) -> str:
 
 
 def single_line(text: str) -> str:
-    """Text of an event as a part of one line of a message."""
+    """Text of an event, made safe for one line of a message."""
     return truncate(
         _BIDI_CONTROLS.sub("", _CONTROL_CHARACTERS.sub(" ", text[: 4 * MAX_VALUE_CHARACTERS])).strip(),
         MAX_VALUE_CHARACTERS,

@@ -1,7 +1,7 @@
 """Any other way to reach people, by the Apprise library: mail, chat, push, webhooks, other SMS providers.
 
-Apprise says only whether it worked. When it did not, nobody knows whether the message is out, and there is nobody to ask: so
-these channels send at least once, and give up after a few tries rather than repeat themselves.
+Apprise says only whether it worked. When it did not, the outcome is unknown and cannot be looked up: so these channels send
+at least once, and give up after a few attempts rather than repeat themselves.
 """
 
 import logging
@@ -29,7 +29,7 @@ _NOTIFY_TYPES = {"info": "info", "warning": "warning", "critical": "failure"}
 
 
 class AppriseChannel:
-    """One Apprise URL. `{to}` in it stands for the receiver; without it everything goes to the place the URL names."""
+    """A channel of one Apprise URL. `{to}` in it is replaced by the receiver; without it all messages go to that URL."""
 
     idempotent = False
     idempotency_window_ms = 0
@@ -43,7 +43,7 @@ class AppriseChannel:
         self._apprise: Any = apprise
         self._url = url.reveal()
         match = _SCHEME.match(self._url)
-        # What a row says may fill a place in the address, and never be the address.
+        # A row's value may fill a part of the address, and never be the whole address.
         if match is None or self._service("someone@example.org") is None:
             raise ConfigError([f"alerts.channels.{name} is no address that Apprise knows"])
         self.destination = f"{match[0].removesuffix('://')} by Apprise"
@@ -80,7 +80,7 @@ class AppriseChannel:
         return OutcomeUnknown("there is nobody to ask")
 
     def _service(self, receiver: str) -> Any:
-        """What sends, made anew for each message: it holds the receiver."""
+        """The Apprise object that sends; one per message, since it holds the receiver."""
         service = self._apprise.Apprise()
         return (
             service
@@ -89,7 +89,7 @@ class AppriseChannel:
         )
 
     def _redacted(self, line: str) -> str:
-        """A line of Apprise's log, without what may be a secret of the URL."""
+        """A line of Apprise's log, without parts of the URL that may be secret."""
         for part in re.split(r"[/:@?&=]+", self._url.partition("://")[2]):
             if len(part) >= 4 and part != RECEIVER_PLACEHOLDER:
                 line = line.replace(part, "******")

@@ -1,12 +1,12 @@
-"""What a channel is: something that takes a message, and says as exactly as it can what became of it.
+"""The contract of a channel: it sends a message, and says as exactly as it can what became of it.
 
-The difference between «not taken» and «nobody knows» is what keeps a message from being lost or sent twice, so an answer
-is one of four:
+The difference between "not accepted" and "unknown" keeps a message from being lost or sent twice, so an answer is one of
+four:
 
-    Accepted   it has it; the receiver's phone is its business from here
-    Refused    it does not take it, now or ever (a wrong number), or only not like this (no credit: `permanent` is false)
-    NotNow     it certainly does not have it, and may take it later: too fast, not reachable, not logged in
-    Unsure     it may have it: the answer did not come, or was an error of its own
+    SendAccepted    the provider has it, and delivers it from here on
+    SendRefused     it never accepts it (a wrong number), or not at present (no credit: `permanent` is false)
+    SendDeferred    it certainly does not have it, and may accept it later: too fast, not reachable, not logged in
+    OutcomeUnknown  it may have it: the answer did not come, or was a server error
 """
 
 import hashlib
@@ -15,14 +15,14 @@ from typing import Literal, Protocol
 
 import msgspec
 
-# Where a message stands on its way. `trying` is written before a request is made: whoever finds it after a crash knows
-# that the message may be out.
+# The states of a delivery. `trying` is written before a request is made: after a crash it says that the message may have
+# been sent.
 DeliveryState = Literal["due", "trying", "sent", "delivered", "undelivered", "refused", "expired"]
 FINAL_STATES: frozenset[DeliveryState] = frozenset({"delivered", "undelivered", "refused", "expired"})
 
 
 class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One text for one receiver. `id` is the same however often the message is made from the same episode."""
+    """One text for one receiver. `id` is the same however often the message is made from the same incident."""
 
     id: str
     channel: str
@@ -30,25 +30,25 @@ class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     title: str = ""
     severity: str = "warning"
-    # Unix milliseconds after which it makes no sense any more; 0: never.
+    # Unix milliseconds after which it is not sent any more; 0: never.
     expires: int = 0
-    # The template registered for this text, where a country asks for one; empty: the channel's.
+    # The template registered for this text, where a country requires one; empty: the channel's.
     template: str = ""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message stands. Times are Unix milliseconds.
+    """The delivery status of a message. Times are Unix milliseconds.
 
-    `used_ids` counts the ids that the provider has refused for good: the next try needs one it does not know.
+    `used_ids` counts the ids that a refusal used up at the provider: the next attempt needs a new one.
     """
 
     state: DeliveryState = "due"
     tries: int = 0
     used_ids: int = 0
-    # Not before.
+    # Not tried before this time.
     retry_at: int = 0
     updated_at: int = 0
-    # When the last request was made that may have been taken.
+    # When the last request was made that may have been accepted.
     requested_at: int = 0
     parts: int = 0
     provider_id: str = ""
@@ -67,7 +67,7 @@ class SendAccepted:
 
 @dataclass(frozen=True)
 class SendRefused:
-    """`permanent`: nothing that can be waited for changes it. `id_used`: the id is known there now."""
+    """The provider refused it. `permanent`: waiting does not help. `id_used`: the provider knows the id now."""
 
     reason: str
     permanent: bool = True
@@ -76,7 +76,7 @@ class SendRefused:
 
 @dataclass(frozen=True)
 class SendDeferred:
-    """`retry_after` in seconds, where it says. `down`: the channel itself is the trouble, not our pace."""
+    """It may be accepted later. `retry_after` in seconds, if given. `down`: the channel itself fails, it is not our rate."""
 
     reason: str
     retry_after: float | None = None
@@ -89,13 +89,13 @@ class OutcomeUnknown:
 
 
 SendResult = SendAccepted | SendRefused | SendDeferred | OutcomeUnknown
-# What `look_up` knows of a message.
+# What `look_up` returns for a message.
 LookupResult = Literal["taken", "not taken"] | OutcomeUnknown
 
 
 @dataclass(frozen=True)
 class DeliveryReport:
-    """What the provider said later of a message it took."""
+    """The provider's later report about a message it accepted."""
 
     provider_id: str
     state: Literal["sent", "delivered", "undelivered"]
@@ -111,8 +111,8 @@ class MessageCheck:
 
 
 class Channel(Protocol):
-    """`idempotent`: a second request with the same id is not a second message, for as long as the provider remembers the
-    first: `idempotency_window_ms`. `destination` says, for people, what it sends to."""
+    """A way to send messages. `idempotent`: a second request with the same id is not a second message, as long as the
+    provider remembers the first: `idempotency_window_ms`. `destination` says, for people, what it sends to."""
 
     name: str
     destination: str
@@ -123,28 +123,28 @@ class Channel(Protocol):
         """Check a message without sending it."""
 
     def send(self, message: AlertMessage, provider_id: str) -> SendResult:
-        """Hand it over, under this id. Raises nothing for what the network or the provider does."""
+        """Send it under this id. Failures of the network or the provider are results, not exceptions."""
 
     def look_up(self, provider_id: str) -> LookupResult:
-        """Whether the provider took this id, or why that cannot be said now."""
+        """Whether the provider accepted this id, or why that is unknown now."""
 
     def close(self) -> None: ...
 
 
 def make_provider_id(namespace: str, message: AlertMessage, delivery: DeliveryStatus) -> str:
-    """The id for the next try: always the same for a message, until the provider has used it up by a refusal.
+    """The id for the next attempt: always the same for a message, until a refusal used it up at the provider.
 
-    A message's own id holds a row's key, which may be anything, and begins anew when a project is reset: the provider would
-    take the first message of the new life for one it already has. So the id is a digest, and `namespace` is made at random
-    with the ledger, and ends with it.
+    A message's own id contains a row's key, which may be anything, and repeats after a project is reset: the provider would
+    take the first new message for one it already has. So the id is a hash, and `namespace` is random and lives as long as
+    the state topic.
     """
     whole = "\0".join([namespace, message.id, str(delivery.used_ids)])
     return hashlib.sha256(whole.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def text_problem(text: str) -> str:
-    """Why no channel can send this text; empty when one may."""
+    """Why no channel can send this text; empty when one can."""
     if not text.strip():
         return "the text is empty"
-    # Half of a UTF-16 pair is no character, and cannot be written as UTF-8.
+    # Half of a UTF-16 surrogate pair is no character, and cannot be encoded as UTF-8.
     return "the text has half a character" if any(0xD800 <= ord(character) <= 0xDFFF for character in text) else ""

@@ -1,4 +1,4 @@
-"""The channels that the settings name, and their limits; all problems at once."""
+"""Opens the channels of the settings, with their limits; reports all problems at once."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True)
 class LocalGateway:
-    """A gateway on this machine that is used where no provider is set. `callback` is where it reports to."""
+    """A gateway on this machine, used when no provider is set. `callback` returns where it reports to."""
 
     address: str
     key: Secret
@@ -39,7 +39,7 @@ def open_channels(
     *,
     local_gateway: LocalGateway | None = None,
 ) -> tuple[dict[str, Channel], dict[str, ChannelLimits]]:
-    """Channels by name, and the limits of those that have any. `root` is where relative paths begin."""
+    """Channels by name, and the limits of those that have any. Relative paths start at `root`."""
     environ = os.environ if environ is None else environ
     channels: dict[str, Channel] = {}
     problems: list[str] = []
@@ -100,7 +100,7 @@ def _local_sms_channel(local_gateway: LocalGateway, settings: AlertSettings) -> 
 
 
 def build_limits(settings: AlertSettings, *, local: bool = False) -> dict[str, ChannelLimits]:
-    """How much may be sent, as new: nothing was yet. On phones of this machine it costs nothing, and there is no budget."""
+    """New limits, with nothing spent yet. Phones on this machine cost nothing, so there is no budget."""
     ZoneInfo(settings.sms_budget_zone)
     sms = ChannelLimits(
         rate=MessageRate(settings.sms_per_second),

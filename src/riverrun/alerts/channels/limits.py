@@ -1,6 +1,6 @@
-"""How fast and how much a channel may send: buckets that fill with time, and parts per day. The clock is the caller's.
+"""How fast and how much a channel may send: token buckets, and SMS parts per day. The caller passes the time.
 
-Nothing is dropped here: a message that is over a limit is told when to come again.
+Nothing is dropped here: for a message over a limit, the caller gets the time to wait.
 """
 
 from collections import OrderedDict
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-# Receivers whose buckets are kept. One that is full again is as good as a new one, so only the busiest ever stay.
+# How many receivers' buckets are kept. A full bucket equals a new one, so only the busiest ever stay.
 MAX_RECEIVERS = 100_000
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
 class MessageRate:
-    """`count` messages per `ms` milliseconds, and as many at once. 0: as many as come."""
+    """`count` messages per `period_ms`, and as many at once. 0: unlimited."""
 
     count: int = 0
     period_ms: int = 1000
@@ -26,7 +26,7 @@ class MessageRate:
 
 
 class MessageTokenBucket:
-    """Tokens come evenly; there are never more than `rate.count`."""
+    """A token bucket that refills evenly and never holds more than `rate.count`."""
 
     def __init__(self, rate: MessageRate, now: int) -> None:
         self._rate = rate
@@ -47,14 +47,14 @@ class MessageTokenBucket:
         return self._tokens >= self._rate.count
 
     def _refill(self, now: int) -> None:
-        # A clock that is set back gives no tokens, and takes none.
+        # A clock that is set back adds no tokens, and removes none.
         elapsed_ms = max(0, now - self._filled_at)
         self._tokens = min(float(self._rate.count), self._tokens + elapsed_ms / self._rate.token_interval_ms)
         self._filled_at = max(self._filled_at, now)
 
 
 class DailyBudget:
-    """Parts per calendar day of a zone. 0: as many as come."""
+    """SMS parts per calendar day of a time zone. 0: unlimited."""
 
     def __init__(self, parts: int, zone: str = "UTC") -> None:
         self._max_parts = parts
@@ -71,8 +71,8 @@ class DailyBudget:
         return self._spent
 
     def wait_ms(self, parts: int, now: int) -> int:
-        """Milliseconds until the day has room for so many; 0: it has. A message larger than a day's whole budget goes out
-        alone, at the beginning of a day: else it never would."""
+        """Milliseconds until the budget has room for `parts`; 0: it has. A message larger than a whole day's budget is sent
+        alone, at the beginning of a day: otherwise it never would be."""
         if not self._max_parts:
             return 0
         self._roll_day(now)
@@ -83,7 +83,7 @@ class DailyBudget:
         return max(1, round(midnight.timestamp() * 1000) - now)
 
     def spend(self, parts: int, at: int) -> None:
-        """Count parts that went out at a time. What was before the day at hand does not matter any more."""
+        """Count parts that were sent at a time. Those of earlier days are ignored."""
         day = self._day_of(at)
         if day > self._day:
             self._day, self._spent = day, 0
@@ -100,7 +100,7 @@ class DailyBudget:
 
 @dataclass(frozen=True)
 class LimitDelay:
-    """`whole_channel`: no other message of the channel could go either."""
+    """How long to wait, and why. `whole_channel`: no other message of the channel may be sent either."""
 
     ms: int
     reason: str
@@ -108,7 +108,7 @@ class LimitDelay:
 
 
 class ChannelLimits:
-    """All limits of one channel: its pace, that to one receiver, and what a day may cost."""
+    """All limits of one channel: its rate, the rate per receiver, and the daily budget."""
 
     def __init__(
         self,
@@ -124,14 +124,14 @@ class ChannelLimits:
         self._receiver_buckets: OrderedDict[str, MessageTokenBucket] = OrderedDict()
 
     def acquire(self, receiver: str, parts: int, now: int) -> LimitDelay | None:
-        """Take what one message needs from each limit, or from none: then how long to wait, and why."""
+        """Take what one message needs from all limits, or from none: then return how long to wait, and why."""
         receiver_bucket = self._receiver_bucket(receiver, now)
         delays = [
             LimitDelay(self.budget.wait_ms(parts, now), f"the day's {self.budget.max_parts} parts are used up"),
             LimitDelay(receiver_bucket.wait_ms(now) if receiver_bucket else 0, "this receiver has had enough for now"),
             LimitDelay(self._channel_wait_ms(now), "the channel's pace", whole_channel=True),
         ]
-        longest = max(delays, key=lambda each: each.ms)
+        longest = max(delays, key=lambda delay: delay.ms)
         if longest.ms:
             return longest
         self.budget.spend(parts, now)
@@ -142,7 +142,7 @@ class ChannelLimits:
         return None
 
     def refund(self, parts: int, now: int) -> None:
-        """A message that was certainly not taken costs nothing. Its place in the pace is gone."""
+        """Return the budget of a message that was certainly not accepted. Its rate tokens are not returned."""
         self.budget.spend(-parts, now)
 
     def _channel_wait_ms(self, now: int) -> int:

@@ -1,4 +1,4 @@
-"""What a channel says when its library is not there."""
+"""The error of a channel whose library is not installed."""
 
 from riverrun.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Telephone numbers as people and rows have them, checked against the numbering plans before anybody is asked to send."""
+"""Parses telephone numbers, and checks them against the numbering plans before anything is sent."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from riverrun.alerts.channels.missing_package import not_installed_error
 
 @dataclass(frozen=True)
 class PhoneNumber:
-    """A number in international form, or why it is none."""
+    """A number in international form, or why it is not valid."""
 
     e164: str = ""
     region: str = ""
@@ -15,8 +15,8 @@ class PhoneNumber:
 
 
 def parse_phone_number(text: str, region: str = "", *, any_number: bool = False) -> PhoneNumber:
-    """`+353 85 012 3456`, or `085 012 3456` where a region (IE) is given. Only numbers that can have an SMS are taken; with
-    `any_number` all that can be dialled, such as those that are kept free for films."""
+    """Parse `+353 85 012 3456`, or `085 012 3456` with a region (IE). Only numbers that can get an SMS are valid; with
+    `any_number` all that can be dialled, such as those reserved for films."""
     try:
         import phonenumbers
     except ModuleNotFoundError as error:

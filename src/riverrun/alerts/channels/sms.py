@@ -1,8 +1,8 @@
-"""SMS through Infobip's HTTP API (version 3), or whatever speaks it, such as riverrun's own gateway.
+"""SMS through Infobip's HTTP API (version 3), or any server that speaks it, such as riverrun's own gateway.
 
 Sent effectively once: a message has an id of ours, the API refuses an id it already has (REJECTED_DUPLICATE_MESSAGE_ID), and
-its log tells what became of an id (for 48 hours). So when an answer does not come, the log is asked, and asking to send
-again is safe: at worst the id is refused, and the message is out once.
+its log has the status of an id (for 48 hours). So when an answer does not come, the log is queried, and sending again is
+safe: at worst the id is refused, and the message was sent once.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from riverrun.errors import ConfigError
 SEND_PATH = "/sms/3/messages"
 LOGS_PATH = "/sms/3/logs"
 DUPLICATE = "REJECTED_DUPLICATE_MESSAGE_ID"
-# Refused for what is the account's or the provider's trouble, and may pass. The id is used up all the same.
+# Refused because of a temporary problem of the account or the provider. The id is used up all the same.
 TRANSIENT_STATUSES = frozenset({
     "REJECTED_NOT_ENOUGH_CREDITS",
     "REJECTED_PREPAID_PACKAGE_EXPIRED",
@@ -50,19 +50,19 @@ FAILED_GROUPS = frozenset({"REJECTED", "UNDELIVERABLE", "EXPIRED"})
 # On its way to the phone, and not there yet.
 INTERMEDIATE_STATUSES = frozenset({"DELIVERED_TO_OPERATOR"})
 MAX_REASON = 300
-# Sender names: letters and digits, as networks have them. A number may be longer.
+# Sender names: letters and digits, as networks allow them. A number may be longer.
 MAX_SENDER_NAME, MAX_SENDER_DIGITS = 11, 15
-# What the provider tries to deliver for at most.
+# How long the provider tries to deliver at most.
 MAX_VALIDITY_SECONDS = 48 * 3600
-# What reading somebody else's JSON may end in; msgspec's errors are ValueErrors.
+# What reading somebody else's JSON may raise; msgspec's errors are ValueErrors.
 _INVALID_RESPONSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _CONNECT_ERRORS: tuple[type[httpx.HTTPError], ...] = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(frozen=True)
 class SmsConfig:
-    """`entity` and `template` are what a regulated country has the sender and the text registered under (India: DLT).
-    `any_number`: it is no network, and takes what no network has."""
+    """Settings of the channel. `entity` and `template` are the registered ids of sender and text in a regulated country
+    (India: DLT). `any_number`: it is not a real network, and accepts numbers that no network has."""
 
     url: str
     key: Secret
@@ -78,7 +78,7 @@ class SmsConfig:
 
 
 class ReportSigner:
-    """What goes with a message and comes back with its report: only who has the key can make it."""
+    """Signs messages, and verifies the signature that comes back with a report: only the key's owner can make it."""
 
     def __init__(self, key: Secret) -> None:
         self._signing_key = hashlib.sha256(b"riverrun delivery report\0" + key.reveal().encode()).digest()
@@ -87,15 +87,14 @@ class ReportSigner:
         return hmac.new(self._signing_key, provider_id.encode(), hashlib.sha256).hexdigest()
 
     def verify_reports(self, body: bytes) -> list[DeliveryReport]:
-        """What a delivery callback says. Of a message without our mark nothing is believed: the address may be known to
-        others."""
+        """Parse a delivery callback. Reports without our signature are dropped: others may know the address."""
         try:
             content = msgspec.json.decode(body)
             results = content["results"]
             reports = [self._report(result) for result in results]
         except _INVALID_RESPONSE_ERRORS:
             return []
-        return [each for each in reports if each is not None]
+        return [report for report in reports if report is not None]
 
     def _report(self, entry: Mapping[str, Any]) -> DeliveryReport | None:
         provider_id, signature = str(entry["messageId"]), str(entry.get("callbackData") or "")
@@ -113,11 +112,11 @@ class ReportSigner:
 
 
 class SmsChannel:
-    """The `sms` channel. ConfigError when the settings cannot work, all of them at once. `callback` says where the provider
-    is to report to, where the settings do not and it is known only while things run."""
+    """The `sms` channel. ConfigError lists all problems of the settings at once. `callback` returns the provider's callback
+    address, where the settings have none and it is known only at run time."""
 
     idempotent = True
-    # Its log has 48 hours.
+    # Its log covers 48 hours.
     idempotency_window_ms = 47 * 3_600_000
 
     def __init__(
@@ -144,14 +143,14 @@ class SmsChannel:
             timeout=httpx.Timeout(config.timeout_seconds, connect=min(5.0, config.timeout_seconds)),
             limits=httpx.Limits(max_connections=32, max_keepalive_connections=16),
             follow_redirects=False,
-            # A proxy is for other machines.
+            # A proxy is only for other machines.
             trust_env=not is_loopback(urlsplit(config.url).hostname or ""),
         )
 
     def close(self) -> None:
         self._client.close()
 
-    # --- before ---
+    # --- checking ---
 
     def check(self, message: AlertMessage) -> MessageCheck:
         number = self._number(message)
@@ -203,7 +202,7 @@ class SmsChannel:
         return SendRefused(f"{name}: {reason}", permanent=name not in TRANSIENT_STATUSES, id_used=True)
 
     def _resolve_duplicate(self, provider_id: str) -> SendResult:
-        """The id was there already: by an earlier try of ours, which it took or refused."""
+        """Find out whether our earlier attempt with this id was accepted or refused."""
         entries = self._fetch_log(provider_id)
         if isinstance(entries, OutcomeUnknown):
             return entries
@@ -224,7 +223,7 @@ class SmsChannel:
         return "taken" if any(entry.group in ACCEPTED_GROUPS for entry in entries) else "not taken"
 
     def _fetch_log(self, provider_id: str) -> "list[_SmsLogEntry] | OutcomeUnknown":
-        """What its log has of an id, or why it cannot be asked."""
+        """The provider's log entries of an id, or why they cannot be read."""
         try:
             response = self._client.get(LOGS_PATH, params={"messageId": provider_id, "limit": 10})
             if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:
@@ -250,7 +249,7 @@ class SmsChannel:
         }
         options: dict[str, Any] = {}
         if message.expires:
-            # Later than this the network need not try either.
+            # After this the network need not try either.
             seconds = max(1, (message.expires - self._clock()) // 1000)
             options["validityPeriod"] = {"amount": min(seconds, MAX_VALIDITY_SECONDS), "timeUnit": "SECONDS"}
         if self._config.entity:
@@ -313,7 +312,7 @@ def _parse_error(response: httpx.Response, host: str) -> SendResult:
 def _violations(response: httpx.Response) -> str:
     try:
         body = response.json()
-        violations = [f"{each['property']}: {each['violation']}" for each in body.get("violations") or []]
+        violations = [f"{entry['property']}: {entry['violation']}" for entry in body.get("violations") or []]
         return _single_line("; ".join(violations) or body.get("description") or "")
     except _INVALID_RESPONSE_ERRORS:
         return ""
@@ -330,14 +329,14 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def _single_line(text: object) -> str:
-    """What somebody else's program said, as one short line."""
+    """Text of another program, as one short line."""
     return " ".join("".join(character if character.isprintable() else " " for character in str(text)).split())[
         :MAX_REASON
     ]
 
 
 def config_problems(config: SmsConfig) -> list[str]:
-    """What is wrong with the settings."""
+    """The problems of the settings."""
     problems = []
     parts = urlsplit(config.url)
     if not config.url:

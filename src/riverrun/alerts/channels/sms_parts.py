@@ -1,8 +1,8 @@
-"""How many parts an SMS has: what networks charge by, and what a daily budget counts.
+"""Computes how many parts an SMS has: what networks charge for, and what a daily budget counts.
 
 A part is 140 octets: 160 characters of the GSM alphabet (3GPP TS 23.038) at seven bits each, or 70 of UTF-16. A text that
-needs several parts gives six octets of each to the note that puts them together: 153 or 67 remain. Some characters of the
-GSM alphabet take two places, as do those of UTF-16 beyond the first plane, and neither is cut in two.
+needs several parts uses six octets of each for the header that joins them: 153 or 67 remain. Some characters of the GSM
+alphabet take two units, as do those of UTF-16 beyond the first plane, and neither is split across parts.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _BASIC = frozenset(
     "¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§¿abcdefghijklmnopqrstuvwxyzäöñüà"
 )
 _EXTENDED = frozenset("\f^{}\\[~]|€")
-# Alone, and as one of several.
+# Size of a single part, and of one of several.
 _PART_SIZES = {"GSM-7": (160, 153), "UCS-2": (70, 67)}
 
 
@@ -21,12 +21,12 @@ _PART_SIZES = {"GSM-7": (160, 153), "UCS-2": (70, 67)}
 class SmsParts:
     encoding: Literal["GSM-7", "UCS-2"]
     count: int
-    # Places of the alphabet, not characters.
+    # In units of the encoding, not characters.
     length: int
 
 
 def compute_sms_parts(text: str) -> SmsParts:
-    """What it takes to send a text. An empty one is a part too."""
+    """The parts needed to send a text. An empty text is one part too."""
     gsm = all(character in _BASIC or character in _EXTENDED for character in text)
     encoding: Literal["GSM-7", "UCS-2"] = "GSM-7" if gsm else "UCS-2"
     sizes = [2 if (character in _EXTENDED if gsm else ord(character) > 0xFFFF) else 1 for character in text]

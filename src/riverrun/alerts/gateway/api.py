@@ -1,4 +1,4 @@
-"""The provider's API: sending, the log, and reports. It says no where the provider would, in its words."""
+"""The provider's API: sending, the log, and reports. It rejects what the provider would, with the same errors."""
 
 import asyncio
 import hmac
@@ -34,13 +34,13 @@ MAX_MESSAGES = 100
 MAX_TEXT = 4000
 MAX_ID = 200
 MAX_LOGS = 1000
-# How long a silent gateway stays so, where the other side does not hang up.
+# How long a request hangs in a "silent" fault, if the client does not disconnect.
 HANG_SECONDS = 60.0
 _UNITS = {"SECONDS": 1000, "MINUTES": 60_000, "HOURS": 3_600_000}
 
 
 class GatewayApi:
-    """`rate`: what it takes before it says 429."""
+    """The routes of the API. `rate`: above it, requests get 429."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class GatewayApi:
             content = await request.json()
             json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
-            # Half of a UTF-16 pair is a ValueError too: it fits into no file.
+            # Half of a UTF-16 surrogate pair is a ValueError too: it cannot be stored.
             return JSONResponse(error_body(400, "The request is not JSON"), 400)
         problems = validation_errors(content)
         if problems:
@@ -121,7 +121,7 @@ class GatewayApi:
                 )
         return {"bulkId": bulk, "messages": answers}
 
-    # --- asking ---
+    # --- log and reports ---
 
     async def _logs(self, request: Request) -> Response:
         if not self._is_authorized(request):
@@ -200,11 +200,11 @@ def _log_entry(message: AcceptedMessage) -> dict[str, Any]:
     }
 
 
-# --- what a request must be ---
+# --- validation ---
 
 
 def validation_errors(content: Any) -> list[tuple[str, str]]:
-    """Every place that is wrong, as the provider names them."""
+    """Every invalid field, with the provider's names."""
     messages = content.get("messages") if isinstance(content, dict) else None
     if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
         return [("messages", f"size must be between 1 and {MAX_MESSAGES}")]

@@ -1,4 +1,4 @@
-"""Brings taken messages to their phones, and tells who asked for it. What it does is in the book, so a restart goes on."""
+"""Delivers accepted messages to their phones, and calls the callbacks. Its state is in the store: a restart continues."""
 
 import logging
 import threading
@@ -19,8 +19,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeliveryWorker:
-    """`delivery_ms`: how long a message takes to its phone. `minute_ms`: the provider waits `1 + n²` minutes before the
-    nth new try of a callback; tests have shorter minutes."""
+    """The delivery loop. `delivery_ms`: how long a message takes to its phone. `minute_ms`: the provider waits `1 + n²`
+    minutes before the nth retry of a callback; tests have shorter minutes."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class DeliveryWorker:
         while not self._stop.is_set():
             try:
                 self.step(self._clock())
-            except Exception:  # noqa: BLE001  -- one message's trouble is not the next one's
+            except Exception:  # noqa: BLE001  -- one message's failure must not stop the next
                 _LOG.exception("the gateway's courier stumbled")
             self._wake.wait(0.05)
             self._wake.clear()
 
     def step(self, now: int) -> None:
-        """What is due now."""
+        """Deliver messages and call callbacks that are due now."""
         arrived = self._store.pending(now - self._delivery_ms)
         for message in arrived:
             late = message.expires and now > message.expires
@@ -92,7 +92,7 @@ class DeliveryWorker:
 
 
 def is_allowed_callback(url: str) -> bool:
-    """This gateway is for one machine: it calls no other."""
+    """Whether a callback address is on this machine: the gateway calls no other."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and is_loopback(parts.hostname or "")
@@ -101,7 +101,7 @@ def is_allowed_callback(url: str) -> bool:
 
 
 def delivery_report(message: AcceptedMessage) -> dict[str, object]:
-    """A delivery report, as callbacks and `/sms/3/reports` have it."""
+    """A delivery report, as sent to callbacks and by `/sms/3/reports`."""
     return {
         "bulkId": message.bulk_id,
         "messageId": message.message_id,

@@ -1,4 +1,4 @@
-"""Trouble on request, by chance that can be repeated: what a provider and a network do on a bad day."""
+"""Fault injection with a repeatable random seed: what a provider and a network do on a bad day."""
 
 import random
 import threading
@@ -11,9 +11,9 @@ Fault = Literal["", "busy", "error before", "error after", "silent before", "sil
 
 
 class FaultInjector:
-    """`probabilities` says how often each happens (0.1: one request of ten); `script` comes before chance, one per request.
+    """Chooses a fault per request. `probabilities`: how often each happens (0.1: one of ten); `script` is used up first.
 
-    before, after: the message is taken or not, and the answer is an error (500) or none at all. busy: 429.
+    after, before: the message is accepted or not, and the answer is an error (500) or none at all. busy: 429.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class FaultInjector:
                 expected=f"shares of at most 1 in all, of {', '.join(get_arg for get_arg in get_args(Fault) if get_arg)}",
                 found=repr(self._probabilities),
             )
-        self._random = random.Random(seed)  # noqa: S311  -- to be repeated, not to be secret
+        self._random = random.Random(seed)  # noqa: S311  -- repeatable, not secret
         self._script = list(script)
         self._lock = threading.Lock()
 
@@ -43,6 +43,6 @@ class FaultInjector:
         return ""
 
     def enqueue(self, *script: Fault) -> None:
-        """What the next requests meet."""
+        """Set the faults of the next requests."""
         with self._lock:
             self._script.extend(script)

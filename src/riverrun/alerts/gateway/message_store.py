@@ -1,4 +1,4 @@
-"""What the gateway took, kept in SQLite: it survives a kill, and it is the judge of what reached a phone, and how often."""
+"""The messages the gateway accepted, in SQLite: it survives a kill, and tests read here what reached a phone, how often."""
 
 import sqlite3
 import threading
@@ -50,7 +50,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class AcceptedMessage:
-    """A message as the gateway has it. Times are Unix milliseconds; `change` grows with whatever happens to any message."""
+    """A message in the store. Times are Unix milliseconds; `change` grows with every change of any message."""
 
     number: int
     message_id: str
@@ -88,7 +88,7 @@ class NewMessage:
 
 
 class MessageStore:
-    """One file, one writer. ":memory:" keeps nothing."""
+    """The store of one gateway: one file, one writer. ":memory:" is not persistent."""
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class MessageStore:
     # --- writing ---
 
     def add(self, new: NewMessage, at: int) -> bool:
-        """Keep a message; false when its id was here already."""
+        """Add a message; false when its id is in the store already."""
         with self._transaction() as db:
             added = db.execute(
                 "insert into messages (message_id, bulk_id, sender, receiver, text, parts, entity, template, taken_at,"
@@ -141,12 +141,12 @@ class MessageStore:
         return accepted
 
     def log_request(self, message_id: str, outcome: str, at: int) -> None:
-        """A request that led to no message."""
+        """Log a request that added no message."""
         with self._transaction() as db:
             db.execute("insert into requests (at, message_id, outcome) values (?,?,?)", (at, message_id, outcome))
 
     def complete(self, number: int, status: str, at: int) -> None:
-        """What became of a message. From here on its callback is due, where it asks for one."""
+        """Set the final status of a message. From here on its callback is due, if it has one."""
         with self._transaction() as db:
             self._change += 1
             db.execute(
@@ -156,7 +156,7 @@ class MessageStore:
             )
 
     def record_callback(self, number: int, retry_at: int) -> None:
-        """A callback was tried; `retry_at` is when to try once more, 0: no more."""
+        """Count an attempt of a callback; `retry_at` is when to try again, 0: never."""
         with self._transaction() as db:
             db.execute(
                 "update messages set callback_tries = callback_tries + 1, callback_at = ? where number = ?",
@@ -164,7 +164,7 @@ class MessageStore:
             )
 
     def pull_reports(self, message_id: str, limit: int) -> list[AcceptedMessage]:
-        """Messages that are done and were not pulled before."""
+        """Messages that are completed and were not pulled before."""
         with self._transaction() as db:
             rows = db.execute(
                 f"select {_COLUMNS} from messages where done_at > 0 and pulled = 0 and ? in ('', message_id)"  # noqa: S608
@@ -183,12 +183,12 @@ class MessageStore:
         return self._read(f"{where}order by number desc limit ?", *message_ids, limit)
 
     def changed_since(self, change: int, limit: int = 200) -> list[AcceptedMessage]:
-        """What changed after this, oldest first, of what phones show."""
+        """Messages that phones show and that changed after `change`, oldest first."""
         return self._read("where change > ? and status not like 'REJECTED%' order by change limit ?", change, limit)
 
     def newest(self, limit: int) -> list[AcceptedMessage]:
         messages = self._read("where status not like 'REJECTED%' order by number desc limit ?", limit)
-        return sorted(messages, key=lambda each: each.change)
+        return sorted(messages, key=lambda message: message.change)
 
     def pending(self, before: int, limit: int = 500) -> list[AcceptedMessage]:
         return self._read(
@@ -199,12 +199,12 @@ class MessageStore:
         return self._read("where callback_at > 0 and callback_at <= ? order by callback_at limit ?", now, limit)
 
     def requests(self) -> list[tuple[str, str]]:
-        """Every request so far: the message's id, and what came of it."""
+        """Every request so far: the message's id and the outcome."""
         with self._lock:
             return self._db.execute("select message_id, outcome from requests order by number").fetchall()
 
-    def _read(self, rest: str, *given: object) -> list[AcceptedMessage]:
+    def _read(self, rest: str, *parameters: object) -> list[AcceptedMessage]:
         with self._lock:
-            # `rest` is one of the texts above; what comes from outside is in `given`.
-            rows = self._db.execute(f"select {_COLUMNS} from messages {rest}", given).fetchall()  # noqa: S608
+            # `rest` is one of the texts above; values from outside are in `parameters`.
+            rows = self._db.execute(f"select {_COLUMNS} from messages {rest}", parameters).fetchall()  # noqa: S608
         return [AcceptedMessage(*row) for row in rows]

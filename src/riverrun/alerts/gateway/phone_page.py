@@ -1,4 +1,4 @@
-"""The phones: a page, its files, and what happens as it happens (server-sent events)."""
+"""The page that shows the phones: its files, and live updates (server-sent events)."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ CONTENT_SECURITY_POLICY = "; ".join([
     "trusted-types 'none'",
 ])  # fmt: skip
 MAX_VIEWERS = 50
-# What a page begins with, and how often it hears something.
+# How many messages a page starts with, and how often it gets a ping.
 INITIAL_MESSAGES = 500
 PING_SECONDS = 10.0
 
 
 class EventStream:
-    """Tells the pages, in the server's loop, that something changed, from any thread."""
+    """Notifies the pages, in the server's event loop, of changes; from any thread."""
 
     def __init__(self) -> None:
         self._subscribers: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
@@ -129,7 +129,7 @@ def _sse_event(name: str, number: int, content: list[dict[str, Any]]) -> str:
 @cache
 def assets() -> dict[str, bytes]:
     folder = files("riverrun.alerts.gateway") / "assets"
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def _file(name: str) -> Response:

@@ -1,4 +1,4 @@
-"""The gateway as a server on 127.0.0.1: in the caller's process, or of its own (`python -m riverrun.alerts.gateway`)."""
+"""The gateway as a server on 127.0.0.1: in the caller's process, or in one of its own (`riverrun phone`)."""
 
 import contextlib
 import secrets
@@ -28,8 +28,8 @@ FIRST_PORT = 8460
 
 
 class Gateway:
-    """`path` is its book; `key` is what callers must have; `rate` is where it says 429; `minute_ms` shortens the waits
-    between callbacks. `store` and `faults` are for whoever judges and troubles it."""
+    """The gateway. `path` is its database; `key` is the API key of callers; above `rate`, requests get 429; `minute_ms`
+    shortens the waits between callbacks. Tests read `store` and inject `faults`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Gateway:
         )
 
     def start(self) -> str:
-        """Listen; gives the address, such as `http://127.0.0.1:8460`."""
+        """Start the server; returns the address, such as `http://127.0.0.1:8460`."""
         with contextlib.ExitStack() as undo:
             undo.callback(self.store.close)
             undo.callback(self._claims.close)
@@ -105,7 +105,7 @@ async def _failed(request: Request, exception: Exception) -> Response:  # noqa: 
 
 
 def load_or_create_key(folder: Path) -> Secret:
-    """The key in a folder, made when there is none. No other user reads it."""
+    """The API key in a folder, created when there is none. Other users cannot read the file."""
     path = folder / "key.txt"
     with contextlib.suppress(FileNotFoundError):
         if key := path.read_text(encoding="utf-8").strip():

@@ -1,4 +1,4 @@
-"""The provider's own words for what became of a message, and its error bodies."""
+"""The provider's message statuses, and its error bodies."""
 
 from typing import Any
 

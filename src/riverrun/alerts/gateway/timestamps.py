@@ -1,4 +1,4 @@
-"""Times as the provider writes them."""
+"""Timestamps in the provider's format."""
 
 from datetime import UTC, datetime
 
