@@ -1,4 +1,4 @@
-"""The HTTP ground that ingest, store API, dashboards and the SMS gateway share.
+"""HTTP code shared by ingest, store API, dashboards and the SMS gateway.
 
-Server, request guard, forwarded headers, login parts.
+Server, request guard, forwarded headers, login.
 """

@@ -1,8 +1,8 @@
-"""Proxies in front of us: what they say of a request is taken for true where the settings trust their address.
+"""Forwarded headers: what a proxy says about a request is used if the settings trust the proxy's address.
 
-A proxy that ends TLS calls us by http, from its own address, and sometimes by another name. It says what the browser
-used in `X-Forwarded-Proto`, `X-Forwarded-Host` and `X-Forwarded-For`. Anybody else can send these headers too, so those
-of an address that is not trusted are not read at all.
+A proxy that terminates TLS calls us by http, from its own address, and sometimes by another name. It sends what the browser
+used in `X-Forwarded-Proto`, `X-Forwarded-Host` and `X-Forwarded-For`. Anybody can send these headers, so those of an
+untrusted address are ignored.
 """
 
 import ipaddress
@@ -14,16 +14,16 @@ from starlette.types import Scope
 from riverrun.config.networks import Network
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-# What a request has in its scope when a trusted proxy has passed it on.
+# Set in the scope of a request that a trusted proxy forwarded.
 PROXIED = "riverrun.proxied"
 
 
 class ForwardedError(ValueError):
-    """A trusted proxy says something that can be read in more than one way."""
+    """A trusted proxy's headers are ambiguous."""
 
 
 def apply_forwarded(scope: Scope, trusted: Sequence[Network]) -> None:
-    """Put what a trusted proxy says in the place of what its own connection says. ForwardedError when it is ambiguous."""
+    """Replace scheme, host and client by a trusted proxy's headers. ForwardedError when they are ambiguous."""
     client = scope.get("client")
     peer = _parse_address(client[0]) if client else None
     if peer is None or not _is_in_networks(peer, trusted):
@@ -42,7 +42,7 @@ def apply_forwarded(scope: Scope, trusted: Sequence[Network]) -> None:
 
 
 def _single_value(headers: Headers, name: str) -> str | None:
-    """The value of a header that must stand there once: of two, one may be the client's own."""
+    """The value of a header that may occur only once: of two, one may be the client's own."""
     values = [part.strip() for value in headers.getlist(name) for part in value.split(",")]
     if len(values) > 1:
         raise ForwardedError(f"{name.title()} has {len(values)} values; the proxy has to set it, not add to it")
@@ -50,8 +50,8 @@ def _single_value(headers: Headers, name: str) -> str | None:
 
 
 def _client_address(forwarded: Sequence[str], peer: _Address, trusted: Sequence[Network]) -> _Address:
-    """Who called the outermost of our proxies: each adds its caller at the end, so the first from the end that is none
-    of them. What stands before that is the caller's own word."""
+    """The client of the outermost trusted proxy: each proxy appends its caller, so it is the last address that is not
+    trusted. Anything before it was sent by the client itself."""
     client = peer
     for text in reversed([part for value in forwarded for part in value.split(",")]):
         address = _parse_address(text)

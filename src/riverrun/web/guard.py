@@ -1,9 +1,9 @@
-"""Around every request: by which name and from which page one may call, how much may be sent and how slowly, and the
-headers of every answer.
+"""Guards every request: checks its host name and origin, limits the size and duration of its body, and sets the headers
+of every response.
 
-No page of another origin gets through: not by a name of its own that points here (DNS rebinding: the Host header tells),
-not by a form or a plain-text request on a user's behalf (the Origin and Sec-Fetch-Site headers tell, and what changes
-something is JSON, which another page may not send without asking first; nobody answers that).
+No page of another origin gets through: not by a name of its own that points here (DNS rebinding; the Host header shows it),
+and not by a form or a plain-text request on a user's behalf (the Origin and Sec-Fetch-Site headers show it, and a request
+that changes something is JSON, which another page may not send without a CORS preflight; we answer none).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from riverrun.web.server import FORWARDED_ERROR, PUBLIC_REQUEST
 MAX_BODY_BYTES = 256 * 1024
 # How long the body of a request may take to arrive.
 BODY_SECONDS = 15.0
-# What a request has in its scope when its Host header has been found good.
+# Set in the scope of a request whose Host header was checked.
 HOST_CHECKED = "riverrun.host"
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -32,13 +32,13 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-# An answer that is no page loads and runs nothing at all. Pages have a policy of their own.
+# A response that is not a page may load and run nothing. Pages have a policy of their own.
 API_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class RequestGuard:
-    """`names`: what others may call this machine; on 127.0.0.1 it has its own names. `https_only`: others come by https."""
+    """The middleware. Public requests may use the Host names in `names`, and with `https_only` must come by https."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = (), *, https_only: bool = False) -> None:
         self._app = app
@@ -49,10 +49,10 @@ class RequestGuard:
         if scope["type"] != "http":
             return
 
-        async def sent(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                # The files of a page say themselves how long they may be kept.
+                # The files of a page set their own caching.
                 headers.setdefault("Cache-Control", "no-store")
                 headers.setdefault("Content-Security-Policy", API_CONTENT_POLICY)
                 headers["Server"] = "riverrun"
@@ -62,12 +62,12 @@ class RequestGuard:
 
         rejection = self._check_request(scope)
         if rejection is not None:
-            await rejection(scope, receive, sent)
+            await rejection(scope, receive, send_with_headers)
             return
         scope[HOST_CHECKED] = True
-        # Whoever goes away in the middle of a request is not there to be told, and it is no fault of ours.
+        # A client that disconnects during a request gets no response, and it is not an error of ours.
         with contextlib.suppress(ClientDisconnect):
-            await self._app(scope, limit_body(receive), sent)
+            await self._app(scope, limit_body(receive), send_with_headers)
 
     def _check_request(self, scope: Scope) -> Response | None:
         if forwarded_error := scope.get(FORWARDED_ERROR):
@@ -94,7 +94,7 @@ class RequestGuard:
 
 
 def is_cross_origin(scope: Scope, headers: Headers) -> bool:
-    """Whether a page of another origin makes this request. Following a link to here is the reader's own wish."""
+    """Whether a page of another origin makes this request. Following a link to here is allowed."""
     is_navigation = (
         scope["method"] == "GET"
         and headers.get("sec-fetch-mode") == "navigate"
@@ -107,7 +107,7 @@ def is_cross_origin(scope: Scope, headers: Headers) -> bool:
 
 
 def _cross_origin_reason(scope: Scope, headers: Headers) -> str:
-    """Names what is missing to a reader behind a proxy; a page of others learns nothing from it."""
+    """The reason of the rejection. It helps a user behind a proxy; a page of another origin learns nothing from it."""
     name, _, _ = headers.get("host", "").lower().partition(":")
     origin = headers.get("origin", "").lower()
     if scope.get(PUBLIC_REQUEST) and name and origin.removeprefix("https://").partition(":")[0] == name:
@@ -128,12 +128,12 @@ def _own_origin(scope: Scope, headers: Headers) -> str:
 def limit_body(
     receive: Receive, max_bytes: int = MAX_BODY_BYTES, seconds: float | None = None
 ) -> Callable[[], Awaitable[Message]]:
-    """A body that is neither too large nor too slow. What comes after it, such as the client's going away, has its time."""
+    """Limit the body's size and duration. Messages after it, such as the client's disconnect, have no time limit."""
     received_bytes, complete = 0, False
     timeout = BODY_SECONDS if seconds is None else seconds
     deadline = asyncio.get_running_loop().time() + timeout
 
-    async def received() -> Message:
+    async def receive_limited() -> Message:
         nonlocal received_bytes, complete
         if complete:
             return await receive()
@@ -148,7 +148,7 @@ def limit_body(
             raise HTTPException(413, f"A request has at most {max_bytes} bytes")
         return message
 
-    return received
+    return receive_limited
 
 
 def error_body(code: str, message: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""The sockets of the store's HTTP API: one on 127.0.0.1, and one for others where the settings say so.
+"""The HTTP server of the store's API: one socket on 127.0.0.1, and a public one where the settings say so.
 
-Both are served in one thread and one event loop, since the dashboards' hub lives in one.
+Both are served in one thread and one event loop, since the dashboards' hub runs in one.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from riverrun.web.forwarded_headers import ForwardedError, apply_forwarded
 FIRST_PUBLIC_PORT = 8440
 START_SECONDS = 10.0
 STOP_SECONDS = 10.0
-# How long a client may take to say what it wants.
+# How long a client may take to send the head of a request.
 HEAD_SECONDS = 10.0
-# Connections of others at the same time, pages that look on and all; and the share of this process's files they may take.
+# Concurrent public connections, including open dashboards; and the share of this process's open files they may use.
 MAX_CONNECTIONS = 1000
 OPEN_FILES_SHARE = 0.6
-# What a request has in its scope when it came from outside.
+# Set in the scope of a request from the public socket.
 PUBLIC_REQUEST = "riverrun.outside"
-# And why it cannot be answered, where a proxy's headers contradict each other.
+# And why it is rejected, where a proxy's headers are ambiguous.
 FORWARDED_ERROR = "riverrun.ambiguous"
 
 
 @dataclass(frozen=True)
 class PublicListener:
-    """Where others are served, by which names (the first is told), and what stands between them and the figures.
+    """The public socket: its host and port, its names (the first is shown), TLS, login and proxies.
 
-    `guard` is put around the application, for both sockets: it asks for the login. `proxies` are the networks whose
-    X-Forwarded headers are believed; `https_only` refuses a browser that came by http, to us or to a proxy.
+    `guard` wraps the application, for both sockets: it requires the login. `proxies` are the networks whose X-Forwarded
+    headers are trusted; `https_only` rejects a browser that used http, to us or to a proxy.
     """
 
     host: str
@@ -55,7 +55,7 @@ class PublicListener:
     https_only: bool = False
 
     def address(self, port: int) -> str:
-        """What browsers call it. A proxy has a port of its own, which we do not know: that of its scheme."""
+        """The address for browsers. A proxy's port is not known: its scheme's default is assumed."""
         if self.proxies and self.certificate_file is None:
             return f"{'https' if self.https_only else 'http'}://{self.names[0]}"
         return f"{'https' if self.certificate_file is not None else 'http'}://{self.names[0]}:{port}"
@@ -67,13 +67,13 @@ class PublicListener:
 def server_tls_context(
     section: str, certificate: Path | None, key: Path | None, password: Secret
 ) -> ssl.SSLContext | None:
-    """What a server shows of itself; None without a certificate. `section` is that of the settings that name the files."""
+    """The TLS context of a server; None without a certificate. `section` is the settings section that names the files."""
     if certificate is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        # A function, so that a key that wants a password never asks the terminal for it.
+        # A function, so that a key with a password never prompts on the terminal.
         context.load_cert_chain(certificate, key, password.reveal)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -84,7 +84,7 @@ def server_tls_context(
 
 
 class PublicRequestMiddleware:
-    """Says of every request that it came from outside, and takes a trusted proxy's word of who sent it."""
+    """Marks every request as public, and applies the forwarded headers of trusted proxies."""
 
     def __init__(self, app: ASGIApp, proxies: Sequence[Network] = ()) -> None:
         self._app = app
@@ -101,7 +101,7 @@ class PublicRequestMiddleware:
 
 
 class ReadTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 with an end to waiting: who takes too long over the head of a request is let go."""
+    """HTTP/1.1 that closes connections which take too long to send the head of a request."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -121,7 +121,7 @@ class ReadTimeoutProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        # From here on it is the time between two requests that counts.
+        # From here on the keep-alive timeout applies.
         self._cancel_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -186,7 +186,7 @@ class HttpServer:
 
 
 def max_connections() -> int:
-    """How many connections of others there may be: the store and its Kafka client need files too."""
+    """How many public connections are allowed: the store and its Kafka client need open files too."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, int(files * OPEN_FILES_SHARE))
 
@@ -196,7 +196,7 @@ def _uvicorn_config(endpoint: HttpEndpoint) -> uvicorn.Config:
     return uvicorn.Config(
         endpoint.app,
         log_config=None,
-        # Malformed requests are worth no line each.
+        # Malformed requests are not worth a log line each.
         log_level="error",
         access_log=False,
         lifespan="off",
@@ -204,9 +204,9 @@ def _uvicorn_config(endpoint: HttpEndpoint) -> uvicorn.Config:
         http=ReadTimeoutProtocol,
         loop="asyncio",
         server_header=False,
-        # X-Forwarded-For is whatever the client says it is; web/forwarded_headers.py reads it from trusted proxies alone.
+        # Any client can send X-Forwarded-For; web/forwarded_headers.py reads it from trusted proxies alone.
         proxy_headers=False,
-        # From there on uvicorn answers 503; we let go before that, and without an answer.
+        # Above this uvicorn answers 503; we close the connection before that, without an answer.
         limit_concurrency=endpoint.max_connections + 1 if endpoint.max_connections is not None else None,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=2,

@@ -1,1 +1,1 @@
-"""Who may come in: logins beyond loopback, sessions, single sign-on, limits."""
+"""Authentication: logins beyond loopback, sessions, single sign-on, rate limits."""

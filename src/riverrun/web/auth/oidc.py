@@ -1,8 +1,8 @@
-"""Logging in at an OpenID Connect provider: the code flow with PKCE, by Authlib's parts and our HTTP client.
+"""Login at an OpenID Connect provider: the code flow with PKCE, with parts of Authlib and our HTTP client.
 
-An `OidcLogin` is one way there and back: it is remembered here, under a random number in a cookie, and ends when the browser
-comes back. What the provider says is believed when the state is the visit's, and the token is signed by a key of the
-provider's, made by it, for us, for this visit and not too old; and only who is on a list gets in.
+An `OidcLogin` is one login attempt: it is stored here, under a random id in a cookie, and ends when the browser comes back.
+The provider's answer is accepted when the state is the login's, and the token is signed with a key of the provider, issued
+by it, for us, for this login, and not too old; and only users on a list are allowed.
 """
 
 import hmac
@@ -23,19 +23,19 @@ from riverrun.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from joserfc.jwk import KeySet
 
-# A provider's description and keys are asked for again after this long, and keys when a token names one we do not have.
+# The provider's metadata and keys are fetched again after this long, and keys also when a token names an unknown one.
 DISCOVERY_TTL_SECONDS = 3600.0
 MIN_KEY_REFRESH_SECONDS = 30.0
 REQUEST_TIMEOUT_SECONDS = 10.0
-# Clocks differ.
+# Allowed difference between clocks.
 LEEWAY_SECONDS = 60
-# Never `none`, and nothing that is signed with a secret we share.
+# Never `none`, and no algorithm with a shared secret.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _LOG = logging.getLogger(__name__)
 
 
 class LoginRefusedError(Exception):
-    """Who came back does not get in. `reason` is one of a few words, for the login page."""
+    """The login is refused. `reason` is one of a few words, for the login page."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -48,8 +48,8 @@ def _random_token() -> str:
 
 @dataclass(frozen=True)
 class OidcLogin:
-    """One way to the provider and back. `redirect_uri` is the address it sends the browser to,
-    `next_path` where that goes on to."""
+    """One login at the provider. `redirect_uri` is where it sends the browser back to,
+    `next_path` where the browser goes after that."""
 
     redirect_uri: str
     next_path: str
@@ -59,7 +59,7 @@ class OidcLogin:
 
 
 class PendingOidcLogins:
-    """Those who are on their way. Each comes back once."""
+    """Logins that are not finished yet. Each can be finished once."""
 
     MAX_PENDING = 1000
     MAX_SECONDS = 600.0
@@ -82,7 +82,7 @@ class PendingOidcLogins:
 
 @dataclass(frozen=True)
 class AllowedUsers:
-    """Who may look. An e-mail address counts when the provider has verified it."""
+    """The users who may log in. An e-mail address counts when the provider has verified it."""
 
     emails: frozenset[str] = frozenset()
     domains: frozenset[str] = frozenset()
@@ -112,11 +112,11 @@ class OidcProvider:
         self._metadata_at = 0.0
         self._keys: KeySet | None = None
         self._keys_at = 0.0
-        # Made once: it takes a while.
+        # Created once: it takes a while.
         self._tls = httpx.create_ssl_context()
 
     async def authorization_url(self, login: OidcLogin) -> str:
-        """Where the browser has to go."""
+        """The provider's address to send the browser to."""
         from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
         from authlib.oauth2.rfc7636 import create_s256_code_challenge
 
@@ -135,11 +135,11 @@ class OidcProvider:
         return url
 
     async def user_of(self, login: OidcLogin, params: Mapping[str, str]) -> str:
-        """Who came back. Refused says why they do not get in."""
+        """The user of a finished login. LoginRefusedError says why it is refused."""
         if not hmac.compare_digest(params.get("state", "").encode(), login.state.encode()):
             raise LoginRefusedError("state")
         metadata = await self._discover()
-        # RFC 9207: who answers says who they are, where they can.
+        # RFC 9207: the answer names its issuer, if the provider supports that.
         if (issuer := params.get("iss")) is not None and issuer != self._issuer:
             raise LoginRefusedError("state", f"the answer is by {issuer!r}")
         if "code" not in params:
@@ -181,7 +181,7 @@ class OidcProvider:
             try:
                 decoded = jwt.decode(token, keys, algorithms=ALGORITHMS)
             except (JoseError, ValueError):
-                # They may have new keys.
+                # The provider may have new keys.
                 if (newer := await self._key_set(refresh=True)) is keys:
                     raise
                 decoded = jwt.decode(token, newer, algorithms=ALGORITHMS)
@@ -231,7 +231,7 @@ class OidcProvider:
 
 
 def is_secure_url(address: str) -> bool:
-    """Whether what is said there stays between us: TLS, or this machine."""
+    """Whether a connection to it is private: TLS, or on this machine."""
     parts = urlsplit(address)
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 

@@ -1,4 +1,4 @@
-"""How often somebody may do something: a bucket that fills again with time, one for each address or login."""
+"""Rate limits: a token bucket for each address or login."""
 
 import ipaddress
 import time
@@ -6,12 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-# Addresses that are remembered; the one that was quiet longest is forgotten first.
+# How many buckets are kept; the least recently used is evicted first.
 MAX_BUCKETS = 10_000
 
 
 class RequestRate(NamedTuple):
-    """So many at once, then so many a second."""
+    """`burst` requests at once, then `per_second`."""
 
     burst: float
     per_second: float
@@ -23,7 +23,7 @@ class TokenBucket:
         self._left, self._then = rate.burst, now
 
     def take(self, now: float) -> float:
-        """Take one; gives how many seconds to wait when there is none."""
+        """Take a token; returns the seconds to wait when there is none, else 0."""
         self._left = min(self._rate.burst, self._left + (now - self._then) * self._rate.per_second)
         self._then = now
         if self._left < 1:
@@ -36,7 +36,7 @@ class TokenBucket:
 
 
 class RequestLimiter:
-    """A bucket for each name, and maybe one for all of them together."""
+    """A bucket for each name, and optionally one for all of them together."""
 
     def __init__(
         self, per_name: RequestRate, total: RequestRate | None = None, clock: Callable[[], float] = time.monotonic
@@ -46,7 +46,7 @@ class RequestLimiter:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take one; gives how many seconds to wait when there is none."""
+        """Take a token; returns the seconds to wait when there is none, else 0."""
         now = self._clock()
         bucket = self._buckets.setdefault(name, TokenBucket(self._rate, now))
         self._buckets.move_to_end(name)
@@ -58,7 +58,7 @@ class RequestLimiter:
         return self._total.take(now)
 
     def refund(self, name: str) -> None:
-        """It did not count after all."""
+        """Return a token: the request does not count."""
         if (bucket := self._buckets.get(name)) is not None:
             bucket.refund()
         if self._total is not None:
@@ -66,7 +66,7 @@ class RequestLimiter:
 
 
 def address_key(address: str) -> str:
-    """What counts as one address: of IPv6 the network, since every machine has very many there."""
+    """The key of an address: for IPv6 its /64 network, since every machine has very many addresses there."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who has logged in. A session is a random number in the browser's cookie; all else stays here, and ends with the
+"""Login sessions. The browser's cookie has a random token; everything else stays in memory, and ends with the
 process."""
 
 import asyncio
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_SESSIONS = 1000
-# Requests of one login at the same time, pages that look on among them.
+# Concurrent requests of one login, including open dashboards.
 MAX_REQUESTS_PER_SESSION = 60
 
 
 @dataclass(eq=False)
 class LoginSession:
-    """One login. `ended` is set when it is over, so that what streams to it ends too."""
+    """One login. `ended` is set when it ends, so that its streams end too."""
 
     user: str
     key: bytes
@@ -26,24 +26,24 @@ class LoginSession:
 
 
 class LoginSessions:
-    """`idle` and `max_age` in seconds: without use, and in all. Used in one event loop."""
+    """All sessions. They end after `idle` seconds without use, or `max_age` in all. Used in one event loop."""
 
     def __init__(self, idle: float, max_age: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._idle, self._most, self._clock = idle, max_age, clock
         self._by_key: dict[bytes, LoginSession] = {}
 
     def create(self, user: str) -> str:
-        """A new session, always under a number of our own; gives the number."""
+        """Start a session, always with a token of our own; returns the token."""
         self._remove_expired()
         if len(self._by_key) >= MAX_SESSIONS:
-            self.close(min(self._by_key.values(), key=lambda each: each.last_used))
+            self.close(min(self._by_key.values(), key=lambda session: session.last_used))
         token = secrets.token_urlsafe(32)
         now = self._clock()
         self._by_key[_key(token)] = LoginSession(user, _key(token), now, now)
         return token
 
     def find(self, token: str) -> LoginSession | None:
-        """The session of a number, which is used by that; None when there is none, or it is over."""
+        """The session of a token, which counts as use; None when there is none, or it has expired."""
         session = self._by_key.get(_key(token)) if token else None
         if session is None:
             return None
@@ -54,13 +54,13 @@ class LoginSessions:
         return session
 
     def seconds_left(self, session: LoginSession) -> float:
-        """How many seconds a session has, unless it is used again."""
+        """Seconds until a session expires, unless it is used again."""
         now = self._clock()
         idle = self._idle if session.open_requests else session.last_used + self._idle - now
         return min(idle, session.began + self._most - now)
 
     def release(self, session: LoginSession) -> None:
-        """One of its requests is over. A page that looks on is use, up to its end."""
+        """End one of its requests. An open dashboard counts as use until it closes."""
         session.open_requests -= 1
         session.last_used = self._clock()
 
@@ -82,5 +82,5 @@ class LoginSessions:
 
 
 def _key(token: str) -> bytes:
-    """What a session is found by: not the number, so that nothing here could be used as one."""
+    """The key of a session: a hash of the token, so that nothing stored here can be used as a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
