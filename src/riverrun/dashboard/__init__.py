@@ -1,1 +1,1 @@
-"""Dashboards: tiles become questions, their answers reach the browser as they change."""
+"""Dashboards: tiles become queries, and their results are pushed to browsers as they change."""

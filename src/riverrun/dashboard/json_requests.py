@@ -1,5 +1,5 @@
-"""Requests that change something: taken as application/json from pages of this server only, so that no other page can send
-one on a user's behalf; and what they say, field by field."""
+"""Requests that change something: accepted as application/json from pages of this server only, so that no other page can
+send one on a user's behalf. Also parses their fields."""
 
 import json
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ from riverrun.dashboard.responses import JSON, json_response
 from riverrun.errors import UsageError
 
 MAX_BODY_BYTES = 10_000
-# Who it is, in the scope of every request that got past the door (dashboard/login.py).
+# The user, in the scope of every request that passed the login gate (dashboard/login.py).
 USER_SCOPE_KEY = "riverrun.who"
 LOCAL_USER = "this machine"
-# All who log in by the password are one to us.
+# All who log in with the password are one user.
 PASSWORD_USER = "password"  # noqa: S105
 
 
 def current_user(request: Request) -> str:
-    """Who asks, in words for others."""
+    """The user of a request, as shown to others."""
     name: str = request.scope.get(USER_SCOPE_KEY, LOCAL_USER)
     return "a viewer" if name == PASSWORD_USER else name
 
 
 def reject_cross_site(request: Request, action: str, *, body: bool = True) -> Response | None:
-    """Why this request may not change anything; `action` is what pages of others would do with it. Without a body
-    it is no JSON."""
+    """The response that rejects a cross-site request, None when it is allowed. `action` is what the request does. Without
+    a body it needs no JSON content type."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and content_type != JSON:
         return error_response(415, "NOT_JSON", "What changes something is asked for as application/json")
@@ -44,7 +44,7 @@ def error_response(status: int, code: str, message: str) -> Response:
 
 
 def parse_fields(body: bytes, types: Mapping[str, type], expected: str) -> dict[str, Any]:
-    """What a request says: an object of fields of these kinds, and no others. Numbers are not negative."""
+    """Parse a request: an object with fields of these types, and no others. Numbers are not negative."""
     if len(body) > MAX_BODY_BYTES:
         raise UsageError("The request is too long", expected=f"at most {MAX_BODY_BYTES} bytes")
     try:
@@ -56,7 +56,7 @@ def parse_fields(body: bytes, types: Mapping[str, type], expected: str) -> dict[
     for name, value in content.items():
         if name not in types:
             raise UsageError(f"There can be no {name[:40]!r} in a request", expected=", ".join(types))
-        # A boolean is a number to Python.
+        # In Python a boolean is an int.
         if type(value) is not types[name] or (isinstance(value, int) and value < 0):
             raise UsageError(f"{name} cannot be {json.dumps(value)[:80]}", expected=types[name].__name__)
     return content

@@ -1,8 +1,8 @@
-"""The door: where others are served, nobody gets past it who has not logged in.
+"""The login gate: public requests need a login.
 
-It stands inside `web/guard.py`, which has looked at the names and the origin of a request, and around everything else.
-What is open without a login is the login page, the files of the pages (they come with the package) and `/api/login`, which
-says what is asked for. Commands of the user who serves come by 127.0.0.1 with the token of serve.json.
+It runs inside `web/guard.py`, which has checked the host and the origin of a request, and around everything else. Open
+without a login are the login page, the files of the pages (they come with the package), delivery reports, and `/api/login`,
+which says how to log in. Commands of the user who serves come by 127.0.0.1 with the token of serve.json.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from riverrun.web.guard import error_response
 from riverrun.web.server import PUBLIC_REQUEST
 
 MAX_PASSWORD_LENGTH = 1000
-# What a viewer may do besides looking: ask, and look after alerts.
+# What a viewer may do besides reading: query, acknowledge and silence alerts.
 VIEWER_WRITE_PATHS = ("/api/query/", "/api/alerts/ack/", "/api/alerts/silence/")
-# Tries to log in: five at once and then one in twelve seconds for an address, ten times that for all of them.
+# Login attempts: five at once and then one in twelve seconds per address, ten times that for all of them.
 LOGIN_RATE, TOTAL_LOGIN_RATE = RequestRate(5, 1 / 12), RequestRate(50, 10 / 12)
-# What one login may ask: questions in SQL, and anything else.
+# Requests of one session: SQL queries, and anything else.
 QUERY_RATE, REQUEST_RATE = RequestRate(30, 5), RequestRate(600, 100)
 OIDC_COOKIE = "riverrun-visit"
 
 
 class LoginGate:
-    """What is asked for at the door, and who is in. `middleware` is around all, `routes` are its pages."""
+    """The login by password or provider, and the sessions. `middleware` wraps the application, `routes` are its pages."""
 
     def __init__(
         self,
@@ -79,20 +79,20 @@ class LoginGate:
             ]
         return routes
 
-    # --- who it is ---
+    # --- the user of a request ---
 
     def session(self, scope: Scope) -> LoginSession | None:
         return self.sessions.find(cookie(scope, session_cookie(scope)))
 
     def is_local(self, scope: Scope) -> bool:
-        """Whether it is a command of the user who serves: by 127.0.0.1, and with the token."""
+        """Whether it is a command of the user who serves: from 127.0.0.1, and with the token."""
         authorization = Headers(scope=scope).get("authorization", "")
         return not scope.get(PUBLIC_REQUEST) and hmac.compare_digest(
             authorization.encode(), f"Bearer {self.token}".encode()
         )
 
     def retry_after(self, scope: Scope, session: LoginSession) -> float:
-        """How many seconds to wait before asking again."""
+        """Seconds to wait before the next request; 0 when it is within the limit."""
         limit = self._query_limit if scope["path"].startswith("/api/query") else self._request_limit
         return limit.take(session.key.hex())
 
@@ -139,7 +139,7 @@ class LoginGate:
         return response
 
     def _start_session(self, scope: Scope, response: Response, who: str) -> None:
-        """A session under a new number, whatever number the browser came with."""
+        """Start a session with a new token, whatever token the browser sent."""
         name = session_cookie(scope)
         self.sessions.end_by_token(cookie(scope, name))
         set_cookie(scope, response, name, self.sessions.create(who))
@@ -147,7 +147,7 @@ class LoginGate:
     # --- the provider ---
 
     async def _redirect_to_provider(self, request: Request) -> Response:
-        assert self._provider is not None  # noqa: S101  -- its route is there only then
+        assert self._provider is not None  # noqa: S101  -- the route exists only with a provider
         if wait := self._login_limit.take(_client_address(request.scope)):
             return too_many_requests(wait, "Too many tries to log in")
         login = OidcLogin(_callback_url(request), safe_redirect_path(request.query_params.get("next", "")))
@@ -156,7 +156,7 @@ class LoginGate:
         except LoginRefusedError as error:
             return _login_failed(error)
         response = _redirect(address)
-        # Lax: it has to come along when the provider sends the browser back.
+        # Lax: the browser has to send it when the provider redirects back.
         set_cookie(request.scope, response, _oidc_cookie(request.scope), self._oidc_logins.begin(login), same_site="lax",
                    max_age=round(PendingOidcLogins.MAX_SECONDS))  # fmt: skip
         return response
@@ -173,8 +173,8 @@ class LoginGate:
             response = _login_failed(error)
         else:
             self._login_limit.refund(name)
-            # To the login page, which goes on by itself: this answer is to a request that another site has led to,
-            # and browsers keep a strict cookie from where such a request leads to next.
+            # To the login page, which continues by itself: another site led to this request, and browsers do not send
+            # a strict cookie to where such a request is redirected.
             response = _redirect(f"/login?{urlencode({'next': login.next_path})}")
             self._start_session(request.scope, response, who)
         set_cookie(request.scope, response, _oidc_cookie(request.scope), "", same_site="lax", max_age=0)
@@ -182,7 +182,7 @@ class LoginGate:
 
 
 class _LoginMiddleware:
-    """Lets a request through, or answers it."""
+    """Forwards a request of a logged-in user, or rejects it."""
 
     def __init__(self, app: ASGIApp, gate: LoginGate) -> None:
         self._app = app
@@ -204,7 +204,7 @@ class _LoginMiddleware:
 
     def _rejection(self, scope: Scope, session: LoginSession) -> Response | None:
         if scope["method"] not in {"GET", "HEAD"} and not f"{scope['path']}/".startswith(VIEWER_WRITE_PATHS):
-            # Removing a table, sending dead letters back: for the user who serves.
+            # Removing a table or re-driving dead letters is only for the user who serves.
             return error_response(
                 403, "FORBIDDEN", "Viewers look and ask; what changes something is done where it is served"
             )
@@ -217,23 +217,23 @@ class _LoginMiddleware:
     async def _forward(self, session: LoginSession, scope: Scope, receive: Receive, send: Send) -> None:
         unfinished = False
 
-        async def sent(message: Message) -> None:
+        async def send_tracked(message: Message) -> None:
             nonlocal unfinished
             await send(message)
             unfinished = message["type"] == "http.response.start" or message.get("more_body", False)
 
         session.open_requests += 1
         try:
-            await self._app(scope, self._receive_until_session_end(session, receive), sent)
+            await self._app(scope, self._receive_until_session_end(session, receive), send_tracked)
             if unfinished and session.ended.is_set():
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._gate.sessions.release(session)
 
     def _receive_until_session_end(self, session: LoginSession, receive: Receive) -> Callable[[], Awaitable[Message]]:
-        """A client whose session is over has gone away, as far as a stream to it is concerned."""
+        """`receive` that reports a disconnect when the session ends, so that streams to it end too."""
 
-        async def received() -> Message:
+        async def receive_or_disconnect() -> Message:
             getting = asyncio.ensure_future(receive())
             ending = asyncio.ensure_future(session.ended.wait())
             try:
@@ -248,21 +248,21 @@ class _LoginMiddleware:
                 getting.cancel()
                 ending.cancel()
 
-        return received
+        return receive_or_disconnect
 
 
-# --- small parts ---
+# --- helpers ---
 
 
 def is_public(path: str) -> bool:
-    """What one sees without a login."""
-    # A report of delivery brings its own proof.
+    """Whether a path is open without a login."""
+    # A delivery report has its own signature.
     public_paths = {"/login", "/logout", "/login/oidc", "/login/back", "/api/login", DELIVERED}
     return path in public_paths or path.startswith("/assets/")
 
 
 def login_required(scope: Scope) -> Response:
-    """A reader is led to the login page, a program hears what is missing."""
+    """Redirect a browser to the login page; answer a program with 401."""
     headers = Headers(scope=scope)
     if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
         requested = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -271,7 +271,7 @@ def login_required(scope: Scope) -> Response:
 
 
 def safe_redirect_path(text: str) -> str:
-    """A path of ours to go on to; the first page for anything that could lead elsewhere."""
+    """A path on this server to redirect to; `/` for anything that could lead elsewhere."""
     is_ours = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return quote(text, safe="/?&=~.%+-_:,*'()!") if is_ours else "/"
 
@@ -283,7 +283,7 @@ def too_many_requests(seconds: float, what: str) -> Response:
 
 
 def session_cookie(scope: Scope) -> str:
-    # A name that begins so is taken by browsers only from this very host, and only over TLS.
+    # Browsers accept a name with this prefix only from this very host, and only over TLS.
     return "__Host-riverrun" if scope["scheme"] == "https" else "riverrun"
 
 
@@ -292,7 +292,7 @@ def _oidc_cookie(scope: Scope) -> str:
 
 
 def cookie(scope: Scope, name: str) -> str:
-    """The value of a cookie that stands in the request once; nothing for one that stands there twice."""
+    """The value of a cookie that occurs once in the request; empty when it occurs twice."""
     values = []
     for header in Headers(scope=scope).getlist("cookie"):
         for part in header.split(";"):

@@ -1,4 +1,4 @@
-"""From the settings to the door: where others are served, and what is asked of them."""
+"""Builds the login gate and the public listener from the settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ from riverrun.web.server import PublicListener
 def open_login_gate(
     settings: ServeSettings, project: Project, notice: Callable[[str], None]
 ) -> tuple[LoginGate, PublicListener] | None:
-    """The door and where it stands; None where only this machine is served. `notice` hears of a password that is made."""
+    """The login gate and its listener; None when only this machine is served. `notice` gets a new password's file."""
     if not settings.beyond:
         return None
     sessions = LoginSessions(settings.session_idle_minutes * 60.0, settings.session_hours * 3600.0)
@@ -47,7 +47,7 @@ def open_login_gate(
 
 
 def allowed_hosts(settings: ServeSettings) -> tuple[str, ...]:
-    """What browsers may call this machine, as a Host header has it. The first is the one we tell."""
+    """The allowed Host headers of public requests. The first one is shown to users."""
     host = () if is_wildcard_host(settings.host) else (settings.host,)
     return tuple(_host_header(name.lower()) for name in (*split_list(settings.names), *host))
 

@@ -1,4 +1,4 @@
-"""What every route answers with: JSON, and the files of the pages."""
+"""Responses of all routes: JSON, and the files of the pages."""
 
 import gzip
 import hashlib
@@ -20,7 +20,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 class Asset:
-    """A file of the page: as it is, pressed, and its mark for the browser's cache."""
+    """A file of the page: plain, gzipped, and its ETag."""
 
     def __init__(self, name: str, body: bytes) -> None:
         guessed_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
@@ -46,7 +46,7 @@ def assets() -> Mapping[str, Asset]:
 
 
 def asset_response(request: Request, asset: Asset) -> Response:
-    # The browser asks each time whether its copy is still right: after an update no page is half old.
+    # The browser revalidates its copy each time: after an update no page mixes old and new files.
     headers = {"cache-control": "no-cache", "etag": asset.etag, "vary": "accept-encoding"}
     if request.headers.get("if-none-match") == asset.etag:
         return Response(status_code=304, headers=headers)

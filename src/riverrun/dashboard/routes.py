@@ -1,6 +1,6 @@
-"""The dashboards over HTTP: the page, its files, what is declared, live figures, and figures of the past.
+"""The dashboards over HTTP: the page, its files, the declarations, live data, and past data.
 
-It answers only who calls it by a name of this machine (DNS rebinding), sends no CORS headers, and its pages may load and run
+It answers only requests with a Host of this machine (DNS rebinding), sends no CORS headers, and its pages may load and run
 nothing but the files here. A tile's SQL is the pipeline file's: a request chooses tiles, filter values and a time, no more.
 """
 
@@ -31,7 +31,7 @@ from riverrun.web.guard import HOST_CHECKED
 FILTER_PREFIX = "f."
 MAX_FILTERS = 8
 MAX_FILTER_LENGTH = 500
-# A filter for rows that have no value; a text that begins with the mark has it twice.
+# A filter for rows that have no value; a text that begins with the escape character has it twice.
 ESCAPE = "~"
 NO_VALUE = "~null"
 CONTENT_SECURITY_POLICY = "; ".join([
@@ -58,7 +58,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 def dashboard_app(
     hub: DashboardHub, topology: TopologyBroadcast | None = None, alerts: AlertsBroadcast | None = None
 ) -> Starlette:
-    """The dashboards as an application of their own. End the hub before the server, else it waits for its viewers."""
+    """The dashboards as an application of their own. Close the hub before the server, which waits for viewers."""
     return Starlette(routes=dashboard_routes(hub, topology, alerts), middleware=[Middleware(SecurityMiddleware)])
 
 
@@ -82,7 +82,7 @@ def dashboard_routes(
 
     async def live(request: Request) -> Response:
         viewer = await hub.add_viewer(request.path_params["dashboard"], _filters(request))
-        # X-Accel-Buffering: a proxy that gathers bytes before it sends them would make live figures late ones.
+        # X-Accel-Buffering: a proxy that buffers the response would delay live data.
         headers = {"cache-control": "no-store", "x-accel-buffering": "no", "vary": "accept-encoding"}
         gzipped = "gzip" in request.headers.get("accept-encoding", "")
         if gzipped:
@@ -95,7 +95,7 @@ def dashboard_routes(
         return json_response(state)
 
     async def login_state(_: Request) -> Response:
-        # Where there is a door (dashboard/login.py), its own answer comes before this one.
+        # Where there is a login gate (dashboard/login.py), its route comes before this one.
         return json_response({"login": "", "in": True, "who": ""})
 
     return [
@@ -115,7 +115,7 @@ def dashboard_routes(
 def _with_error_responses(
     handler: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """An error of riverrun's is an answer too."""
+    """Turn a RiverrunError into a JSON response."""
 
     async def call(request: Request) -> Response:
         try:
@@ -128,7 +128,7 @@ def _with_error_responses(
     return call
 
 
-# --- what is declared ---
+# --- declarations ---
 
 
 def _board(hub: DashboardHub, board: Dashboard) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _board(hub: DashboardHub, board: Dashboard) -> dict[str, Any]:
 
 
 def _tile(hub: DashboardHub, board: Dashboard, tile: Tile) -> dict[str, Any]:
-    """What a page has to know of a tile; not its SQL."""
+    """A tile's declaration for a page, without its SQL."""
     return {
         "name": tile.name,
         "kind": tile.kind,
@@ -161,7 +161,7 @@ def _tile(hub: DashboardHub, board: Dashboard, tile: Tile) -> dict[str, Any]:
     }
 
 
-# --- what a request says ---
+# --- request parameters ---
 
 
 def _filters(request: Request) -> dict[str, str | None]:
@@ -176,7 +176,7 @@ def _filters(request: Request) -> dict[str, str | None]:
 
 
 def filter_value(text: str) -> str | None:
-    """A filter's value as an address has it."""
+    """Decode a filter's value from the URL."""
     if text == NO_VALUE:
         return None
     return text.removeprefix(ESCAPE) if text.startswith(ESCAPE) else text
@@ -210,7 +210,7 @@ async def _asset(request: Request) -> Response:
 
 
 class SecurityMiddleware:
-    """Refuses who calls this server by a foreign name, and tells browsers what its pages may do."""
+    """Rejects requests with a foreign Host, and sets the security headers of responses."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,1 +1,1 @@
-"""The alerts page: the ledger followed, as a page sees it, live, and what people say to it."""
+"""The alerts page: follows the state topic, shows it live, and takes user actions."""

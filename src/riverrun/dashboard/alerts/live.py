@@ -1,4 +1,4 @@
-"""The alerts page, live: the ledger as a page sees it, made once for all who look on, and what people say to it."""
+"""The alerts page, live: its state, built once for all viewers, and the actions of users."""
 
 import asyncio
 import os
@@ -15,17 +15,17 @@ from riverrun.dashboard.live.broadcast import Broadcast, now_ms
 from riverrun.errors import UsageError
 
 FRAME_SECONDS = 0.25
-# Making a frame of a very long ledger takes no more than a fifth of the time.
+# Building a frame of a very large state takes no more than a fifth of the time.
 _IDLE_FACTOR = 5
 MAX_SILENCES = 500
-# Behind for so long is worth saying.
+# A lag that lasts this long is shown.
 LAG_REPORT_MS = 5000
 _KEYED = ("cases", "dead")
 _NEVER = 2**62
 
 
 class AlertsBroadcast(Broadcast):
-    """What an app's alerts do. Used in one event loop; `declared` are the rules of the pipeline file, where there is one."""
+    """The alerts of an app, live. Used in one event loop; `declared` are the rules of the pipeline file, if there is one."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class AlertsBroadcast(Broadcast):
         now = self._clock()
         lag = self._source.lag()
         late = lag is not None and now - lag.since >= LAG_REPORT_MS
-        life = self._source.read(lambda ledger: ledger.lease)
+        lease = self._source.read(lambda alert_state: alert_state.lease)
         state = {
             "app": self.app,
             "ready": status.ready,
             "there": status.topic_exists,
             "trouble": status.error,
-            "process": process_of(life, is_alive(life)),
+            "process": process_of(lease, is_alive(lease)),
             "behind": {"offsets": lag.offsets, "since": lag.since} if lag is not None and late else None,
             **self._lists(status.version, now),
         }
@@ -85,11 +85,11 @@ class AlertsBroadcast(Broadcast):
         return state
 
     def _lists(self, version: int, now: int) -> dict[str, Any]:
-        """What the ledger comes to, made anew only when it changed or a silence has ended: a long one takes a while."""
+        """The page's lists, rebuilt only when the state changed or a silence ended: a large state takes a while."""
         cached_version, valid_until, cached = self._cached_lists
         if cached_version == version and now < valid_until:
             return cached
-        lists = self._source.read(lambda ledger: state_of(ledger, now, declared=self._declared))
+        lists = self._source.read(lambda alert_state: state_of(alert_state, now, declared=self._declared))
         self._cached_lists = version, min((silence["until"] for silence in lists["silences"]), default=_NEVER), lists
         return lists
 
@@ -101,13 +101,13 @@ class AlertsBroadcast(Broadcast):
         try:
             await asyncio.wait_for(self._changed.wait(), POLL_SECONDS)
         except TimeoutError:
-            # Time has passed, and so silences end and positions fall behind.
+            # With time silences end and positions fall behind, without a change of the topic.
             return
 
-    # --- asked for ---
+    # --- requests ---
 
     async def state(self) -> dict[str, Any]:
-        """The page as it is. Right after the start the ledger is still being read: that is waited for, but not long."""
+        """The current state of the page. Right after the start it waits a short time until the topic is read."""
         state = await self._fresh_state()
         deadline = time.monotonic() + POLL_SECONDS
         while not state["ready"] and time.monotonic() < deadline:
@@ -116,36 +116,36 @@ class AlertsBroadcast(Broadcast):
         return state
 
     async def _fresh_state(self) -> dict[str, Any]:
-        """At most so old as two looks are apart."""
+        """The state, at most `POLL_SECONDS` old."""
         old = time.monotonic() - self._built_at > POLL_SECONDS or self._built_version != self._source.status().version
         return await self.refresh() if old or not self._state else self._state
 
     async def count(self) -> dict[str, Any]:
-        """What the header of every page shows."""
+        """The count that the header of every page shows."""
         state = await self.state()
         return {"there": True, "count": state["count"], "worst": state["worst"]}
 
     async def incident(self, rule: str, key: str, number: int) -> dict[str, Any]:
         await self.state()
-        details = self._source.read(lambda ledger: details_of(ledger, (rule, key, number), self._clock()))
+        details = self._source.read(lambda alert_state: details_of(alert_state, (rule, key, number), self._clock()))
         if details is None:
             raise _unknown_incident(rule, key, number)
         return details
 
     async def acknowledge(self, rule: str, key: str, number: int, by: str) -> dict[str, Any]:
-        """Somebody looks after it. Who said so first has said so."""
+        """Acknowledge an incident. The first acknowledgement stays."""
         await self.state()
         incident_id = (rule, key, number)
 
-        def find(ledger: AlertState) -> Ack:
-            case = ledger.incidents.get(incident_id)
-            if case is None:
+        def find_or_create(alert_state: AlertState) -> Ack:
+            incident = alert_state.incidents.get(incident_id)
+            if incident is None:
                 raise _unknown_incident(rule, key, number)
-            if case.state != "firing":
+            if incident.state != "firing":
                 raise UsageError(f"{rule} of {key!r} does not fire any more: there is nothing to acknowledge")
-            return ledger.acks.get(incident_id) or Ack(rule=rule, key=key, number=number, at=self._clock(), by=by)
+            return alert_state.acks.get(incident_id) or Ack(rule=rule, key=key, number=number, at=self._clock(), by=by)
 
-        ack = self._source.read(find)
+        ack = self._source.read(find_or_create)
         await self._run_in_pool(lambda: self._source.publish([encode_upsert(ack)]))
         return {"by": ack.by, "at": ack.at}
 
@@ -165,7 +165,7 @@ class AlertsBroadcast(Broadcast):
 
     async def end_silence(self, id_: str) -> dict[str, Any]:
         await self.state()
-        silence = self._source.read(lambda ledger: ledger.silences.get(id_))
+        silence = self._source.read(lambda alert_state: alert_state.silences.get(id_))
         if silence is None:
             raise UsageError(f"There is no silence {id_[:40]!r}", hint="It may have been ended by somebody else")
         await self._run_in_pool(lambda: self._source.publish([encode_tombstone(silence)]))
@@ -177,7 +177,7 @@ class AlertsBroadcast(Broadcast):
 
 
 def is_alive(life: AlertProcessLease | None) -> bool | None:
-    """Whether the process lives; None when it is on another machine."""
+    """Whether the process is alive; None when that cannot be known, as on another machine."""
     if life is None or life.pid <= 0 or life.host != socket.gethostname():
         return None
     try:

@@ -1,6 +1,6 @@
-"""The alerts page over HTTP: all of it, live; one case whole; and what people say: acknowledge, silence, end a silence.
+"""The alerts page over HTTP: the whole state, live; one incident; and user actions: acknowledge, silence, end a silence.
 
-The last three change something. They are taken as a re-drive is: as JSON, from pages of this server only. Others who have
+The last three change something. They are accepted as a re-drive is: as JSON, from pages of this server only. Users who have
 logged in may do them too (dashboard/login.py): somebody has to at night.
 """
 
@@ -24,7 +24,7 @@ RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 def alert_handlers(alerts: AlertsBroadcast | None) -> list[tuple[str, str, RouteHandler]]:
-    """Method, path and what answers; errors of riverrun's are for the caller to tell. Without alerts, only that."""
+    """Method, path and handler; the caller handles RiverrunError. Without alerts, only an empty count."""
 
     async def nothing(_: Request) -> Response:
         return json_response({"there": False, "count": 0, "worst": ""})
@@ -45,7 +45,7 @@ def _read_handlers(alerts: AlertsBroadcast) -> list[tuple[str, str, RouteHandler
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(alerts.add_viewer().messages(), media_type="text/event-stream", headers=headers)
 
-    async def case(request: Request) -> Response:
+    async def incident(request: Request) -> Response:
         text = request.path_params["number"]
         if not text.isascii() or not text.isdigit() or len(text) > 15:
             raise UsageError("The number of an alert cannot be understood", expected="a number", found=repr(text[:40]))
@@ -57,7 +57,7 @@ def _read_handlers(alerts: AlertsBroadcast) -> list[tuple[str, str, RouteHandler
         ("GET", "/api/alerts", whole),
         ("GET", "/api/alerts/count", count),
         ("GET", "/api/alerts/live", live),
-        ("GET", "/api/alerts/case/{rule}/{number}", case),
+        ("GET", "/api/alerts/case/{rule}/{number}", incident),
     ]
 
 

@@ -1,7 +1,7 @@
-"""The ledger of alerts as it is now: a thread that follows its topic, begun when somebody looks for the first time.
+"""Follows the state topic of alerts in a thread, which starts with the first viewer.
 
-A topic that is not there yet is waited for, brokers that go away are waited for too, and what was read stays to be seen
-meanwhile. A topic that was made anew is read anew.
+It waits for a topic that does not exist yet, and for brokers that are gone; meanwhile the last state stays visible. A
+recreated topic is read from its beginning.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from riverrun.kafka.reading.partition_reader import PartitionReader, resolve_off
 from riverrun.model.cluster_state import TopicPartition
 from riverrun.model.positions import EARLIEST
 
-# So long at least between two looks at the ends of topics, and between two tries.
+# The least time between two polls of end offsets, and between two retries.
 POLL_SECONDS = 2.0
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 10.0
 CLOSE_SECONDS = 1.0
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class FollowerStatus:
-    """How the following goes. `version` counts the changes that a page may show. `topic_exists`: the topic is there."""
+    """The status of following. `version` counts the changes that a page may show."""
 
     version: int = 0
     ready: bool = False
@@ -44,35 +44,35 @@ class FollowerStatus:
 
 @dataclass(frozen=True)
 class AlertLag:
-    """How many offsets (records, and markers of transactions) wait to be judged, and since when (Unix milliseconds) the
-    first of them is known to."""
+    """How many offsets (records and transaction markers) are not evaluated yet, and since when (Unix milliseconds) the first
+    of them is known to wait."""
 
     offsets: int
     since: int
 
 
 class AlertStateSource(Protocol):
-    """What the page needs of the ledger. All of it may be called from any thread."""
+    """What the page needs of the alert state. All methods may be called from any thread."""
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Begin to follow; once."""
+        """Start following; later calls do nothing."""
 
     def status(self) -> FollowerStatus: ...
 
     def read(self, view: Callable[[AlertState], T]) -> T:
-        """What `view` makes of the ledger, which does not change meanwhile."""
+        """Return `view` of the state, which does not change meanwhile."""
 
     def lag(self) -> AlertLag | None:
-        """How far the rules are behind what they watch; None when they are not, or nobody knows."""
+        """The lag of the rules behind the watched topics; None when there is none, or it is unknown."""
 
     def publish(self, changes: Sequence[AlertChange]) -> None:
-        """Write into the ledger what somebody said."""
+        """Write user actions to the state topic."""
 
     def close(self) -> None: ...
 
 
 class AlertStateFollower:
-    """Follows the ledger of an app in Kafka."""
+    """Follows the state topic of an app's alerts in Kafka."""
 
     def __init__(self, connection: Connection, app: str) -> None:
         self._connection = connection
@@ -105,7 +105,7 @@ class AlertStateFollower:
             return view(self._ledger)
 
     def lag(self) -> AlertLag | None:
-        positions = self.read(lambda ledger: dict(ledger.positions))
+        positions = self.read(lambda state: dict(state.positions))
         return self._lag_tracker.lag_of(positions, self._end_offsets.latest({topic for topic, _ in positions}))
 
     def publish(self, changes: Sequence[AlertChange]) -> None:
@@ -133,7 +133,7 @@ class AlertStateFollower:
                 last_error = ""
             except RiverrunError as error:
                 last_error = str(error)
-            except Exception as error:  # noqa: BLE001  -- the page says so, and it is tried again
+            except Exception as error:  # noqa: BLE001  -- the page shows it, and it is tried again
                 _LOG.exception("following the alerts failed")
                 last_error = f"Alerts cannot be followed: {type(error).__name__}: {error}"
             wait = min(2 * wait, MAX_RETRY_SECONDS) if self._status.error else RETRY_SECONDS
@@ -141,7 +141,7 @@ class AlertStateFollower:
             self._stop.wait(wait)
 
     def _follow(self) -> None:
-        """Read from the beginning and go on, until we are to end or something breaks."""
+        """Read the topic from its beginning and follow it, until `close` or a failure."""
         admin = Admin(self._connection)
         topic = admin.topics([self._topic], config=False).get(self._topic)
         if topic is None:
@@ -149,8 +149,8 @@ class AlertStateFollower:
             while not self._stop.wait(RETRY_SECONDS) and self._topic not in admin.topics([self._topic], config=False):
                 pass
             return
-        # What was known stays to be seen until all of it is read again.
-        ledger, current = AlertState(), False
+        # The last state stays visible until the topic is read completely again.
+        state, current = AlertState(), False
         partition_spans = resolve_offset_ranges(admin, [self._topic], start=EARLIEST, follow=True)
         recreated = threading.Event()
         polled_at = time.monotonic()
@@ -165,27 +165,27 @@ class AlertStateFollower:
                 if self._stop.is_set() or recreated.is_set():
                     return
                 with self._lock:
-                    records = [ledger.apply_change(record.key() or b"", record.value()) for record in batch]
+                    records = [state.apply_change(record.key() or b"", record.value()) for record in batch]
                 if not current and not reader.behind:
                     current = True
-                    self._replace_state(ledger)
+                    self._replace_state(state)
                 elif current and any(not isinstance(record, PartitionPosition | AlertInstance) for record in records):
-                    self._replace_state(ledger)
+                    self._replace_state(state)
                 if not batch and time.monotonic() - polled_at > MAX_RETRY_SECONDS:
                     polled_at = time.monotonic()
                     if self._was_recreated(admin, topic.topic_id):
                         return
 
     def _was_recreated(self, admin: Admin, topic_id: str) -> bool:
-        # Brokers that do not answer are the reader's to tell of.
+        # The reader reports brokers that do not answer.
         with contextlib.suppress(RiverrunError):
-            now = admin.topics([self._topic], config=False).get(self._topic)
-            return now is None or now.topic_id != topic_id
+            topic = admin.topics([self._topic], config=False).get(self._topic)
+            return topic is None or topic.topic_id != topic_id
         return False
 
-    def _replace_state(self, ledger: AlertState, *, topic_exists: bool = True) -> None:
+    def _replace_state(self, state: AlertState, *, topic_exists: bool = True) -> None:
         with self._lock:
-            self._ledger = ledger
+            self._ledger = state
         self._set_status(FollowerStatus(self._status.version + 1, ready=True, topic_exists=topic_exists))
 
     def _report_error(self, error: str) -> None:
@@ -199,7 +199,7 @@ class AlertStateFollower:
 
 
 class EndOffsets:
-    """The ends of topics, asked for in a thread of its own: brokers that do not answer hold nobody up."""
+    """The end offsets of topics, fetched in a thread of its own, so that brokers that do not answer block nobody."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -210,7 +210,7 @@ class EndOffsets:
         self._fetched_at = -POLL_SECONDS
 
     def latest(self, topics: set[str]) -> Mapping[TopicPartition, tuple[int, str]]:
-        """The end of each partition and its topic's id, as they were last heard."""
+        """The end offset of each partition and its topic's id, as last fetched."""
         if self._pending is not None and self._pending.done():
             with contextlib.suppress(RiverrunError):
                 self._latest = self._pending.result()
@@ -226,17 +226,17 @@ class EndOffsets:
         if self._admin is None:
             self._admin = Admin(self._connection)
         topic_states = self._admin.topics(topics, config=False)
-        places = [place for topic_state in topic_states.values() for place in topic_state.topic_partitions]
-        ends = self._admin.offsets(places, "latest", committed_only=True)
-        return {place: (end, topic_states[place.topic].topic_id) for place, end in ends.items()}
+        partitions = [partition for topic_state in topic_states.values() for partition in topic_state.topic_partitions]
+        ends = self._admin.offsets(partitions, "latest", committed_only=True)
+        return {partition: (end, topic_states[partition.topic].topic_id) for partition, end in ends.items()}
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class LagTracker:
-    """Since when a position is behind the end of its partition. Positions are kept once a second, so what was written since
-    the last look is not late; what was there then and is still not judged, is."""
+    """Tracks since when a position is behind the end of its partition. Positions are committed once a second, so records
+    written since the last poll are not late; those that were there then and are still not evaluated are."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -249,14 +249,14 @@ class LagTracker:
         offsets, since = 0, now
         targets: dict[TopicPartition, tuple[int, int]] = {}
         for (topic, partition), position in positions.items():
-            place = TopicPartition(topic, partition)
-            end, topic_id = ends.get(place, (0, ""))
+            topic_partition = TopicPartition(topic, partition)
+            end, topic_id = ends.get(topic_partition, (0, ""))
             remaining = end - position.offset
             if remaining <= 0 or position.topic_id not in ("", topic_id):
                 continue
-            target, since_ms = self._targets.get(place, (end, now))
-            targets[place] = (end, now) if position.offset >= target else (target, since_ms)
+            target, since_ms = self._targets.get(topic_partition, (end, now))
+            targets[topic_partition] = (end, now) if position.offset >= target else (target, since_ms)
             offsets += remaining
-            since = min(since, targets[place][1])
+            since = min(since, targets[topic_partition][1])
         self._targets = targets
         return AlertLag(offsets, since) if offsets else None

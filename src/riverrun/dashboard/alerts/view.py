@@ -1,6 +1,6 @@
-"""What a page is told of the ledger. Nothing here reads a clock or the network.
+"""The alert state as the alerts page shows it. Nothing here reads a clock or the network.
 
-Who is told is personal: lists have receivers masked, and only one case's details have them whole.
+Receivers are personal data: lists mask them, and only the details of one incident show them in full.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ MAX_DEAD = 100
 MAX_RECEIVERS = 3
 MAX_VALUE = 4000
 
-# Nobody was told, and it is somebody's or something's wish.
+# Not sent on purpose: quiet hours, a digest or a silence.
 _WITHHELD_STAGES = frozenset({"held", "gathering", "silenced", "dropped"})
 _WAITING_STAGES = frozenset({"held", "gathering"})
 _FAILED_STATES = frozenset({"refused", "undelivered"})
@@ -35,15 +35,15 @@ IncidentId = tuple[str, str, int]
 
 
 def state_of(ledger: AlertState, now: int, *, declared: Iterable[str] = ()) -> dict[str, Any]:
-    """The whole page: `cases` and `dead` by an id, each case with the list it is in, and how many there are in all."""
+    """The state of the whole page: `cases` and `dead` by id, each incident with its list, and the totals."""
     silences = _ActiveSilences(ledger.silences.values(), now)
     lists = _group_by_list(ledger, silences)
     shown = {
         "firing": heapq.nlargest(MAX_FIRING, lists["firing"], key=_urgency),
         "held": heapq.nlargest(MAX_FIRING, lists["held"], key=_urgency),
-        "history": heapq.nlargest(MAX_HISTORY, lists["history"], key=lambda each: each.created_at),
+        "history": heapq.nlargest(MAX_HISTORY, lists["history"], key=lambda incident: incident.created_at),
     }
-    cases = {
+    incident_items = {
         _id(_incident_id(incident)): {"list": name, **_incident(ledger, incident, silences)}
         for name, incidents in shown.items()
         for incident in incidents
@@ -58,42 +58,48 @@ def state_of(ledger: AlertState, now: int, *, declared: Iterable[str] = ()) -> d
         "worst": max((incident.severity for incident in unanswered), key=_rank, default=""),
         "totals": {**{name: len(incidents) for name, incidents in lists.items()}, "dead": len(dead)},
         "channels": [
-            {"name": incident.name, "where": incident.destination, "problem": incident.problem, "since": incident.since}
-            for incident in sorted(ledger.channels.values(), key=lambda each: each.name)
+            {"name": channel.name, "where": channel.destination, "problem": channel.problem, "since": channel.since}
+            for channel in sorted(ledger.channels.values(), key=lambda channel: channel.name)
         ],
-        "silences": [_silence(incident) for incident in sorted(silences.active, key=lambda each: (each.until, each.id))],
-        "cases": cases,
-        "dead": {_id(incident.message.id): _failed_notification(ledger, incident) for incident in dead[:MAX_DEAD]},
+        "silences": [
+            _silence(silence) for silence in sorted(silences.active, key=lambda silence: (silence.until, silence.id))
+        ],
+        "cases": incident_items,
+        "dead": {
+            _id(notification.message.id): _failed_notification(ledger, notification) for notification in dead[:MAX_DEAD]
+        },
     }  # fmt: skip
 
 
-def _group_by_list(ledger: AlertState, silences: "_ActiveSilences") -> dict[str, list[Incident]]:
-    """Every case, by the list it is in."""
+def _group_by_list(alert_state: AlertState, silences: "_ActiveSilences") -> dict[str, list[Incident]]:
+    """All incidents, by the list they are in."""
     lists: dict[str, list[Incident]] = {"firing": [], "held": [], "history": []}
     waiting = {
-        (letter.rule, letter.key, letter.number)
-        for letter in ledger.notifications.values()
-        if letter.stage in _WAITING_STAGES
+        (notification.rule, notification.key, notification.number)
+        for notification in alert_state.notifications.values()
+        if notification.stage in _WAITING_STAGES
     }
-    for incident_id, case in ledger.incidents.items():
-        if case.state != "firing":
-            lists["held" if incident_id in waiting else "history"].append(case)
-        elif silences.matching(case.rule, case.key) is not None:
-            lists["held"].append(case)
+    for incident_id, incident in alert_state.incidents.items():
+        if incident.state != "firing":
+            lists["held" if incident_id in waiting else "history"].append(incident)
+        elif silences.matching(incident.rule, incident.key) is not None:
+            lists["held"].append(incident)
         else:
-            notification_stages = {letter.stage for letter in _notifications(ledger, case)}
-            lists["held" if notification_stages and notification_stages <= _WITHHELD_STAGES else "firing"].append(case)
+            notification_stages = {notification.stage for notification in _notifications(alert_state, incident)}
+            lists["held" if notification_stages and notification_stages <= _WITHHELD_STAGES else "firing"].append(
+                incident
+            )
     return lists
 
 
 class _ActiveSilences:
-    """Those that hold now, found by rule and key."""
+    """The silences that are active now, found by rule and key."""
 
     def __init__(self, silences: Iterable[Silence], now: int) -> None:
         self.active = [silence for silence in silences if now < silence.until]
         self._by_rule_and_key: dict[tuple[str, str], Silence] = {}
-        for each in sorted(self.active, key=lambda each: each.until):
-            self._by_rule_and_key[each.rule, each.key] = each
+        for silence in sorted(self.active, key=lambda silence: silence.until):
+            self._by_rule_and_key[silence.rule, silence.key] = silence
 
     def matching(self, rule: str, key: str) -> Silence | None:
         for rule_and_key in ((rule, key), (rule, ""), ("", key), ("", "")):
@@ -102,12 +108,12 @@ class _ActiveSilences:
         return None
 
 
-def _incident_id(case: Incident) -> IncidentId:
-    return case.rule, case.key, case.number
+def _incident_id(incident: Incident) -> IncidentId:
+    return incident.rule, incident.key, incident.number
 
 
 def _id(name: object) -> str:
-    """A name for a page: that of a letter holds its receiver."""
+    """A hashed id for a page: a notification's own id contains its receiver."""
     return hashlib.blake2b(msgspec.json.encode(name), digest_size=9).hexdigest()
 
 
@@ -115,71 +121,79 @@ def _rank(severity: str) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else -1
 
 
-def _urgency(case: Incident) -> tuple[int, int]:
-    return _rank(case.severity), case.created_at
+def _urgency(incident: Incident) -> tuple[int, int]:
+    return _rank(incident.severity), incident.created_at
 
 
-def _notifications(ledger: AlertState, case: Incident) -> list[Notification]:
-    return [notification for id_ in case.notifications if (notification := ledger.notifications.get(id_)) is not None]
+def _notifications(alert_state: AlertState, incident: Incident) -> list[Notification]:
+    return [
+        notification
+        for id_ in incident.notifications
+        if (notification := alert_state.notifications.get(id_)) is not None
+    ]
 
 
-def _delivery(ledger: AlertState, letter: Notification) -> DeliveryStatus:
-    """Where it stands at the provider; of one that is in a digest, where that does."""
-    sent = ledger.deliveries.get(letter.note if letter.stage == "listed" else letter.message.id)
-    return sent.delivery if sent is not None else _NO_DELIVERY
+def _delivery(alert_state: AlertState, notification: Notification) -> DeliveryStatus:
+    """The delivery status; for a notification in a digest, the digest's."""
+    record = alert_state.deliveries.get(
+        notification.note if notification.stage == "listed" else notification.message.id
+    )
+    return record.delivery if record is not None else _NO_DELIVERY
 
 
-def _delivery_state(ledger: AlertState, letter: Notification) -> str:
-    if letter.stage not in ("out", "listed"):
-        return letter.stage
-    state = _delivery(ledger, letter).state
+def _delivery_state(alert_state: AlertState, notification: Notification) -> str:
+    if notification.stage not in ("out", "listed"):
+        return notification.stage
+    state = _delivery(alert_state, notification).state
     return _STATE_LABELS.get(state, state)
 
 
 # --- lists ---
 
 
-def _incident(ledger: AlertState, case: Incident, silences: _ActiveSilences) -> dict[str, Any]:
-    notifications = _notifications(ledger, case)
+def _incident(alert_state: AlertState, incident: Incident, silences: _ActiveSilences) -> dict[str, Any]:
+    notifications = _notifications(alert_state, incident)
     receivers = list(
         dict.fromkeys(notification.message.receiver for notification in notifications if notification.message.receiver)
     )
     waiting = [notification for notification in notifications if notification.stage in _WAITING_STAGES]
-    silence = silences.matching(case.rule, case.key)
+    silence = silences.matching(incident.rule, incident.key)
     return {
-        "rule": case.rule,
-        "key": case.key,
-        "number": case.number,
-        "severity": case.severity,
-        "state": case.state,
-        "made": case.created_at,
-        "ended": case.ended,
-        "escalated": case.escalated > 0,
-        # What is over is known by what it began with.
-        "text": notifications[-1 if case.state == "firing" else 0].message.text if notifications else "",
-        "to": [masked(notification) for notification in receivers[:MAX_RECEIVERS]],
+        "rule": incident.rule,
+        "key": incident.key,
+        "number": incident.number,
+        "severity": incident.severity,
+        "state": incident.state,
+        "made": incident.created_at,
+        "ended": incident.ended,
+        "escalated": incident.escalated > 0,
+        # A resolved incident shows its first text.
+        "text": notifications[-1 if incident.state == "firing" else 0].message.text if notifications else "",
+        "to": [masked(receiver) for receiver in receivers[:MAX_RECEIVERS]],
         "others": max(0, len(receivers) - MAX_RECEIVERS),
-        "sent": dict(Counter(_delivery_state(ledger, notification) for notification in notifications)),
-        "reason": next((reason for notification in notifications if (reason := _reason(ledger, notification))), ""),
+        "sent": dict(Counter(_delivery_state(alert_state, notification) for notification in notifications)),
+        "reason": next(
+            (reason for notification in notifications if (reason := _reason(alert_state, notification))), ""
+        ),
         "until": min((notification.release_at for notification in waiting), default=0),
-        "ack": _ack(ledger, case),
-        "silence": _silence(silence) if silence is not None and case.state == "firing" else None,
+        "ack": _ack(alert_state, incident),
+        "silence": _silence(silence) if silence is not None and incident.state == "firing" else None,
     }
 
 
-def _reason(ledger: AlertState, letter: Notification) -> str:
-    """Why it is not there yet, or never will be, without the number it was for."""
-    if letter.stage not in ("out", "listed"):
-        return letter.note
-    delivery = _delivery(ledger, letter)
+def _reason(alert_state: AlertState, notification: Notification) -> str:
+    """Why it is not delivered yet, or never will be, with the receiver masked."""
+    if notification.stage not in ("out", "listed"):
+        return notification.note
+    delivery = _delivery(alert_state, notification)
     if delivery.state in ("sent", "delivered"):
         return ""
-    to = letter.message.receiver
+    to = notification.message.receiver
     return delivery.reason.replace(to, masked(to)) if to else delivery.reason
 
 
-def _ack(ledger: AlertState, case: Incident) -> dict[str, Any] | None:
-    ack = ledger.acks.get(_incident_id(case))
+def _ack(alert_state: AlertState, incident: Incident) -> dict[str, Any] | None:
+    ack = alert_state.acks.get(_incident_id(incident))
     return {"by": ack.by, "at": ack.at} if ack is not None else None
 
 
@@ -190,39 +204,41 @@ def _silence(silence: Silence) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _failed_notifications(ledger: AlertState) -> list[Notification]:
+def _failed_notifications(alert_state: AlertState) -> list[Notification]:
     notifications = (
-        ledger.notifications.get(id_)
-        for id_, each in ledger.deliveries.items()
-        if each.delivery.state in _FAILED_STATES
+        alert_state.notifications.get(id_)
+        for id_, record in alert_state.deliveries.items()
+        if record.delivery.state in _FAILED_STATES
     )
     return sorted(
-        (each for each in notifications if each is not None), key=lambda each: _sent_at(ledger, each), reverse=True
+        (notification for notification in notifications if notification is not None),
+        key=lambda notification: _sent_at(alert_state, notification),
+        reverse=True,
     )
 
 
-def _sent_at(ledger: AlertState, letter: Notification) -> int:
-    return _delivery(ledger, letter).updated_at or letter.created_at
+def _sent_at(alert_state: AlertState, notification: Notification) -> int:
+    return _delivery(alert_state, notification).updated_at or notification.created_at
 
 
-def _failed_notification(ledger: AlertState, letter: Notification) -> dict[str, Any]:
-    delivery = _delivery(ledger, letter)
+def _failed_notification(alert_state: AlertState, notification: Notification) -> dict[str, Any]:
+    delivery = _delivery(alert_state, notification)
     return {
-        "rule": letter.rule,
-        "key": letter.key,
-        "number": letter.number,
-        "kind": letter.kind,
-        "to": masked(letter.message.receiver),
-        "channel": letter.message.channel,
+        "rule": notification.rule,
+        "key": notification.key,
+        "number": notification.number,
+        "kind": notification.kind,
+        "to": masked(notification.message.receiver),
+        "channel": notification.message.channel,
         "state": delivery.state,
-        "reason": _reason(ledger, letter),
-        "at": _sent_at(ledger, letter),
-        "text": letter.message.text,
+        "reason": _reason(alert_state, notification),
+        "at": _sent_at(alert_state, notification),
+        "text": notification.message.text,
     }
 
 
 def masked(receiver: str) -> str:
-    """A receiver that one recognises and cannot call: country and last digits of a number, the host of an address."""
+    """Mask a receiver so that it can be recognised but not called: country and last digits, or the host of an address."""
     digits = re.sub(r"\D", "", receiver)
     name, separator, host = receiver.rpartition("@")
     if separator and name:
@@ -236,32 +252,32 @@ def masked(receiver: str) -> str:
     return f"+{code[1] if code else digits[:3]} ••• {last}"
 
 
-# --- one case ---
+# --- one incident ---
 
 
 def details_of(ledger: AlertState, incident_id: IncidentId, now: int) -> dict[str, Any] | None:
-    """One case whole; None when there is none."""
-    case = ledger.incidents.get(incident_id)
-    if case is None:
+    """All details of one incident; None when it does not exist."""
+    incident = ledger.incidents.get(incident_id)
+    if incident is None:
         return None
-    silence = _ActiveSilences(ledger.silences.values(), now).matching(case.rule, case.key)
+    silence = _ActiveSilences(ledger.silences.values(), now).matching(incident.rule, incident.key)
     return {
         "id": _id(incident_id),
-        "rule": case.rule,
-        "key": case.key,
-        "number": case.number,
-        "severity": case.severity,
-        "state": case.state,
-        "place": case.record_location,
-        "since": case.since,
-        "at": case.fired_at,
-        "recorded": case.record_time,
-        "made": case.created_at,
-        "ended": case.ended,
-        "escalated": case.escalated,
-        "row": [{"name": name, **_value(value)} for name, value in case.row.items()],
-        "letters": [_notification(ledger, notification) for notification in _notifications(ledger, case)],
-        "ack": _ack(ledger, case),
+        "rule": incident.rule,
+        "key": incident.key,
+        "number": incident.number,
+        "severity": incident.severity,
+        "state": incident.state,
+        "place": incident.record_location,
+        "since": incident.since,
+        "at": incident.fired_at,
+        "recorded": incident.record_time,
+        "made": incident.created_at,
+        "ended": incident.ended,
+        "escalated": incident.escalated,
+        "row": [{"name": name, **_value(value)} for name, value in incident.row.items()],
+        "letters": [_notification(ledger, notification) for notification in _notifications(ledger, incident)],
+        "ack": _ack(ledger, incident),
         "silence": _silence(silence) if silence is not None else None,
     }
 
@@ -273,32 +289,32 @@ def _value(value: Any) -> dict[str, Any]:
     return {"value": text[:MAX_VALUE], "cut": len(text) > MAX_VALUE}
 
 
-def _notification(ledger: AlertState, letter: Notification) -> dict[str, Any]:
-    delivery = _delivery(ledger, letter)
-    digest = ledger.notifications.get(letter.note) if letter.stage == "listed" else None
+def _notification(alert_state: AlertState, notification: Notification) -> dict[str, Any]:
+    delivery = _delivery(alert_state, notification)
+    digest = alert_state.notifications.get(notification.note) if notification.stage == "listed" else None
     note = (
-        letter.note
-        if letter.stage != "listed"
+        notification.note
+        if notification.stage != "listed"
         else f"in a digest of {len(digest.digest_ids)}"
         if digest
         else "in a digest"
     )
     return {
-        "to": letter.message.receiver,
-        "channel": letter.message.channel,
-        "kind": letter.kind,
-        "text": letter.message.text,
-        "stage": letter.stage,
+        "to": notification.message.receiver,
+        "channel": notification.message.channel,
+        "kind": notification.kind,
+        "text": notification.message.text,
+        "stage": notification.stage,
         "note": note,
-        "state": _delivery_state(ledger, letter),
+        "state": _delivery_state(alert_state, notification),
         "reason": delivery.reason,
         "tries": delivery.tries,
         "parts": delivery.parts,
-        "made": letter.created_at,
-        "until": letter.release_at,
+        "made": notification.created_at,
+        "until": notification.release_at,
         "again": delivery.retry_at if not delivery.is_final else 0,
         "at": delivery.updated_at,
-        "expires": letter.message.expires,
+        "expires": notification.message.expires,
     }
 
 
@@ -306,7 +322,7 @@ def _notification(ledger: AlertState, letter: Notification) -> dict[str, Any]:
 
 
 def process_of(life: AlertProcessLease | None, alive: bool | None) -> dict[str, Any]:
-    """How the process is that judges and sends. `alive`: whether its pid lives, where that can be known."""
+    """The status of the alert process. `alive`: whether its pid is alive, where that can be known."""
     if life is None:
         return {"state": "never", "since": 0, "pid": 0, "host": ""}
     state = "ended" if life.ended else "died" if alive is False else "running"
@@ -314,7 +330,7 @@ def process_of(life: AlertProcessLease | None, alive: bool | None) -> dict[str, 
 
 
 def diff_state(before: Mapping[str, Any], now: Mapping[str, Any], keyed: Sequence[str]) -> dict[str, Any]:
-    """What a page has to be told: what changed; of the keyed parts, the items that did, None for one that is gone."""
+    """The update for a page: what changed; of the keyed parts, the items that changed, None for removed ones."""
     change = {name: value for name, value in now.items() if name not in keyed and before.get(name, ...) != value}
     for name in keyed:
         old, new = before.get(name, {}), now[name]

@@ -1,1 +1,1 @@
-"""Figures pushed to browsers as they change."""
+"""Pushes data to browsers as it changes."""

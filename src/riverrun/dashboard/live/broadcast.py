@@ -1,6 +1,6 @@
-"""One state for all who look on: what changed since the last look goes out as one frame of bytes, made once.
+"""Broadcasts one state to all viewers: changes since the last read are sent as one frame of bytes, encoded once.
 
-Who has missed a frame gets the whole state. While nobody looks on, nothing is looked at.
+A viewer that missed a frame gets the whole state. Without viewers nothing is read.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from riverrun.errors import RiverrunError, StoreUnavailableError
 
 PING_SECONDS = 10.0
 MAX_VIEWERS = 200
-# What is worked on at once for requests, and what may wait for its turn.
+# How many requests are worked on at once, and how many may be pending.
 WORK_THREADS = 3
 MAX_PENDING = 16
 
@@ -26,14 +26,14 @@ T = TypeVar("T")
 
 
 class BroadcastViewer:
-    """One page that looks on."""
+    """One open page."""
 
     def __init__(self, broadcast: "Broadcast") -> None:
         self.wake = asyncio.Event()
         self._broadcast = broadcast
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events, until the end of it or until the caller stops asking."""
+        """Server-sent events, until the broadcast closes or the caller stops iterating."""
         broadcast = self._broadcast
         broadcast.join(self)
         try:
@@ -57,7 +57,7 @@ class BroadcastViewer:
 
 
 class Broadcast:
-    """Used in one event loop. A subclass says how to look, what has changed, and how long to wait for the next look."""
+    """Used in one event loop. A subclass defines how to read the state, what has changed, and when to read again."""
 
     def __init__(self, name: str) -> None:
         self.ready = asyncio.Event()
@@ -76,21 +76,21 @@ class Broadcast:
         self._pending = 0
 
     async def _read_state(self) -> dict[str, Any]:
-        """The state as it is now."""
+        """Read the current state."""
         raise NotImplementedError
 
     def _diff(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-        """What a page has to be told that knows `before`."""
+        """The update for a page that has `before`."""
         raise NotImplementedError
 
     async def _wait_for_next(self, seconds_taken: float) -> None:
-        """Until it is time for the next look; the last one took so many seconds."""
+        """Wait until the next read is due; the last one took `seconds_taken`."""
         raise NotImplementedError
 
     # --- live ---
 
     def add_viewer(self) -> BroadcastViewer:
-        """A new viewer; StoreUnavailableError when there are too many."""
+        """Add a viewer; StoreUnavailableError when there are too many."""
         if self.closed:
             raise StoreUnavailableError("The server is closing")
         if len(self._viewers) >= MAX_VIEWERS:
@@ -114,11 +114,11 @@ class Broadcast:
             except Exception:  # noqa: BLE001  -- a page keeps the last state, and it is tried again
                 _LOG.exception("looking at the %s failed", self._name)
             await self._wait_for_next(time.monotonic() - began)
-        # Who comes later is not shown what was true before.
+        # A later viewer must not get an old state.
         self.ready.clear()
 
     async def refresh(self) -> dict[str, Any]:
-        """Look once; the whole state."""
+        """Read once; returns the whole state."""
         async with self._read_lock:
             self.reads += 1
             state = await self._read_state()
@@ -151,7 +151,7 @@ class Broadcast:
         finally:
             self._pending -= 1
 
-    # --- the end ---
+    # --- closing ---
 
     def request_close(self) -> None:
         """As `close`, from any thread, and without waiting."""
@@ -161,7 +161,7 @@ class Broadcast:
             self.close()
 
     def close(self) -> None:
-        """End every viewer's stream, and look no more."""
+        """End every viewer's stream, and stop reading."""
         self.closed = True
         if self._read_task is not None:
             self._read_task.cancel()

@@ -1,9 +1,8 @@
-"""The hub: what changed in the store becomes what changes on pages.
+"""The dashboard hub: pushes changes in the store to open pages.
 
-A `TileFeed` is a tile under the filters that reach it; it is asked once, for all who look at it, when a table it reads has
-changed. A `DashboardView` is a dashboard under a page's filters. What its tiles have to say within a moment goes out as one
-frame of bytes, made once for all its viewers. Who has missed a frame is not sent it later: they get the newest state
-instead.
+A `TileFeed` is a tile with the filters that apply to it; it is queried once, for all its viewers, when a table it reads has
+changed. A `DashboardView` is a dashboard with a page's filters. Changes of its tiles within a short time are sent as one
+frame of bytes, encoded once for all its viewers. Frames a viewer missed are not re-sent: they get the newest state instead.
 """
 
 import asyncio
@@ -45,28 +44,28 @@ from riverrun.model.suggest import nearest
 from riverrun.model.table import TableSpec
 from riverrun.store.contract import QueryLimits, Store, TableStatus
 
-# How often a tile is asked at most, and the share of one core that all of them may take together.
+# How often a tile is queried at most, and the share of one core that all tiles may use together.
 MAX_UPDATES_PER_SECOND = 10.0
 MAX_QUERY_SHARE = 0.5
-# How often the store is looked at for changes; less often where looking is dear.
+# How often the store is polled for changes; less often where polling is expensive.
 POLL_SECONDS = 0.025
 MAX_POLL_SHARE = 0.1
 MAX_POLL_SECONDS = 1.0
-# What comes within this time is one frame.
+# Changes within this time are one frame.
 FRAME_SECONDS = 0.025
 TABLE_STATUS_SECONDS = 1.0
 PING_SECONDS = 10.0
-# The state of a whole page is made once for all who want it within this time.
+# A snapshot of a whole page is reused for all viewers who need it within this time.
 SNAPSHOT_REUSE_SECONDS = 0.1
 GZIP_LEVEL = 4
-# A view outlives its last viewer by this: somebody who reloads finds it warm.
+# A view is kept this long after its last viewer, so that reloading a page is fast.
 LINGER_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 RANGE_START_SECONDS = 60.0
 MAX_VIEWERS = 500
 MAX_FEEDS = 2000
 QUERY_THREADS = 3
-# So long a number's way back is asked for; where questions are dear it is a shorter way.
+# How long a number's sparkline is queried for; where queries are slow it gets fewer points.
 MAX_HISTORY_SECONDS = 5.0
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ T = TypeVar("T")
 
 
 class DashboardView:
-    """A dashboard under the filters of a page."""
+    """A dashboard with the filters of a page."""
 
     def __init__(self, board: Dashboard, filters: Filters, feeds: Sequence[TileFeed]) -> None:
         self.board = board
@@ -91,7 +90,7 @@ class DashboardView:
         self._notes: dict[str, Any] = {}
 
     def schedule_frame(self, **notes: Any) -> None:
-        """Something has changed: a frame goes out in a moment."""
+        """Note a change: a frame is sent after `FRAME_SECONDS`."""
         self._notes |= notes
         if self._frame_timer is None and self.viewers:
             self._frame_timer = asyncio.get_running_loop().call_later(FRAME_SECONDS, self._send)
@@ -100,17 +99,17 @@ class DashboardView:
         self._frame_timer = None
         tiles = []
         for feed in self.feeds:
-            now = (feed.version, feed.refreshes)
-            if self._sent_versions[feed] != now:
+            versions = (feed.version, feed.refreshes)
+            if self._sent_versions[feed] != versions:
                 tiles.append(feed.since(self._sent_versions[feed][0]))
-                self._sent_versions[feed] = now
+                self._sent_versions[feed] = versions
         notes, self._notes = self._notes, {}
         if not tiles and not notes:
             return
         self._publish(_sse_event("frame", {"now": _now(), "tiles": tiles} | notes))
 
     def _publish(self, message: bytes) -> None:
-        """Send it to all. After a while without anything to send they hear that we are still here."""
+        """Send a message to all viewers. After `PING_SECONDS` without one they get a ping."""
         self.frame = EventFrame(message)
         self.frame_number += 1
         for viewer in self.viewers:
@@ -126,9 +125,9 @@ class DashboardView:
             self._ping_timer = later(PING_SECONDS, lambda: self._publish(_sse_event("ping", {"now": _now()})))
 
     def snapshot(self, notes: Mapping[str, Any]) -> "EventFrame":
-        """The newest state of everything. Its versions tell a page which changes it has already.
+        """The newest state of all tiles. Its versions tell a page which changes it already has.
 
-        Many who come at once, as they do after a break, get the same one.
+        Viewers that connect at the same time, as after an outage, get the same snapshot.
         """
         made_at, number, frame = self._snapshot
         now = time.monotonic()
@@ -145,9 +144,9 @@ class DashboardView:
 
 
 class EventFrame:
-    """Bytes for many: as they are and, for those who take that, pressed. Each is made once."""
+    """A frame for many viewers: plain and, for those who accept it, gzipped. Each is encoded once."""
 
-    # The head of a gzip file; what follows are blocks that stand for themselves, so that all viewers can have the same ones.
+    # The header of a gzip file. The blocks after it are independent, so that all viewers can get the same ones.
     GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
     def __init__(self, plain: bytes) -> None:
@@ -159,13 +158,13 @@ class EventFrame:
 
 
 def deflate_block(plain: bytes) -> bytes:
-    """A piece of a compressed stream that refers to nothing before it."""
+    """Compress a block of a deflate stream that refers to nothing before it."""
     compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(plain) + compressor.flush(zlib.Z_FULL_FLUSH)
 
 
 class DashboardViewer:
-    """One page that looks on."""
+    """One open page."""
 
     def __init__(self, hub: "DashboardHub", view: DashboardView) -> None:
         self.wake = asyncio.Event()
@@ -173,7 +172,7 @@ class DashboardViewer:
         self._view = view
 
     async def messages(self, *, gzipped: bool = False) -> AsyncIterator[bytes]:
-        """Server-sent events, until the hub closes or the caller stops asking. `gzipped`: as gzip."""
+        """Server-sent events, until the hub closes or the caller stops iterating."""
         head = EventFrame.GZIP_HEADER if gzipped else b""
         async with aclosing(self._frames()) as frames:
             async for frame in frames:
@@ -192,7 +191,7 @@ class DashboardViewer:
                 self.wake.clear()
                 if number == view.frame_number:
                     continue
-                # One frame behind is the usual thing; who is further behind has no use for the frames between.
+                # One frame behind is normal; a viewer further behind does not need the frames between.
                 missed, number = view.frame_number - number, view.frame_number
                 yield view.frame if missed == 1 else view.snapshot(hub.notes)
         finally:
@@ -227,13 +226,13 @@ class DashboardHub:
         self._error: RiverrunError | None = None
         self._range_starts: dict[str, tuple[float, int]] = {}
         self._tables_sent_at = 0.0
-        content = {name: each.as_dict() for name, each in self.dashboards.items()}
+        content = {name: dashboard.as_dict() for name, dashboard in self.dashboards.items()}
         self.revision = hashlib.sha256(msgspec.json.encode([__version__, app, content])).hexdigest()[:12]
 
     # --- viewers ---
 
     async def add_viewer(self, board: str, filters: Filters) -> DashboardViewer:
-        """A new viewer. UsageError names what is wrong with the request, StoreUnavailableError when there are too many."""
+        """Add a viewer. UsageError when the request is wrong, StoreUnavailableError when there are too many viewers."""
         dashboard = self.board(board)
         await self.wait_until_polled()
         self.check_filters(dashboard, filters)
@@ -241,7 +240,7 @@ class DashboardHub:
             raise StoreUnavailableError(f"{MAX_VIEWERS} pages look on already", hint="Close some of them")
         view = self._view(dashboard, filters)
         self._poll_now.set()
-        # Who goes away before the first message never joins, and so never leaves.
+        # A viewer that disconnects before the first message never joins, and so never leaves.
         self._expire_later(view)
         return DashboardViewer(self, view)
 
@@ -261,7 +260,7 @@ class DashboardHub:
 
     @property
     def viewers(self) -> dict[str, int]:
-        """How many pages look at each dashboard."""
+        """How many pages show each dashboard."""
         counts = dict.fromkeys(self.dashboards, 0)
         for view in self._views.values():
             counts[view.board.name] += len(view.viewers)
@@ -290,7 +289,7 @@ class DashboardHub:
                 )
 
     def by_column(self, tile: Tile) -> str:
-        """The column a tile is by, where the table says it and the file does not."""
+        """The tile's `by` column, resolved from the table if the file does not name it."""
         if tile.by or not tile.has_query or tile.is_sql or tile.source not in self.snapshot.specs:
             return tile.by
         try:
@@ -311,10 +310,10 @@ class DashboardHub:
         return self._views[key]
 
     def _feed(self, board: Dashboard, tile: Tile, filters: Filters) -> TileFeed:
-        reaching = {name: value for name, value in filters.items() if self._filter_applies(tile, name)}
-        key = (board.name, tile.name, frozenset(reaching.items()))
+        tile_filters = {name: value for name, value in filters.items() if self._filter_applies(tile, name)}
+        key = (board.name, tile.name, frozenset(tile_filters.items()))
         if key not in self._feeds:
-            self._feeds[key] = feed = TileFeed(board, tile, reaching)
+            self._feeds[key] = feed = TileFeed(board, tile, tile_filters)
             feed.tasks.append(asyncio.create_task(self._query_loop(feed)))
         return self._feeds[key]
 
@@ -323,7 +322,7 @@ class DashboardHub:
         return not specs or any(filter_applies(tile, spec, column) for spec in specs)
 
     def tables_of(self, tile: Tile) -> list[str]:
-        """The store's names of the tables a tile reads; nothing for those that are not there."""
+        """The store's names of the tables a tile reads, without those that do not exist."""
         if not tile.has_query:
             return []
         with suppress(QueryError):
@@ -336,24 +335,24 @@ class DashboardHub:
         return []
 
     def _close_view(self, view: DashboardView) -> None:
-        """Nobody has looked for a while: its tiles are asked no more, unless another view has them."""
+        """Close a view without viewers: its tiles are not queried any more, unless another view has them."""
         view.close()
         self._views = {key: other_view for key, other_view in self._views.items() if other_view is not view}
         for feed in view.feeds:
             feed.views.discard(view)
-        for key in [key for key, other_view in self._feeds.items() if not other_view.views]:
+        for key in [key for key, feed in self._feeds.items() if not feed.views]:
             for task in self._feeds.pop(key).tasks:
                 task.cancel()
         if not self._views:
             self._poll_now.clear()
 
     def request_close(self) -> None:
-        """As `close`, from any thread, and without waiting. A server that is asked to stop waits for its streams."""
+        """As `close`, from any thread, and without waiting. A server that stops waits for its open streams."""
         if self._loop is not None and not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(self.close(), self._loop)
 
     async def close(self) -> None:
-        """End every viewer's stream and all that runs."""
+        """End every viewer's stream and all tasks."""
         self.closed = True
         tasks = [task for feed in self._feeds.values() for task in feed.tasks]
         if self._poll_task is not None:
@@ -369,7 +368,7 @@ class DashboardHub:
         self._feeds.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    # --- the past ---
+    # --- past states ---
 
     async def tile_state_at(self, board: str, tile: str, filters: Filters, at: datetime) -> dict[str, Any]:
         """A tile's state as of a time."""
@@ -394,10 +393,10 @@ class DashboardHub:
             return head | {"error": error_for_page(error)}
         return head | data.as_dict()
 
-    # --- following the store ---
+    # --- polling the store ---
 
     async def wait_until_polled(self) -> None:
-        """The store has been looked at once."""
+        """Wait until the store has been polled once."""
         if self.closed:
             raise StoreUnavailableError("The dashboards' server is closing")
         if self._poll_task is None:
@@ -405,7 +404,7 @@ class DashboardHub:
             self._slots = asyncio.Semaphore(QUERY_THREADS - 1)
             self._poll_task = asyncio.create_task(self._poll_loop())
         elif not self._poll_now.is_set():
-            # Nobody has looked for a while, and so neither has the hub.
+            # Without viewers the hub does not poll, so its snapshot is old.
             with suppress(RiverrunError):
                 self._apply_snapshot(await self._run_in_thread(self._poll_store))
         await self._polled.wait()
@@ -419,7 +418,7 @@ class DashboardHub:
                 self._apply_snapshot(await self._run_in_thread(self._poll_store))
             except RiverrunError as error:
                 poll_error = error
-            except Exception as error:  # noqa: BLE001  -- pages hear of it, and it is tried again
+            except Exception as error:  # noqa: BLE001  -- pages show it, and it is tried again
                 _LOG.exception("looking at the store failed")
                 poll_error = internal_error(error)
             self._publish_error(poll_error)
@@ -428,7 +427,7 @@ class DashboardHub:
                 await asyncio.sleep(MAX_POLL_SECONDS)
                 continue
             costs.append(time.monotonic() - began)
-            # The least of the last few: the others waited for a core as well, and a look is cheap.
+            # The least of the last few: the others also waited for a core, and a poll itself is cheap.
             await asyncio.sleep(min(MAX_POLL_SECONDS, max(POLL_SECONDS, min(costs) / MAX_POLL_SHARE)))
             await self._poll_now.wait()
 
@@ -463,17 +462,17 @@ class DashboardHub:
                     self._pool.submit(self._load_range_start, spec)
 
     def _load_range_start(self, spec: TableSpec) -> None:
-        """Where the retained range begins."""
+        """Query where the table's retained range begins."""
         time_column, name = spec.time.replace('"', '""'), spec.name.replace('"', '""')
         with suppress(RiverrunError):
-            answer = self._store.query(f'select min("{time_column}") as oldest from "{name}"', QueryLimits(seconds=5))  # noqa: S608
-            oldest = answer.rows.column(0).to_pylist()[0] if answer.rows.num_rows else None
+            result = self._store.query(f'select min("{time_column}") as oldest from "{name}"', QueryLimits(seconds=5))  # noqa: S608
+            oldest = result.rows.column(0).to_pylist()[0] if result.rows.num_rows else None
             if oldest is not None:
                 self._range_starts[spec.name] = (time.monotonic(), round(oldest.timestamp() * 1000))
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What a page knows besides its tiles: where the tables stand, and whether the store answers."""
+        """What a page gets besides its tiles: the status of the tables, and whether the store answers."""
         tables = {
             name: {
                 "state": status.state,
@@ -494,7 +493,7 @@ class DashboardHub:
                 view.schedule_frame(trouble=error_for_page(error) if error else None)
         self._error = error
 
-    # --- asking ---
+    # --- querying ---
 
     async def _query_loop(self, feed: TileFeed) -> None:
         while True:
@@ -506,7 +505,7 @@ class DashboardHub:
                 await asyncio.sleep(RETRY_SECONDS)
                 feed.dirty.set()
                 continue
-            # With many tiles, or dear ones, each waits longer: together they take their share and no more.
+            # With many tiles, or expensive ones, each waits longer, so that together they stay within their share.
             pause_seconds = feed.cost * len(self._feeds) / MAX_QUERY_SHARE
             await asyncio.sleep(max(self._min_seconds, min(pause_seconds, 10.0)))
 
@@ -518,7 +517,7 @@ class DashboardHub:
             feed.tasks.append(asyncio.create_task(self._load_sparkline(feed)))
 
     async def _load_sparkline(self, feed: TileFeed) -> None:
-        """Find a number's way to where it is, once, from its table's own past, newest first."""
+        """Fill a number's sparkline once, from its table's history, newest first."""
         snapshot = self.snapshot
         if not all(has_history(snapshot.specs[table]) for table in feed.tables):
             return
@@ -544,14 +543,14 @@ class DashboardHub:
 
 
 def _row_version(status: TableStatus | None) -> tuple[object, ...]:
-    """What differs when a table has other rows than before."""
+    """A value that differs when a table's rows have changed."""
     if status is None:
         return ()
     return tuple(sorted(status.positions.items())), status.updated, status.rows
 
 
 def _state(status: TableStatus | None) -> str:
-    """What a page says of a table; whether it is a little behind is not worth a word."""
+    """The table state that a page shows; a small lag is not shown."""
     return status.state if status is not None and status.state in {"settling", "failing"} else ""
 
 

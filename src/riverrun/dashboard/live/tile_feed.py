@@ -1,4 +1,4 @@
-"""One tile under one set of filters: asked once for all who look at it, and kept with what changed last."""
+"""One tile with one set of filters: queried once for all its viewers, and kept with its last change."""
 
 import asyncio
 import logging
@@ -21,21 +21,21 @@ from riverrun.store.contract import QueryLimits, Store, TableStatus
 if TYPE_CHECKING:
     from riverrun.dashboard.live.hub import DashboardView
 
-# Of rows beyond these a tile says so; a question that takes longer is not one for a dashboard.
+# A tile with more rows than this says so; a query that takes longer does not belong on a dashboard.
 QUERY_LIMITS = QueryLimits(rows=20_000, seconds=10.0)
-# How many figures a number's way consists of.
+# How many points a number's sparkline has.
 SPARKLINE_POINTS = 24
-# What a question costs is what the last one took, but not more than the middle of so many: one that waited for a core says
-# nothing; when most do, there is none to spare.
+# A query's cost is the last one's duration, but at most the median of this many: a single one that waited for a core says
+# nothing; when most of them do, there is no core to spare.
 COST_SAMPLES = 5
-# Somebody who moves the slider waits for it.
+# Short, since a user who moves the time slider waits for it.
 MAX_SPARKLINE_SECONDS = 0.4
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class StoreSnapshot:
-    """The store as it was last seen: what a question is made from."""
+    """The store as last polled: tables and their status, from which queries are built."""
 
     specs: Mapping[str, TableSpec]
     statuses: Mapping[str, TableStatus]
@@ -50,7 +50,7 @@ class StoreSnapshot:
 
 @dataclass(frozen=True)
 class TileResult:
-    """What asking gave: figures and how they differ from the last ones, or an error."""
+    """The result of a query: the data and how it differs from the last, or an error."""
 
     seconds: float
     tables: frozenset[str]
@@ -61,7 +61,7 @@ class TileResult:
 
 
 class TileFeed:
-    """The newest figures of a tile, with a version that counts them."""
+    """The newest data of a tile, with a version that counts its changes."""
 
     def __init__(self, board: Dashboard, tile: Tile, filters: Filters) -> None:
         self.board = board
@@ -81,10 +81,10 @@ class TileFeed:
         self.sparkline = Sparkline(tile)
         self._seconds: deque[float] = deque(maxlen=COST_SAMPLES)
 
-    # --- asking; called in a thread ---
+    # --- querying; called in a thread ---
 
     def run_query(self, store: Store, snapshot: StoreSnapshot) -> TileResult:
-        """Ask the store, and compare with what is here."""
+        """Query the store, and compare with the current data."""
         began = time.monotonic()
         tables = self.tables
         try:
@@ -96,7 +96,7 @@ class TileFeed:
                 data = self.sparkline.with_current(data, snapshot.newest(tables) * 1000)
         except RiverrunError as error:
             return TileResult(time.monotonic() - began, tables, error=error)
-        except Exception as error:  # noqa: BLE001  -- whatever it is, the page hears of it, and the other tiles go on
+        except Exception as error:  # noqa: BLE001  -- whatever it is, the page shows it, and the other tiles go on
             _LOG.exception("%s failed", self.tile)
             return TileResult(time.monotonic() - began, tables, error=internal_error(error))
         before = self.data
@@ -122,7 +122,7 @@ class TileFeed:
         return tile_query(self.tile, snapshot.specs, self.filters, QueryTime(at, newest))
 
     def data_at(self, store: Store, snapshot: StoreSnapshot, at: datetime) -> TileData:
-        """The figures as they were at a time. QueryError where a table does not have its past any more."""
+        """The data as of a time. QueryError when a table does not keep its history."""
         query = self.query(snapshot, at)
         for name in sorted(query.tables):
             if not has_history(snapshot.specs[name]):
@@ -137,9 +137,9 @@ class TileFeed:
         sparkline = Sparkline(self.tile)
         sparkline.with_current(data, at.timestamp() * 1000)
         began = time.monotonic()
-        # The oldest first: without it there is no change to tell.
+        # The oldest first: without it there is no change to show.
         for moment in sorted(
-            sparkline.missing_times(), key=lambda each: (each > at.timestamp() * 1000 - sparkline.span, -each)
+            sparkline.missing_times(), key=lambda moment: (moment > at.timestamp() * 1000 - sparkline.span, -moment)
         ):
             if time.monotonic() - began > MAX_SPARKLINE_SECONDS:
                 break
@@ -151,10 +151,10 @@ class TileFeed:
         data = tile_data_of(self.tile, store.query(query.sql, QUERY_LIMITS).rows)
         return data.rows[0][data.y[0]] if data.rows and data.y else None
 
-    # --- told; called in the loop ---
+    # --- state; called in the event loop ---
 
     def apply(self, result: TileResult) -> bool:
-        """Remember an outcome. Whether viewers have something to hear."""
+        """Apply a query result. Returns whether viewers need an update."""
         self._seconds.append(result.seconds)
         self.tables = result.tables or self.tables
         if result.error is not None:
@@ -174,12 +174,12 @@ class TileFeed:
 
     @property
     def cost(self) -> float:
-        """Seconds that asking takes."""
+        """Seconds that a query takes."""
         return min(self._seconds[-1], median(self._seconds)) if self._seconds else 0.0
 
     @property
     def state(self) -> dict[str, Any]:
-        """All of it, for who has nothing yet or has fallen behind."""
+        """The whole state, for a viewer that is new or has fallen behind."""
         state: dict[str, Any] = {"tile": self.tile.name, "v": self.version, "updated": round(self.updated * 1000)}
         if self.data is not None:
             state |= self.data.as_dict()
@@ -188,7 +188,7 @@ class TileFeed:
         return state
 
     def since(self, version: int) -> dict[str, Any]:
-        """What somebody who has this version needs to hear."""
+        """The update for a viewer that has this version."""
         head = {"tile": self.tile.name, "v": self.version, "updated": round(self.updated * 1000)}
         if version == self.version and version:
             return head
@@ -206,36 +206,36 @@ def internal_error(error: Exception) -> RiverrunError:
 
 
 def error_for_page(error: RiverrunError) -> dict[str, Any]:
-    """What a viewer may read: the message, not what it was asked with."""
+    """The error as a viewer may see it: its message, without the query behind it."""
     return {"code": error.code, "message": str(error)}
 
 
 class Sparkline:
-    """How a number came to be what it is: one figure for each part of the time it is compared over."""
+    """The recent values of a number: one point for each step of the time it is compared over."""
 
     def __init__(self, tile: Tile) -> None:
         self.span = float(tile.compare_ms)
         self.step = self.span / SPARKLINE_POINTS
         self.points: dict[int, tuple[float, Any]] = {}
         self.newest = 0.0
-        # Figures of the past come from one thread, those of now from another.
+        # Past values come from one thread, the current one from another.
         self._lock = threading.Lock()
 
     def add(self, moment: float, value: Any) -> None:
-        """A figure as of a time. What is there already is newer."""
+        """Add a value as of a time. An existing point of that step is newer, and stays."""
         if self.span > 0 and isinstance(value, int | float):
             with self._lock:
                 self.points.setdefault(int(moment // self.step), (moment, value))
 
     def missing_times(self) -> list[float]:
-        """The times, newest first, whose figures would make it whole."""
+        """The times of the missing points, newest first."""
         if self.span <= 0 or not self.newest:
             return []
         moments = [self.newest - number * self.step for number in range(1, SPARKLINE_POINTS + 1)]
         return [moment for moment in moments if int(moment // self.step) not in self.points]
 
     def with_current(self, data: TileData, moment: float) -> TileData:
-        """The figure with its way: rows of a time and a value, of which the last is now."""
+        """The number with its sparkline: rows of a time and a value, the last of them current."""
         kind: ColumnType = data.columns[data.y[0]][1] if data.y else "number"
         name = data.columns[data.y[0]][0] if data.y else ""
         value = data.rows[0][data.y[0]] if data.rows else None

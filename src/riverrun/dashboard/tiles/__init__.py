@@ -1,1 +1,1 @@
-"""The kinds of tiles: what they may be given, their SQL, their figures."""
+"""Tiles: their checks, their SQL, their data."""

@@ -1,4 +1,4 @@
-"""Dashboards held against the tables there are: all that is wrong, each with its tile, file and line."""
+"""Checks dashboards against the existing tables: reports all problems, each with its tile, file and line."""
 
 from collections.abc import Iterable, Mapping
 
@@ -24,7 +24,7 @@ _TYPES: dict[str, ColumnType] = {
 def tile_problems(
     dashboards: Iterable[Dashboard], tables: Mapping[str, TableSpec]
 ) -> list[tuple[SourceLine, RiverrunError]]:
-    """What is wrong with the dashboards of an app, given the tables its streams will make, each with its line."""
+    """The problems of an app's dashboards, given the tables its streams will make, each with its line."""
     problems: list[tuple[SourceLine, RiverrunError]] = []
     for board in dashboards:
         for tile in board.tiles:
@@ -38,16 +38,16 @@ def tile_problems(
 
 
 def check_dashboards(dashboards: Iterable[Dashboard], tables: Mapping[str, TableSpec], file: str = "") -> None:
-    """PipelineError with all that is wrong."""
+    """Raise PipelineError with all problems."""
     if problems := tile_problems(dashboards, tables):
         raise PipelineError([f"{line}: {error}" for line, error in problems], file=file)
 
 
 def _check_tile(tile: Tile, tables: Mapping[str, TableSpec]) -> None:
-    """As far as it can be known before it is asked: tables, columns, functions, and whether the answer suits the tile."""
+    """Check what is known before the query runs: tables, columns, functions, and whether the result fits the tile."""
     query = tile_query(tile, tables, {})
     try:
-        # The user's own text: then what is said has its line and column.
+        # The user's own text, so that errors have its line and column.
         prepared = prepare(tile.source if tile.is_sql else query.sql, tables, "duckdb")
     except QueryError as error:
         details = {"expected": error.expected, "found": error.found, "hint": error.hint}

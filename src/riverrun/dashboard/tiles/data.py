@@ -1,4 +1,4 @@
-"""Answers as a page gets them: rows of plain JSON values, which column is what, and what changed since the last ones."""
+"""Query results as a page gets them: rows of JSON values, the role of each column, and the changes since the last rows."""
 
 import math
 from bisect import bisect_left
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 ColumnType = Literal["time", "number", "text", "boolean", "date"]
 Row = tuple[Any, ...]
-# Beyond this a whole number is not exact in a browser, and goes as text.
+# Beyond this an integer is not exact in a browser, and is sent as text.
 MAX_SAFE_INTEGER = 2**53 - 1
 MAX_DIGITS = 15
-# A change that is more than this share of the rows is sent as all rows.
+# When more than this share of the rows changed, all rows are sent.
 MAX_CHANGED_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class TileData:
-    """A tile's rows. `x`, `y` and `by` are places in a row; -1 is none."""
+    """A tile's rows. `x`, `y` and `by` are column indexes; -1 is none."""
 
     columns: tuple[tuple[str, ColumnType], ...] = ()
     rows: tuple[Row, ...] = ()
     x: int = -1
     y: tuple[int, ...] = ()
     by: int = -1
-    # There were more rows than a tile shows.
+    # The result had more rows than a tile shows.
     more: bool = False
     # How many groups the question left out, because it asks for the largest few only.
     groups_left_out: int = 0
@@ -55,7 +55,7 @@ class TileData:
 
 
 def tile_data_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> TileData:
-    """The answer to a tile's question. QueryError when it is not of the shape that the tile can show."""
+    """The data of a tile from a query result. QueryError when the tile cannot show it."""
     columns = tuple((column_field.name, _type(str(column_field.type))) for column_field in table.schema)
     values = [_values(table.column(index), str(column_field.type)) for index, column_field in enumerate(table.schema)]
     x, y, by = column_roles(tile, columns)
@@ -65,7 +65,7 @@ def tile_data_of(tile: Tile, table: "pa.Table", *, more: bool = False) -> TileDa
             f"{tile} is one number, and its SQL gave {len(rows)} rows", hint="Add an aggregate, such as sum, or limit 1"
         )
     if x >= 0 and tile.kind in {"line", "area", "candle", "heat_map", "bar"}:
-        # Tables are asked newest first; a chart goes the other way.
+        # Queries return the newest rows first; a chart needs the oldest first.
         rows = tuple(sorted((row for row in rows if row[x] is not None), key=lambda row: _sort_key(row[x])))
     if tile.kind == "leaderboard" and tile.is_sql and not has_own_order(tile.source):
         rows = tuple(sorted(rows, key=lambda row: _rank_key(row[y[0]], row[by] if by >= 0 else None)))
@@ -109,7 +109,7 @@ def _values(column: Any, arrow: str) -> list[Any]:
 
 
 def _converter(arrow: str) -> Callable[[Any], Any] | None:
-    """What makes a value of this type one of JSON; None when it is one already."""
+    """The function that converts values of this type to JSON; None when they need none."""
     if arrow in {
         "string",
         "large_string",
@@ -134,18 +134,18 @@ def _converter(arrow: str) -> Callable[[Any], Any] | None:
 
 
 def _decimal(value: Decimal) -> int | float | str:
-    """As a number where a browser's has all its digits."""
+    """As a number if a browser's number keeps all its digits, else as text."""
     if len(value.as_tuple().digits) > MAX_DIGITS:
         return str(value)
     return int(value) if value == value.to_integral_value() else float(value)
 
 
 def column_roles(tile: Tile, columns: Sequence[tuple[str, ColumnType]]) -> tuple[int, tuple[int, ...], int]:
-    """Which column is x, which are y, which is by: as the tile names them, else by their types."""
+    """The indexes of the x, y and by columns: as the tile names them, otherwise by their types."""
     names = [name.lower() for name, _ in columns]
     kinds = [kind for _, kind in columns]
 
-    def place(what: str, name: str) -> int:
+    def column_index(what: str, name: str) -> int:
         if not name:
             return -1
         if name.lower() in names:
@@ -154,7 +154,7 @@ def column_roles(tile: Tile, columns: Sequence[tuple[str, ColumnType]]) -> tuple
             f"{tile}: {what} names {name}, which its SQL does not give", expected=", ".join(name for name, _ in columns)
         )
 
-    x, by = place("x", tile.x), place("by", tile.by)
+    x, by = column_index("x", tile.x), column_index("by", tile.by)
     along = tile.kind in {"line", "area", "candle", "heat_map"}
     if x < 0 and along:
         x = _first(kinds, ("time", "date"))
@@ -165,7 +165,7 @@ def column_roles(tile: Tile, columns: Sequence[tuple[str, ColumnType]]) -> tuple
         by = next((index for index, kind in enumerate(kinds) if kind in {"text", "date", "boolean"} and index != x), -1)
     if by < 0 and tile.kind in {"line", "area"} and not tile.y:
         by = next((index for index, kind in enumerate(kinds) if kind == "text" and index != x), -1)
-    y = tuple(place("y", name) for name in tile.y)
+    y = tuple(column_index("y", name) for name in tile.y)
     if not y and tile.kind == "number":
         y = (0,) if columns else ()
     elif not y and tile.kind != "rows":
@@ -178,7 +178,7 @@ def column_roles(tile: Tile, columns: Sequence[tuple[str, ColumnType]]) -> tuple
 
 
 def _axis_columns(tile: Tile, columns: Sequence[tuple[str, ColumnType]], x: int, by: int) -> tuple[int, int]:
-    """x and by; names have no place on an axis: bars along them are bars of names, and lines cannot be."""
+    """x and by, where x is text or boolean: that cannot be an axis. Bars are then grouped by it, lines are refused."""
     name, kind = columns[x] if x >= 0 else ("", "")
     if kind not in {"text", "boolean"} or tile.kind == "heat_map":
         return x, by
@@ -193,7 +193,7 @@ def _first(kinds: Sequence[str], wanted: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class RowDiff:
-    """From one list of rows to the next: take these stretches out (first, count), then put these rows in, in order."""
+    """From one list of rows to the next: remove these ranges (first, count), then insert these rows, in order."""
 
     removed: list[tuple[int, int]] = field(default_factory=list)
     inserted: list[tuple[int, Row]] = field(default_factory=list)
@@ -203,7 +203,7 @@ class RowDiff:
 
 
 def diff_rows(old: Sequence[Row], new: Sequence[Row]) -> RowDiff | None:
-    """What turns `old` into `new`. None when so much differs that sending all rows is less."""
+    """The diff from `old` to `new`. None when so much differs that sending all rows is smaller."""
     common = _common_rows(old, new)
     if len(new) - len(common) > MAX_CHANGED_SHARE * len(new):
         return None
@@ -221,12 +221,12 @@ def diff_rows(old: Sequence[Row], new: Sequence[Row]) -> RowDiff | None:
 
 
 def _common_rows(old: Sequence[Row], new: Sequence[Row]) -> list[tuple[int, int]]:
-    """Places (old, new) of the rows that both have in the same order: the longest such list."""
+    """Indexes (old, new) of the rows that both have in the same order: the longest such list."""
     old_indexes: defaultdict[Row, list[int]] = defaultdict(list)
     for index in range(len(old) - 1, -1, -1):
         old_indexes[old[index]].append(index)
     pairs = [(old_indexes[row].pop(), index) for index, row in enumerate(new) if old_indexes.get(row)]
-    # Longest increasing subsequence of the old places, by patience.
+    # Longest increasing subsequence of the old indexes, by patience sorting.
     tops: list[int] = []
     piles: list[int] = []
     before: list[int] = []

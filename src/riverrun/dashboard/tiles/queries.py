@@ -1,8 +1,8 @@
-"""Tiles as questions in riverrun's SQL.
+"""The queries of tiles, in riverrun's SQL.
 
-A question about a table is written here; one in SQL is the user's own. Both are then narrowed the same way, on the parsed
-tree: every table they read is restricted to the rows that the page's filters leave, that are in the tile's range, and that
-were there at a time («as of»), so that any figure can be asked for in the past.
+A query of a table is generated here; one in SQL is the user's own. Both are then restricted the same way, on the parsed
+tree: every table they read is restricted to the rows that match the page's filters, that are in the tile's range, and that
+existed at a time ("as of"), so that any tile can be queried in the past.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ from riverrun.model.table import TableSpec
 
 DIALECT = "duckdb"
 LATEST = "latest"
-# What a chart can show; of more rows the newest count.
+# How many rows a chart shows at most: the newest.
 MAX_POINTS = 20_000
 _NUMERIC_TYPES = ("bigint", "double", "decimal")
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.In)
 
-# A filter's value as a page knows it: text, or None for rows that have none.
+# A filter's value as the page sends it: text, or None for rows without a value.
 Filters = Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
 class TileQuery:
-    """SQL, and the tables it reads: while these do not change, neither does the answer."""
+    """SQL, and the tables it reads: while these do not change, neither does the result."""
 
     sql: str
     tables: frozenset[str]
@@ -41,14 +41,14 @@ class TileQuery:
 
 @dataclass(frozen=True)
 class QueryTime:
-    """When a question is asked for: `at` is a time to go back to; a range counts from `newest`, the newest row's time."""
+    """The time of a query: `at` is a time in the past; a range counts from `newest`, the newest row's time."""
 
     at: datetime | None = None
     newest: datetime | None = None
 
 
 def parse(sql: str, whose: str) -> exp.Query:
-    """The user's SQL. QueryError when it is not one question."""
+    """Parse the user's SQL. QueryError when it is not exactly one query."""
     try:
         statements = sqlglot.parse(sql, dialect=DIALECT)
     except sqlglot.errors.SqlglotError as error:
@@ -64,7 +64,7 @@ def parse(sql: str, whose: str) -> exp.Query:
 
 
 def tables_read(query: exp.Expr) -> frozenset[str]:
-    """The names of the tables a question reads, as it writes them."""
+    """The names of the tables a query reads, as written in it."""
     return frozenset(table_node.name for table_node in _table_nodes(query))
 
 
@@ -74,7 +74,7 @@ def tile_query(
     filters: Filters,
     moment: QueryTime = QueryTime(),  # noqa: B008  -- frozen
 ) -> TileQuery:
-    """What a tile asks. `tables` are the store's. QueryError names the tile and what it cannot ask for."""
+    """The query of a tile. `tables` are the store's. QueryError names the tile and what it cannot query."""
     known = {name.lower(): spec for name, spec in tables.items()}
     if tile.is_sql:
         query = parse(tile.source, str(tile))
@@ -93,9 +93,9 @@ def tile_query(
         for node in _table_nodes(group_count):
             restriction.apply(node, known[node.name.lower()])
     if any(restriction.applies_to(known[table_node.name.lower()]) for table_node in _table_nodes(query)):
-        # The newest of what is left. Of whole tables the store knows it itself, which is cheaper.
-        for word in [table_node for table_node in query.find_all(exp.Column) if _is_latest(table_node, known)]:
-            _replace_latest(word, str(tile))
+        # The latest of the restricted rows. For whole tables the store resolves it itself, which is cheaper.
+        for column_node in [column for column in query.find_all(exp.Column) if _is_latest(column, known)]:
+            _replace_latest(column_node, str(tile))
         for node in _table_nodes(query):
             restriction.apply(node, known[node.name.lower()])
     return TileQuery(
@@ -125,7 +125,7 @@ def find_table(name: str, tables: Mapping[str, TableSpec], whose: str) -> TableS
 
 
 def resolve_columns(tile: Tile, spec: TableSpec) -> Tile:
-    """The tile with its columns filled in from the table where the file leaves them open."""
+    """The tile with the columns that the file leaves open filled in from the table."""
     for what, name in _named_columns(tile):
         if spec.column(name) is None:
             near = nearest(name, [column.name for column in spec.columns])
@@ -142,7 +142,7 @@ def _named_columns(tile: Tile) -> list[tuple[str, str]]:
     named = [
         ("x", tile.x),
         ("by", tile.by),
-        *(("y", each) for each in tile.y),
+        *(("y", column) for column in tile.y),
         *(("columns", column) for column in tile.columns),
     ]
     return [(what, name) for what, name in named if name]
@@ -155,7 +155,7 @@ def _x_of(tile: Tile, spec: TableSpec) -> str:
 def _by_of(tile: Tile, spec: TableSpec) -> str:
     if tile.by or tile.kind not in {"bar", "leaderboard", "status", "heat_map"} or (tile.kind == "bar" and tile.x):
         return tile.by
-    keys = [each for each in spec.key if each not in (spec.time, tile.x)]
+    keys = [name for name in spec.key if name not in (spec.time, tile.x)]
     if len(keys) == 1:
         return keys[0]
     raise QueryError(
@@ -165,7 +165,7 @@ def _by_of(tile: Tile, spec: TableSpec) -> str:
 
 
 def _y_of(tile: Tile, spec: TableSpec) -> tuple[str, ...]:
-    """The columns that are shown as figures. What cannot be added up or compared is refused."""
+    """The columns shown as values. Columns that are not numbers are refused."""
     if tile.kind == "rows" or tile.aggregate == "count":
         return ()
     types = {column.name: column.type for column in spec.columns}
@@ -181,7 +181,7 @@ def _y_of(tile: Tile, spec: TableSpec) -> tuple[str, ...]:
     if len(numbers) == 1:
         return (numbers[0],)
     if types.get(tile.by, "").startswith(_NUMERIC_TYPES):
-        other = next((each for each in spec.key if each != spec.time), "house_id")
+        other = next((name for name in spec.key if name != spec.time), "house_id")
         raise QueryError(
             f"{tile} is by {tile.by}, a number, and does not say which figure it shows",
             hint=f'by names what is told apart, y its figure: by="{other}", y="{tile.by}"',
@@ -195,11 +195,11 @@ def _y_of(tile: Tile, spec: TableSpec) -> tuple[str, ...]:
 
 
 def has_history(spec: TableSpec) -> bool:
-    """Whether the table still has what it had: one that is updated by a key without a time has only its newest rows."""
+    """Whether the table keeps its history: one that is upserted by a key without a time has only its newest rows."""
     return not spec.upserts or spec.time in spec.key
 
 
-# --- questions about a table ---
+# --- queries of a table ---
 
 
 def _sql_of_table(tile: Tile, spec: TableSpec) -> str:
@@ -215,7 +215,7 @@ def _sql_of_table(tile: Tile, spec: TableSpec) -> str:
     if tile.kind == "number":
         return f"select {_value_columns(tile)} from {_quoted(spec.name)}{now and f' where {now}'}"  # noqa: S608
     by, conditions = _quoted(tile.by), [now] if now else []
-    conditions += [f"{_quoted(each)} is not null" for each in tile.y]
+    conditions += [f"{_quoted(column)} is not null" for column in tile.y]
     lower_is_worse = tile.kind == "status" and tile.thresholds.get("bad", 0) < tile.thresholds.get("warn", 0)
     return (
         f"select {by}, {_value_columns(tile)} from {_quoted(spec.name)}"  # noqa: S608
@@ -225,11 +225,11 @@ def _sql_of_table(tile: Tile, spec: TableSpec) -> str:
 
 
 def _series_sql(tile: Tile, spec: TableSpec) -> str:
-    """Newest first: what is cut off by a limit is the oldest."""
+    """The query of a series, newest first: a limit cuts off the oldest rows."""
     x = f"date_trunc('{tile.step}', {_quoted(tile.x)})" if tile.step else _quoted(tile.x)
     table, by, top = _quoted(spec.name), _quoted(tile.by), ""
     if tile.by:
-        # The largest groups only: a line for each of a thousand houses is a grey field.
+        # The largest groups only: a chart with a line for each of a thousand houses is unreadable.
         top = (
             f" where {by} in (select {by} from {table} group by {by}"  # noqa: S608
             f" order by {_value_column(tile, tile.y[0] if tile.y else '')} desc limit {tile.limit})"
@@ -247,7 +247,7 @@ def _group_count_sql(tile: Tile, spec: TableSpec) -> str:
 
 
 def _value_columns(tile: Tile) -> str:
-    return ", ".join(f"{_value_column(tile, each)} as {_quoted(each)}" for each in tile.y) or "count(*) as count"
+    return ", ".join(f"{_value_column(tile, column)} as {_quoted(column)}" for column in tile.y) or "count(*) as count"
 
 
 def _value_column(tile: Tile, column: str) -> str:
@@ -255,7 +255,7 @@ def _value_column(tile: Tile, column: str) -> str:
 
 
 def _current_rows(spec: TableSpec) -> str:
-    """What counts now: of windows the newest one; else every row there is."""
+    """The condition for current rows: the newest window for windows, otherwise every row."""
     return f"{_quoted(spec.time)} = {LATEST}" if spec.upserts and spec.time in spec.key else ""
 
 
@@ -267,8 +267,8 @@ def _quoted(name: str) -> str:
 
 
 def _table_nodes(query: exp.Expr) -> list[exp.Table]:
-    """The tables of the store that are read: not the names that a `with` gives."""
-    return [each for each in query.find_all(exp.Table) if each.name and not _is_cte_name(each)]
+    """The nodes of the store's tables that are read, without the names that a `with` defines."""
+    return [node for node in query.find_all(exp.Table) if node.name and not _is_cte_name(node)]
 
 
 def _is_cte_name(node: exp.Table) -> bool:
@@ -276,7 +276,7 @@ def _is_cte_name(node: exp.Table) -> bool:
     while within is not None:
         clause = within.args.get("with_") or within.args.get("with")
         for cte in clause.expressions if clause is not None else ():
-            # Inside the `with` of its own name, it is the table.
+            # Inside the `with` that defines this name, it is the table.
             if cte.alias.lower() == node.name.lower() and not any(
                 table_node is node for table_node in cte.find_all(exp.Table)
             ):
@@ -286,16 +286,16 @@ def _is_cte_name(node: exp.Table) -> bool:
 
 
 def _is_latest(node: exp.Column, tables: Mapping[str, TableSpec]) -> bool:
-    """Whether the word stands for the newest value, and is not a column of a table that is read."""
+    """Whether `latest` means the newest value, and is not a column of a table that is read."""
     if node.name.lower() != LATEST or node.table or node.this.args.get("quoted"):
         return False
     select = node.find_ancestor(exp.Select)
-    read = [each.name.lower() for each in select.find_all(exp.Table)] if select is not None else []
+    read = [table.name.lower() for table in select.find_all(exp.Table)] if select is not None else []
     return not any(name in tables and tables[name].column(LATEST) for name in read)
 
 
 def _replace_latest(node: exp.Column, whose: str) -> None:
-    """`minute = latest` becomes `minute = (select max(minute) from …)`, over what its own select reads."""
+    """Turn `minute = latest` into `minute = (select max(minute) from …)`, over the sources of its own select."""
     comparison = node.find_ancestor(*_COMPARISONS)
     select = node.find_ancestor(exp.Select)
     column = next(
@@ -328,7 +328,7 @@ def _from_of(select: exp.Select) -> exp.From | None:
 
 
 class _TableRestriction:
-    """Restricts a table, wherever a question reads it."""
+    """Restricts the rows of a table, wherever a query reads it."""
 
     def __init__(self, tile: Tile, filters: Filters, moment: QueryTime) -> None:
         self._tile = tile
@@ -343,7 +343,7 @@ class _TableRestriction:
 
     def apply(self, node: exp.Table, spec: TableSpec) -> None:
         select = node.parent.parent if isinstance(node.parent, exp.From) else None
-        kinds = [each.side for each in select.args.get("joins") or ()] if isinstance(select, exp.Select) else []
+        kinds = [join.side for join in select.args.get("joins") or ()] if isinstance(select, exp.Select) else []
         name = node.alias_or_name
         if isinstance(select, exp.Select) and not {"RIGHT", "FULL"} & set(kinds):
             for condition in self._conditions(spec, name):
@@ -373,19 +373,19 @@ class _TableRestriction:
         return conditions
 
     def _conditions_without_closed(self, spec: TableSpec) -> list[exp.Expr]:
-        """The same conditions for a select of its own, without the one that asks for it."""
+        """The same conditions for the subquery of `closed`, without `closed` itself."""
         other = _TableRestriction(replace(self._tile, closed=False), self._filters, QueryTime(at=self._until))
         return other._conditions(spec, spec.name)
 
 
 def filter_applies(tile: Tile, spec: TableSpec, column: str) -> bool:
-    """Whether a page's filter of that column changes what the tile asks of this table."""
+    """Whether a page's filter on that column changes the tile's query of this table."""
     return spec.column(column) is not None and _is_filtered(tile, column)
 
 
 def _is_filtered(tile: Tile, column: str) -> bool:
-    """A chart of all streets keeps them, and marks the chosen one. Rows and ranks are cut off by a limit, and the chosen
-    one may be none of them: these show it alone."""
+    """Whether a filter on this column restricts the tile. A chart by that column keeps all groups, and marks the chosen one.
+    Rows and leaderboards have a limit that may cut the chosen one off: they show it alone."""
     return column != tile.by or tile.kind in {"rows", "leaderboard"}
 
 
@@ -396,7 +396,7 @@ def _equals(column: exp.Column, value: str | None, kind: str) -> exp.Expr:
 
 
 def _literal(name: str, value: str, kind: str) -> exp.Expr:
-    """A value that came from a page, as its column's type; never as SQL."""
+    """A filter value from a page as a literal of its column's type; never as SQL."""
     try:
         if kind == "bigint":
             return (

@@ -1,1 +1,1 @@
-"""The pipeline picture: what flows where, live, and the details of each part."""
+"""The pipeline topology page: what flows where, live, and the details of each node."""

@@ -1,4 +1,4 @@
-"""The shape of an app's pipeline, from what its file declares."""
+"""Builds the topology of an app's pipeline from its declarations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def build_topology(
     app: "App", inputs: Mapping[str, Sequence[str]], topics: Mapping[str, Sequence[str]] | None = None
 ) -> PipelineTopology:
-    """`inputs` are the names that each stream reads; `topics`, where it is known, the topics its query really reads: a
-    stream that reads another may compute it by itself."""
+    """Build the topology. `inputs` are the names that each stream reads; `topics`, if known, the topics its query really
+    reads: a stream that reads another may compute it by itself."""
     return _TopologyBuilder(app, inputs, topics or {}).build()
 
 
@@ -83,13 +83,11 @@ class _TopologyBuilder:
 
     def _topics_of(self, names: Sequence[str]) -> list[str]:
         app = self._app
-        targets = [app.streams[target].output_topic if target in app.streams else target for target in names]
-        return [
-            target for target, name in zip(targets, names, strict=True) if name in app.topics or name in app.streams
-        ]
+        topics = [app.streams[name].output_topic if name in app.streams else name for name in names]
+        return [topic for topic, name in zip(topics, names, strict=True) if name in app.topics or name in app.streams]
 
     def _sources(self) -> None:
-        """Who writes the topics that no stream of the app writes."""
+        """Add the sources of the topics that no stream of the app writes."""
         written = {end for start, end in self._edges if start.startswith("stream:")}
         for binding in self._app.sources.values():
             word = type(binding.source).__name__.lower()
@@ -108,11 +106,11 @@ class _TopologyBuilder:
     def _tables(self) -> dict[str, str]:
         """The store's tables, each with the topic it follows."""
         app = self._app
-        stored_sources = {stored.source for stored in app.table_options.values()}
+        stored_sources = {options.source for options in app.table_options.values()}
         topics_by_table = {
-            stored.name: stored.output_topic
-            for stored in app.streams.values()
-            if stored.store and stored.name not in stored_sources
+            stream.name: stream.output_topic
+            for stream in app.streams.values()
+            if stream.store and stream.name not in stored_sources
         }
         for options in app.table_options.values():
             stream = app.streams.get(options.source)

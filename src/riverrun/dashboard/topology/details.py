@@ -1,6 +1,6 @@
-"""What a click on a node of the pipeline picture shows: partitions, lag, records, dead letters; and sending those back.
+"""The details of a node of the pipeline topology: partitions, lag, records, dead letters; and re-driving those.
 
-Everything that comes from records is hostile and without bounds: it leaves here as short text, with what steers a screen
+Everything that comes from records is untrusted and of any size: it leaves here as short text, with control characters
 written as escapes.
 """
 
@@ -28,12 +28,12 @@ MAX_VALUE = 4000
 MAX_KEY = 200
 MAX_HEADERS = 20
 MAX_HEX = 256
-# Letters that are gone through, shown, and sent back at once.
+# How many dead letters are scanned, shown, and re-driven at once.
 MAX_LETTERS = 5000
 SHOWN_LETTERS = 50
 MAX_REASONS = 20
 MAX_REDRIVEN = 10_000
-# Settings of a topic that are worth a line even where nobody has set them.
+# Settings of a topic that are shown even when they have their default.
 _SETTINGS = ("retention.ms", "retention.bytes", "cleanup.policy", "max.message.bytes", "min.insync.replicas")
 
 Sizes = Callable[[], Mapping[str, int] | None]
@@ -41,7 +41,7 @@ Sizes = Callable[[], Mapping[str, int] | None]
 
 @dataclass(frozen=True)
 class DeadLetterFilter:
-    """Which dead letters of a topic are meant: of a reason, or one by its place."""
+    """Selects dead letters of a topic: by reason, or one by its partition and offset."""
 
     reason: str = ""
     partition: int | None = None
@@ -53,7 +53,7 @@ class DeadLetterFilter:
 
 
 class NodeDetails:
-    """Answers for the nodes of a shape and for no other topic of the cluster. May be called by several threads."""
+    """Reads details of a topology's nodes, and of no other topic of the cluster. May be called by several threads."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class NodeDetails:
         groups: Callable[[str], str] = str,
         sizes: Sizes = lambda: None,
     ) -> None:
-        """`topics` are those declared with their types, `groups` gives a stream's consumer group, `sizes` bytes on disk."""
+        """`topics` are those declared with their types, `groups` returns a stream's group, `sizes` bytes on disk."""
         self._connection = connection
         self._store = store
         self._topics = topics or {}
@@ -84,7 +84,7 @@ class NodeDetails:
             return self._created_admin
 
     def of(self, topology: PipelineTopology, kind: str, name: str) -> dict[str, Any]:
-        """What is known of a node. UsageError when there is none of that name."""
+        """The details of a node. UsageError when there is none of that name."""
         node = _require(topology, kind, name)
         details: dict[str, Any] = {"id": node.id, "at": round(time.time() * 1000)}
         match node.kind:
@@ -105,9 +105,9 @@ class NodeDetails:
         if node.name not in topic_states:
             return {"missing": True}
         state = topic_states[node.name]
-        letters = topic_states[dead_topic].topic_partitions if dead_topic in topic_states else []
-        places = [*state.topic_partitions, *letters]
-        first, end = admin.offsets(places, "earliest"), admin.offsets(places, "latest")
+        dead_partitions = topic_states[dead_topic].topic_partitions if dead_topic in topic_states else []
+        partitions = [*state.topic_partitions, *dead_partitions]
+        first, end = admin.offsets(partitions, "earliest"), admin.offsets(partitions, "latest")
         declared = self._topics.get(node.name)
         schema = declared.schema if declared is not None else None
         sizes = self._sizes() or {}
@@ -115,7 +115,7 @@ class NodeDetails:
             "event": f"{schema.name}, version {schema.version}" if schema is not None else "",
             "replicas": state.replicas,
             "bytes": sizes.get(node.name),
-            "dead": sum(end[place] - first[place] for place in letters),
+            "dead": sum(end[partition] - first[partition] for partition in dead_partitions),
             "partitions": [
                 {
                     "partition": partition.partition,
@@ -138,23 +138,25 @@ class NodeDetails:
         inputs = topology.inputs(node, "topic")
         group = self._groups(node.name)
         topic_states = admin.topics([*inputs, *(f"{topic}{DEAD_LETTER_SUFFIX}" for topic in inputs)], config=False)
-        places = [place for topic in inputs if topic in topic_states for place in topic_states[topic].topic_partitions]
-        ends = admin.offsets(places, "latest", committed_only=True)
+        partitions = [
+            partition for topic in inputs if topic in topic_states for partition in topic_states[topic].topic_partitions
+        ]
+        ends = admin.offsets(partitions, "latest", committed_only=True)
         committed = admin.committed_offsets(group)
-        letters = {topic: f"{topic}{DEAD_LETTER_SUFFIX}" in topic_states for topic in inputs}
+        has_dead_letters = {topic: f"{topic}{DEAD_LETTER_SUFFIX}" in topic_states for topic in inputs}
         return {
             "group": group,
             "output": node.topic,
             "partitions": [
                 {
-                    "place": str(place),
-                    "position": committed.get(place),
-                    "end": ends[place],
-                    "lag": max(0, ends[place] - committed[place]) if place in committed else None,
+                    "place": str(partition),
+                    "position": committed.get(partition),
+                    "end": ends[partition],
+                    "lag": max(0, ends[partition] - committed[partition]) if partition in committed else None,
                 }
-                for place in places
+                for partition in partitions
             ],
-            "dead_of": [topic for topic, has_letters in letters.items() if has_letters],
+            "dead_of": [topic for topic, has_letters in has_dead_letters.items() if has_letters],
         }
 
     def _table(self, node: TopologyNode) -> dict[str, Any]:
@@ -165,13 +167,13 @@ class NodeDetails:
             (status_row for status_row in self._store.table_statuses() if status_row.table == node.name), None
         )
         positions = dict(status.positions) if status is not None else {}
-        places = {partition: TopicPartition(spec.topic, partition) for partition in sorted(positions)}
+        partitions = {number: TopicPartition(spec.topic, number) for number in sorted(positions)}
         ends: dict[TopicPartition, int] = {}
         if self._connection is not None:
             try:
-                ends = self._admin.offsets(list(places.values()), "latest", committed_only=True)
+                ends = self._admin.offsets(list(partitions.values()), "latest", committed_only=True)
             except RiverrunError:
-                # What the table has is of use without it.
+                # The table's own positions are useful without the ends.
                 ends = {}
         return {
             "topic": spec.topic,
@@ -179,10 +181,10 @@ class NodeDetails:
             "upserts": spec.upserts,
             "time": spec.time,
             "retention_ms": spec.retention_ms,
-            "columns": [{"name": status_row.name, "type": status_row.type} for status_row in spec.columns],
+            "columns": [{"name": column.name, "type": column.type} for column in spec.columns],
             "partitions": [
-                {"place": str(place), "position": positions[partition], "end": ends.get(place)}
-                for partition, place in places.items()
+                {"place": str(partition), "position": positions[number], "end": ends.get(partition)}
+                for number, partition in partitions.items()
             ],
         }
 
@@ -193,13 +195,13 @@ class NodeDetails:
         _require(topology, "topic", topic)
         if not 1 <= count <= MAX_RECORDS:
             raise UsageError(f"count is {count}", expected=f"1 to {MAX_RECORDS}")
-        peeked = read_newest_records(self._admin, topic, count)
-        return {"topic": topic, "whole": peeked.complete, "records": [_record(record) for record in peeked.records]}
+        newest = read_newest_records(self._admin, topic, count)
+        return {"topic": topic, "whole": newest.complete, "records": [_record(record) for record in newest.records]}
 
     # --- dead letters ---
 
     def dead_letters(self, topology: PipelineTopology, topic: str, reason: str = "") -> dict[str, Any]:
-        """The newest dead letters of a topic, and why they died."""
+        """The newest dead letters of a topic, and their reasons."""
         dead_topic = self._dead_topic(topology, topic)
         if not dead_topic:
             return {"topic": topic, "total": 0, "looked": 0, "waiting": 0, "reasons": [], "letters": []}
@@ -221,7 +223,7 @@ class NodeDetails:
     def redrive(
         self, topology: PipelineTopology, topic: str, letter_filter: DeadLetterFilter, *, dry_run: bool
     ) -> dict[str, Any]:
-        """Send dead letters back to their topics, each once (kafka/dead_letters/redrive.py), or tell what that would do."""
+        """Send dead letters back to their topics, each once (kafka/dead_letters/redrive.py), or plan that as a dry run."""
         dead_topic = self._dead_topic(topology, topic)
         if not dead_topic:
             raise UsageError(f"Nothing of {topic} is dead")
@@ -263,7 +265,7 @@ def _text(text: str, max_length: int = MAX_VALUE) -> str:
 
 
 def display_value(value: bytes | str | None, max_length: int = MAX_VALUE) -> dict[str, Any] | None:
-    """Bytes of a record as a page may have them: text, or hexadecimal where they are none; the first of them."""
+    """The first bytes of a record for a page: as text, or hexadecimal when they are not text."""
     if value is None:
         return None
     raw = value.encode() if isinstance(value, str) else value
@@ -282,10 +284,10 @@ def _headers(headers: Any) -> list[dict[str, Any]]:
 
 
 def _record(record: RawRecord) -> dict[str, Any]:
-    stamp = record.timestamp()[1]
+    timestamp = record.timestamp()[1]
     return {
         "place": f"{record.topic()}[{record.partition()}]@{record.offset()}",
-        "at": stamp if stamp >= 0 else None,
+        "at": timestamp if timestamp >= 0 else None,
         "key": display_value(record.key(), MAX_KEY),
         "value": display_value(record.value()),
         "headers": _headers(record.headers()),
@@ -294,20 +296,20 @@ def _record(record: RawRecord) -> dict[str, Any]:
 
 
 def _letter(letter: DeadLetterRecord, redriven: bool) -> dict[str, Any]:
-    told, record = letter.details, letter.record
+    details, record = letter.details, letter.record
     return {
         "place": _text(str(record)),
         "partition": record.partition,
         "offset": record.offset,
         "from": _text(letter.origin),
-        "at": round(told.at.timestamp() * 1000),
+        "at": round(details.at.timestamp() * 1000),
         "reason": _text(letter.reason_pattern),
-        "error": _text(told.error, MAX_KEY),
-        "message": _text(told.message),
-        "group": _text(told.group, MAX_KEY),
-        "attempts": told.attempts,
+        "error": _text(details.error, MAX_KEY),
+        "message": _text(details.message),
+        "group": _text(details.group, MAX_KEY),
+        "attempts": details.attempts,
         "redriven": redriven,
         "key": display_value(record.key, MAX_KEY),
         "value": display_value(record.raw),
-        "headers": _headers(told.headers),
+        "headers": _headers(details.headers),
     }

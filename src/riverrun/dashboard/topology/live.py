@@ -1,4 +1,4 @@
-"""The pipeline picture, live: looked at once a second for all who look on, and not at all while nobody does."""
+"""The pipeline topology, live: read once a second for all viewers, and not at all without viewers."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,12 +10,12 @@ from riverrun.dashboard.topology.node_metrics import NodeMetrics, PipelineSnapsh
 from riverrun.model.topology import PipelineTopology
 
 POLL_SECONDS = 1.0
-# What a page is told of the pipeline.
+# What a page gets of the pipeline.
 _PIPELINE_FIELDS = ("state", "file", "started_at", "ended_at", "detail")
 
 
 class SnapshotReader(Protocol):
-    """What a picture is drawn from; both are called in a thread, one at a time."""
+    """Reads the topology and its state; both methods are called in a thread, one at a time."""
 
     def read(self, topics: Sequence[str]) -> PipelineSnapshot: ...
 
@@ -25,8 +25,8 @@ class SnapshotReader(Protocol):
 
 
 class TopologyBroadcast(Broadcast):
-    """The picture of one app's pipeline. Used in one event loop; `declared` is what the pipeline file says, where there is
-    one, and `viewers` gives how many look at each dashboard."""
+    """The topology of one app's pipeline. Used in one event loop; `declared` is that of the pipeline file, if there is one,
+    and `viewers` returns the number of viewers of each dashboard."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class TopologyBroadcast(Broadcast):
         run = asyncio.get_running_loop().run_in_executor
         topology, snapshot = await run(self._read_pool, self._read_snapshot)
         self.topology = topology
-        about = (
+        pipeline = (
             {name: snapshot.pipeline.get(name, "") for name in _PIPELINE_FIELDS}
             if snapshot.pipeline is not None
             else None
@@ -63,14 +63,14 @@ class TopologyBroadcast(Broadcast):
         return {
             "app": self.app,
             "shape": topology.as_dict(),
-            "pipeline": about,
+            "pipeline": pipeline,
             "troubles": list(snapshot.errors),
             "nodes": self._metrics.metrics_of(topology, snapshot, viewers),
         }
 
     def _read_snapshot(self) -> tuple[PipelineTopology, PipelineSnapshot]:
         last_topology, is_running = self._reader.topology()
-        # What runs is shown as it runs; else what the file says now, and without one what ran last.
+        # A running pipeline is shown as it runs; otherwise as the file declares it now, and without a file as it ran last.
         topology = (
             last_topology if is_running and last_topology is not None else self._declared or last_topology
         ) or PipelineTopology()
@@ -113,16 +113,16 @@ class TopologyBroadcast(Broadcast):
 
 
 def diff_topology(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """What a page has to be told: of nodes, the figures that changed; a figure that is gone is None."""
+    """The update for a page: of nodes, the metrics that changed; a removed metric is None."""
     change = {name: value for name, value in now.items() if name != "nodes" and before.get(name) != value}
     old: Mapping[str, Mapping[str, Any]] = before.get("nodes", {})
     nodes = {}
-    for id_, figures in now["nodes"].items():
-        known = old.get(id_, {})
-        fresh = {name: value for name, value in figures.items() if known.get(name, ...) != value}
-        fresh |= {name: None for name in known if name not in figures}
-        if fresh:
-            nodes[id_] = fresh
+    for id_, metrics in now["nodes"].items():
+        old_metrics = old.get(id_, {})
+        changed = {name: value for name, value in metrics.items() if old_metrics.get(name, ...) != value}
+        changed |= {name: None for name in old_metrics if name not in metrics}
+        if changed:
+            nodes[id_] = changed
     if nodes:
         change["nodes"] = nodes
     return change

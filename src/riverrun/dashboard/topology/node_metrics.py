@@ -1,7 +1,7 @@
-"""What each node of the pipeline picture shows: its state in one word, how much flows, how far behind it is.
+"""The metrics of each node of the pipeline topology: its state in one word, its rates, its lag.
 
-Figures come from what was seen of the run, the cluster and the store at one moment, and from the moments before: a flow is
-how a count grew over the last seconds.
+They come from a snapshot of the run, the cluster and the store, and from the snapshots before it: a rate is the growth of a
+count over the last seconds.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from riverrun.store.contract import TableStatus
 
 NodeState = Literal["running", "waiting", "failed", "stopped", ""]
 
-# A flow is an average of this long: longer than a micro-batch, shorter than patience.
+# A rate is an average over this long: longer than a micro-batch, short enough to feel live.
 WINDOW_SECONDS = 10.0
 # Without a record for so long, something waits.
 QUIET_SECONDS = 15.0
@@ -25,8 +25,8 @@ MAX_ERROR = 2000
 
 @dataclass(frozen=True)
 class TopicSnapshot:
-    """A topic: sums of the first and the next offsets of its partitions, and how many records they are (`record_counter`);
-    without a count, all offsets are taken for records."""
+    """A topic: sums of the first and the next offsets of its partitions, and how many of them are records
+    (`record_counter`); without a count, all offsets are taken for records."""
 
     first: int
     end: int
@@ -36,13 +36,13 @@ class TopicSnapshot:
 
     @property
     def record_share(self) -> float:
-        """The part of its offsets that are records."""
+        """The share of its offsets that are records."""
         return self.count.share if self.count is not None else 1.0
 
 
 @dataclass(frozen=True)
 class PipelineSnapshot:
-    """One moment. `topics` has None for a topic that is not made yet, and nothing for one that could not be asked for."""
+    """The state at one moment. `topics` has None for a topic that does not exist yet, and no entry for one not reached."""
 
     at: float
     pipeline: Mapping[str, Any] | None = None
@@ -61,7 +61,7 @@ class PipelineSnapshot:
 
 
 class RateTracker:
-    """How fast counts grow."""
+    """Computes how fast counts grow."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, int]]] = {}
@@ -70,7 +70,7 @@ class RateTracker:
         """A second, over the last WINDOW_SECONDS; None while there is nothing to compare with."""
         samples = self._samples.setdefault(key, deque())
         if samples and (samples[-1][1] > count or at - samples[-1][0] > WINDOW_SECONDS):
-            # It counts anew, or nobody has looked for a while.
+            # The count was reset, or there was no viewer for a while.
             samples.clear()
         samples.append((at, count))
         while at - samples[0][0] > WINDOW_SECONDS:
@@ -80,7 +80,7 @@ class RateTracker:
 
 
 class NodeMetrics:
-    """Of all nodes; call it about once a second."""
+    """Computes the metrics of all nodes; call it about once a second."""
 
     def __init__(self) -> None:
         self._rates = RateTracker()
@@ -144,11 +144,11 @@ class NodeMetrics:
         topic = snapshot.topics[node.name]
         if topic is None:
             return {"state": "stopped", "word": "not made yet"}
-        grown = self._rates.rate_of(node.id, snapshot.at, topic.end)
-        rate = None if grown is None else _three_digits(grown * topic.record_share)
+        offset_rate = self._rates.rate_of(node.id, snapshot.at, topic.end)
+        rate = None if offset_rate is None else _three_digits(offset_rate * topic.record_share)
         stream = snapshot.streams.get(writer.name) if writer is not None else None
         if writer is not None and stream is not None and snapshot.runs and stream.speed != "real-time":
-            # The share of records among offsets is an estimate; the stream knows its rows.
+            # The share of records among offsets is an estimate; the stream counts its rows exactly.
             rate = metrics[writer.id]["out"]
         state: NodeState = "failed" if topic.error else "running" if rate else "waiting"
         return {
@@ -186,7 +186,7 @@ class NodeMetrics:
 
 
 def _missing_stream_state(snapshot: PipelineSnapshot) -> tuple[NodeState, str]:
-    """A stream that the run does not tell of."""
+    """The state of a stream that the run does not report."""
     if snapshot.pipeline is None:
         return "stopped", "not run yet"
     words = {"starting": "starting", "running": "not chosen", "died": "died"}
@@ -217,7 +217,7 @@ def _table_state(table: TableStatus, rate: float | None) -> tuple[NodeState, str
 
 
 def _source_metrics(node: TopologyNode, metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Who writes a topic, as far as the topic tells; of a file nothing moves."""
+    """The metrics of a source, taken from its topic; a file has none."""
     topic = metrics.get(f"topic:{node.topic}") if node.topic else None
     if topic is None:
         return {"state": "", "word": ""}
@@ -236,5 +236,5 @@ def _ms(text: str) -> int | None:
 
 
 def _three_digits(rate: float) -> float:
-    """Three digits: what nobody sees is not sent."""
+    """Round a rate to three digits, so that invisible changes are not sent."""
     return float(f"{rate:.3g}") if rate == rate and rate > 0 else 0.0  # noqa: PLR0124  -- NaN is not itself

@@ -1,4 +1,4 @@
-"""What the pipeline picture is drawn from: the file that the run writes, the offsets of topics, the tables of the store."""
+"""Reads the state of the pipeline topology: the file that the run writes, the offsets of topics, the store's tables."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from riverrun.model.cluster_state import TopicPartition, TopicState
 from riverrun.model.topology import PipelineTopology, topology_from_dict
 from riverrun.store.contract import Store
 
-# What changes seldom is asked for as seldom.
+# Topics change seldom, and are fetched only this often.
 TOPICS_SECONDS = 10.0
-# So long a look waits for the brokers; slower ones are heard at the next.
+# How long a read waits for the brokers; a slower answer is used by the next read.
 WAIT_SECONDS = 0.5
-# Of a pipeline that failed, its streams tell.
+# A failed pipeline is not listed: its streams show the error.
 _STATE_PHRASES = {"running": "runs, but", "died": "does not run:"}
 
 
 class TopologyReader:
-    """Looks, in one thread at a time. Without a connection nothing is known of topics."""
+    """Reads snapshots, in one thread at a time. Without a connection nothing is known of topics."""
 
     def __init__(self, project: Project, app: str, connection: Connection | None, store: Store) -> None:
         self._project = project
@@ -54,7 +54,7 @@ class TopologyReader:
         return PipelineSnapshot(at, pipeline, progress, topic_snapshots, table_statuses, tuple(errors))
 
     def topology(self) -> tuple[PipelineTopology | None, bool]:
-        """The shape of what runs, or ran last, and whether it runs."""
+        """The topology that runs, or ran last, and whether it is running."""
         pipeline, progress = describe_pipeline(self._project)
         progress = progress or last_progress(self._project)
         if pipeline is None or progress is None or progress.app != self._app:
@@ -67,7 +67,7 @@ class TopologyReader:
 
 
 class TopicOffsets:
-    """The offsets of topics. Asked in a thread of its own: brokers that do not answer hold nobody up."""
+    """The offsets of topics, fetched in a thread of its own, so that brokers that do not answer block nobody."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -82,7 +82,7 @@ class TopicOffsets:
         self._requested: tuple[str, ...] = ()
 
     def read(self, topics: Sequence[str]) -> tuple[Mapping[str, TopicSnapshot | None], str]:
-        """What is known by now, and what is wrong."""
+        """The newest known snapshots, and the error if there is one."""
         if self._pending is None:
             self._pending = self._pool.submit(self._fetch, tuple(topics))
         try:
@@ -100,7 +100,7 @@ class TopicOffsets:
             self._admin = Admin(self._connection)
         now = time.monotonic()
         if names != self._requested or now - self._topics_fetched_at > TOPICS_SECONDS:
-            # Known only when all of it worked: a topic may go in between.
+            # Set again only when all of it worked: a topic may be deleted in between.
             self._requested = ()
             self._topics = self._admin.topics(names, config=False)
             self._first = self._admin.offsets(self._places, "earliest")
@@ -111,27 +111,27 @@ class TopicOffsets:
         return {name: self._snapshot(name, ends) for name in names}
 
     def _count(self, state: TopicState, ends: Mapping[TopicPartition, int]) -> RecordCount | None:
-        """None when they cannot be read: the offsets are of use without it."""
+        """Count the records of a topic; None when they cannot be read: the offsets are useful without it."""
         if self._counter is None:
             self._counter = TopicCounter(self._connection)
         try:
             return self._counter.count(
-                state.name, self._first, {place: ends.get(place, 0) for place in state.topic_partitions}
+                state.name, self._first, {partition: ends.get(partition, 0) for partition in state.topic_partitions}
             )
         except RiverrunError:
             return None
 
     @property
     def _places(self) -> list[TopicPartition]:
-        return [place for topic_state in self._topics.values() for place in topic_state.topic_partitions]
+        return [partition for topic_state in self._topics.values() for partition in topic_state.topic_partitions]
 
     def _snapshot(self, name: str, ends: Mapping[TopicPartition, int]) -> TopicSnapshot | None:
         state = self._topics.get(name)
         if state is None:
             return None
-        first = sum(self._first.get(place, 0) for place in state.topic_partitions)
-        end = sum(ends.get(place, 0) for place in state.topic_partitions)
-        # Counting reads records: the first look gives what is known at once.
+        first = sum(self._first.get(partition, 0) for partition in state.topic_partitions)
+        end = sum(ends.get(partition, 0) for partition in state.topic_partitions)
+        # Counting reads records: the first snapshot goes without, to be fast.
         count = self._count(state, ends) if name in self._latest else None
         return TopicSnapshot(first, end, len(state.partitions), state.problem, count)
 

@@ -1,6 +1,6 @@
-"""The pipeline picture over HTTP: the picture, live; details of its nodes; and sending dead letters back.
+"""The pipeline topology over HTTP: the topology, live; details of its nodes; and re-driving dead letters.
 
-Only the last changes anything. It is taken as application/json from pages of this server only, so that no other page can
+Only the last changes anything. It is accepted as application/json from pages of this server only, so that no other page can
 send it on a user's behalf.
 """
 
@@ -23,7 +23,7 @@ RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 def topology_handlers(topology: TopologyBroadcast) -> list[tuple[str, str, RouteHandler]]:
-    """Method, path and what answers; errors of riverrun's are for the caller to tell."""
+    """Method, path and handler; the caller handles RiverrunError."""
 
     async def whole(_: Request) -> Response:
         return json_response(await topology.refresh())
