@@ -35,9 +35,9 @@ _SPARK_PACKAGES = ("pandas", "pyarrow", "pyspark")
 
 
 class App:
-    """A pipeline: declare topics, tables and streams in it. Declaring does nothing but remember.
+    """A pipeline: declare topics, tables and streams in it. Declaring only records what is declared; nothing runs.
 
-    Streams name their inputs: a topic, a table or another stream of the app. All share one space of names.
+    Streams name their inputs: a topic, a table or another stream of the app. All share one namespace.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,22 +45,22 @@ class App:
         self.topics: dict[str, Topic[Event]] = {}
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
-        # What `store` says of tables, by their names; a stream without an entry is a table as it is.
+        # Table options from `store`, by table name; a stream without an entry becomes a table with the defaults.
         self.table_options: dict[str, TableOptions] = {}
         self.dashboards: dict[str, Dashboard] = {}
         self.alerts: dict[str, Alert] = {}
         # Connectors, by their names.
         self.sources: dict[str, SourceBinding] = {}
         self.sinks: dict[str, SinkBinding] = {}
-        # Where each was declared, and the folder that files of tables are looked up from.
+        # Where each name was declared, and the folder that relative paths of table files start from.
         self.declared_at: dict[str, SourceLine] = {}
         self.folder = Path()
-        # The pipeline file, where `load_app` read one.
+        # The pipeline file, if `load_app` read one.
         self.path: Path | None = None
 
     @property
     def file(self) -> str:
-        """The pipeline file, else the file of the first declaration; empty when nothing tells."""
+        """The pipeline file, else the file of the first declaration; empty when neither is known."""
         return str(self.path) if self.path else next((line.file for line in self.declared_at.values()), "")
 
     def topic(
@@ -74,7 +74,7 @@ class App:
         retention_size: str | int | None = None,
         compact: bool = False,
         config: Mapping[str, str] | None = None,
-        format: Format = "json",  # noqa: A002  -- the word for it
+        format: Format = "json",  # noqa: A002  -- users know it by this name
     ) -> Topic[E]:
         """Declare a topic once; see `Topic` for what the arguments mean."""
         line = _caller_line()
@@ -92,8 +92,8 @@ class App:
 
     def table(self, name: str, source: FileSource | postgres | Topic[Any], *, key: str | Sequence[str] = ()) -> Table:
         """Reference data that streams can join: `riverrun.csv(…)`, `.json(…)`, `.parquet(…)`, `.postgres(…)`, or a topic, of
-        which the newest record of each key counts. `key` names the columns that tell its rows apart; a topic, and a table of
-        a database with a primary key, bring their own."""
+        which the newest record of each key counts. `key` names the columns that identify a row; a topic, and a database
+        table with a primary key, have their own."""
         line = _caller_line()
         self._check_name_unused(name)
         _check_name(name, "table")
@@ -121,8 +121,8 @@ class App:
         return table
 
     def _table_from_postgres(self, name: str, source: postgres, line: SourceLine) -> Table:
-        """A table of a database, by way of a topic of its own. Where its columns are not declared, they are found when the
-        file is loaded by a command (connectors/postgres/columns.py)."""
+        """A database table, read through a topic of its own. Columns that are not declared are looked up when a command
+        loads the file (connectors/postgres/columns.py)."""
         binding = SourceBinding(name, check_topic_name(f"{self.name}.{name}"), source, line)
         self._check_connector(binding.name, self.sources)
         self._check_name_unused(binding.topic)
@@ -147,7 +147,7 @@ class App:
 
     def source(self, topic: "Topic[Any]", source: Source, *, name: str = "") -> SourceBinding:
         """Say where records of a topic come from: `riverrun.http()`, `riverrun.mqtt(…)`, … or a `Source` of your own. A
-        topic may have several. The `name` is what the connector remembers its place by; without one it is the topic's."""
+        topic may have several. The connector keeps its position under `name`; the default is the topic's name."""
         line = _caller_line()
         if not any(topic is declared for declared in self.topics.values()):
             raise DeclarationError(
@@ -166,8 +166,8 @@ class App:
         return binding
 
     def sink(self, upstream: "Stream | Topic[Any]", sink: Sink, *, name: str = "") -> SinkBinding:
-        """Say where the rows of a stream, or the records of a topic, go besides: `riverrun.jdbc(…)`, `riverrun.webhook(…)`,
-        or a `Sink` of your own. The `name` is its consumer group's, behind the app's."""
+        """Say where the rows of a stream, or the records of a topic, also go: `riverrun.jdbc(…)`, `riverrun.webhook(…)`,
+        or a `Sink` of your own. Its consumer group is named after the app and `name`."""
         line = _caller_line()
         if not isinstance(upstream, Stream | Topic):
             raise DeclarationError(
@@ -244,10 +244,10 @@ class App:
     ) -> TableOptions:
         """Say how a stream, or a topic of events, is kept as a table. Streams are tables without this.
 
-        Rows older than `retention` (by their own time) go. With `key`, the newest row of each key counts; without, a stream
-        decides by itself (an aggregate's rows are updated), and the events of a topic are kept all. `segment` and
-        `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns that Druid adds up
-        as they come in, such as {"load_kw": "sum"}: sum, min, max or count.
+        Rows older than `retention` (by their own time) are deleted. With `key`, the newest row of each key counts;
+        without, a stream decides by itself (an aggregate's rows are updated), and all events of a topic are kept.
+        `segment` and `granularity` are Druid's segment and query granularity ("hour", "minute"); `rollup` names columns
+        that Druid adds up as they come in, such as {"load_kw": "sum"}: sum, min, max or count.
         """
         line = _caller_line()
         if not isinstance(source, Stream | Topic):
@@ -283,14 +283,14 @@ class App:
                 hint="Give one of them another name=",
                 name=name,
             )
-        board = build_dashboard(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
-        self.dashboards[name] = board
-        return board
+        dashboard = build_dashboard(tiles, name=name, title=title, stale=stale, line=line, app=self.name)
+        self.dashboards[name] = dashboard
+        return dashboard
 
     def alert(self, name: str, source: AlertSource, **options: Unpack[AlertOptions]) -> Alert:
-        """Declare what people are told of: an alert on the rows of a stream or a topic. An episode is per alert and key `by`
-        (the key of what is watched): it begins `when` a condition holds (for as long as `lasting`), or when the key has been
-        `silent`; it ends when `clear` holds. `to` and `text` are required. docs/alerts.md has every option."""
+        """Declare an alert on the rows of a stream or a topic. It has an incident for each key `by` (by default the key of
+        that stream or topic): the incident begins `when` a condition holds (for as long as `lasting`), or when the key has
+        been `silent`; it ends when `clear` holds. `to` and `text` are required. docs/alerts.md has every option."""
         line = _caller_line()
         if name in self.alerts:
             raise DeclarationError(
@@ -298,9 +298,9 @@ class App:
                 hint="Give one of them another name",
                 name=name,
             )
-        rule = build_alert(name, source, line, options)
-        self.alerts[name] = rule
-        return rule
+        alert = build_alert(name, source, line, options)
+        self.alerts[name] = alert
+        return alert
 
     def _stream_from_function(self, function: Callable[..., Any], line: SourceLine, options: dict[str, Any]) -> Stream:
         name = getattr(function, "__name__", "")
@@ -323,11 +323,11 @@ class App:
     def _add_stream(self, name: str, line: SourceLine, options: dict[str, Any], **body: Any) -> Stream:
         known = set(Stream.__dataclass_fields__) - {"name", "line", "function", "sql", "parameters"}
         if unknown := sorted(set(options) - known):
-            near = nearest(unknown[0], known)
+            suggestion = nearest(unknown[0], known)
             raise DeclarationError(
                 f"The stream {name} has no option {unknown[0]!r}",
                 expected=", ".join(sorted(known)),
-                hint=f"Did you mean {near!r}?" if near else "",
+                hint=f"Did you mean {suggestion!r}?" if suggestion else "",
                 stream=name,
             )
         self._check_name_unused(name)
@@ -363,8 +363,8 @@ class App:
     def apply(
         self, connection: "Connection | str | None" = None, *, more_partitions: bool = False
     ) -> "list[TopicChanges]":
-        """Make the cluster's topics what is declared here: create, change what is safe, refuse the rest before anything is
-        changed. `more_partitions` allows adding partitions, which moves keys. Gives what was done, topic by topic."""
+        """Make the cluster's topics match the declarations: create them, change what is safe, and refuse the rest before
+        anything is changed. `more_partitions` allows adding partitions, which moves keys. Returns the changes by topic."""
         from riverrun.kafka.admin.admin import Admin
         from riverrun.kafka.admin.topics import apply_topics
         from riverrun.kafka.connection import as_connection
@@ -373,10 +373,9 @@ class App:
         return apply_topics(Admin(as_connection(connection)), topics, allow_more_partitions=more_partitions)
 
     def query(self, sql: str, *, rows: int = 10_000, seconds: float = 30.0) -> "Rows":
-        """Ask the store that is served for this app's project (`riverrun serve`, `riverrun run`) a question in
-        riverrun's SQL.
+        """Query the store that is served for this app's project (`riverrun serve`, `riverrun run`) in riverrun's SQL.
 
-        Gives rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
+        Returns rows: iterate over them for dicts, or take `.arrow()`, `.pandas()` or `.polars()`.
         """
         from riverrun.config import find_project
         from riverrun.store.client import query_project
@@ -385,7 +384,7 @@ class App:
 
 
 def declared_names(app: App) -> frozenset[str]:
-    """What its file gives a name to: such a word is written as it is, also where a sentence begins with it."""
+    """All names its file declares. Messages write them as they are, even at the start of a sentence."""
     return frozenset(
         {app.name, *app.topics, *app.streams, *app.tables, *app.table_options, *app.alerts, *app.sources, *app.sinks}
     )
@@ -402,7 +401,7 @@ def _column_names(key: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_name(name: str, kind: str) -> None:
-    """Streams refer to it by a parameter's name and from SQL."""
+    """Check that streams can use the name as a parameter and in SQL."""
     if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise DeclarationError(
             f"{name!r} cannot be the name of a {kind}",
@@ -430,7 +429,7 @@ def _check_table_options(options: TableOptions) -> None:
 
 
 def load_app(path: Path) -> App:
-    """Run the pipeline file and give its app. Problems name the file and the line, whoever made them."""
+    """Run the pipeline file and return its app. Every error names the file and the line."""
     path = path.resolve()
     if not path.is_file():
         raise DeclarationError(
@@ -486,7 +485,7 @@ def _not_one_app(path: Path, names: list[str]) -> DeclarationError:
 
 
 def app_module_name(path: Path) -> str:
-    """The name a pipeline file is loaded by; not its own, which may be that of a package."""
+    """The module name a pipeline file is loaded under; not its own, which may be the name of a package."""
     return f"riverrun_app_{path.stem}"
 
 
