@@ -1,4 +1,4 @@
-"""What users test their pipelines with: the fixtures of `pytest_plugin`, and the types of what they give."""
+"""Tools to test pipelines with: the fixtures of `pytest_plugin`, and the types of what they return."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up when used: pytest comes with the user's tests and Spark with an extra, not with riverrun.
+    # Imported on first use: pytest and Spark are not dependencies of riverrun itself.
     if name in _PLACES:
         from importlib import import_module
 

@@ -1,7 +1,7 @@
-"""Alerts in a test: the app's own rules over the rows of the kit, with the rows' own time as the clock. Nothing is sent.
+"""Alerts in a test: the app's own rules over the rows of a `StreamTest`, with event time as the clock. Nothing is sent.
 
-Between two rows the clock stops wherever something is due (the end of quiet hours, a digest, an escalation, a key that was
-silent for too long), as it would while the process runs.
+Between two rows the clock stops at every time something is due (the end of quiet hours, a digest, an escalation, a key
+that was silent for too long), as it would while the process runs.
 """
 
 import heapq
@@ -28,9 +28,9 @@ _TEST_USER = "the test"
 
 @dataclass(frozen=True)
 class AlertNotification:
-    """A message of an alert. `stage` is "sent"; else "held", "gathering" or "listed" (for, or in, a digest), "silenced",
-    "dropped" or "cancelled" (quiet hours), "expired", "refused" (nobody to send it to), with the reason in `note`.
-    `at` is when it was sent; of one that was not, when it was made."""
+    """A notification of an alert. `stage` is "sent"; else "held", "gathering" or "listed" (for, or in, a digest),
+    "silenced", "dropped" or "cancelled" (quiet hours), "expired", "refused" (nobody to send it to), with the reason in
+    `note`. `at` is when it was sent, or when it was created if it was not sent."""
 
     alert: str
     kind: NotificationKind
@@ -43,7 +43,7 @@ class AlertNotification:
 
 
 class AlertSimulator:
-    """Takes the steps of a test, one after another."""
+    """Evaluates the app's alert rules over the steps of a test, one after another."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._readers = {rule.table.topic: RowReader(rule.table) for rule in rules}
@@ -62,11 +62,11 @@ class AlertSimulator:
         reached: Mapping[str, datetime | None],
         times: Iterable[datetime],
     ) -> None:
-        """The records of each topic, then the time that each reaches, and all times that the test has told."""
+        """Process the records of each topic, then advance each topic to its time, and the clock to the latest of `times`."""
         for record in self._sorted_records(records):
             self._process_record(record)
         timeouts = [(at, effects) for topic, to in reached.items() if to for at, effects in self._advance(topic, to)]
-        for at, effects in sorted(timeouts, key=lambda each: each[0]):
+        for at, effects in sorted(timeouts, key=lambda timeout: timeout[0]):
             self._pass_time(at)
             self._apply_effects(effects)
         self._pass_time(max(map(epoch_ms, times), default=-1))
@@ -76,18 +76,18 @@ class AlertSimulator:
         return self._watch.advance_time(topic, epoch_ms(to))
 
     def _sorted_records(self, records: Mapping[str, Sequence[SentRecord]]) -> Iterator[SentRecord]:
-        """By time across topics, and within each as they were sent."""
+        """Records by time across topics, and within each topic in the order they were sent."""
 
         def marked(topic_records: Sequence[SentRecord]) -> Iterator[tuple[int, SentRecord]]:
             newest_ms = -1
-            for each in topic_records:
-                newest_ms = max(newest_ms, self._time_of(each))
-                yield newest_ms, each
+            for record in topic_records:
+                newest_ms = max(newest_ms, self._time_of(record))
+                yield newest_ms, record
 
         return (record for _, record in heapq.merge(*map(marked, records.values()), key=lambda mark: mark[0]))
 
     def _time_of(self, record: SentRecord) -> int:
-        """When a row was; -1 of what is none."""
+        """The event time of a record's row; -1 if the record is not a row."""
         try:
             return self._readers[record.topic].read(0, 0, epoch_ms(record.at), record.value or b"").event_time
         except RejectedRowError:
@@ -97,7 +97,7 @@ class AlertSimulator:
         at = self._time_of(record)
         self._pass_time(at)
         self._offsets[record.topic] += 1
-        # A row that is late was late in reaching Kafka. Without a time of its own, Kafka's is all it has.
+        # A late row reached Kafka late, that is now. A row without a time of its own has only Kafka's timestamp.
         timeless = self._readers[record.topic].table.time == RECORD_TIME
         recorded = epoch_ms(record.at) if timeless else self._now
         incoming = InputRecord(record.topic, 0, self._offsets[record.topic], recorded, record.value)
@@ -123,7 +123,7 @@ class AlertSimulator:
             )
         self._notifier.drain()
 
-    # --- what the test says and asks ---
+    # --- called by the test ---
 
     def silence(self, alert: str, key: str, length_ms: int, why: str) -> None:
         if self._now < 0:
@@ -136,39 +136,39 @@ class AlertSimulator:
 
     def acknowledge(self, alert: str, key: str) -> None:
         firing = {
-            own: each
-            for (rule, own, _), each in self._ledger.incidents.items()
-            if (rule, each.state) == (alert, "firing")
+            incident_key: incident
+            for (rule, incident_key, _), incident in self._ledger.incidents.items()
+            if (rule, incident.state) == (alert, "firing")
         }
         if key not in firing:
-            near = nearest(key, firing)
+            suggestion = nearest(key, firing)
             raise UsageError(
                 f"{alert} does not fire for {key!r}",
                 expected=", ".join(firing) or "a key that it fires for, of which there is none",
-                hint=f"Did you mean {near}?" if near else "",
+                hint=f"Did you mean {suggestion}?" if suggestion else "",
             )
         self._notifier.apply_user_action(
             Ack(rule=alert, key=key, number=firing[key].number, at=self._now, by=_TEST_USER)
         )
 
     def notifications(self, *, unsent: bool) -> list[AlertNotification]:
-        """The messages in the order in which they were sent, or made."""
+        """The notifications in the order in which they were sent, or created."""
         notifications = [
-            self._notification(letter)
-            for letter in self._ledger.notifications.values()
-            if unsent or letter.message.id in self._sent_at
+            self._notification(notification)
+            for notification in self._ledger.notifications.values()
+            if unsent or notification.message.id in self._sent_at
         ]
-        return sorted(notifications, key=lambda each: each.at)
+        return sorted(notifications, key=lambda notification: notification.at)
 
-    def _notification(self, letter: Notification) -> AlertNotification:
-        message, at = letter.message, self._sent_at.get(letter.message.id)
-        stage, note = ("sent", "") if at is not None else (str(letter.stage), letter.note)
+    def _notification(self, notification: Notification) -> AlertNotification:
+        message, at = notification.message, self._sent_at.get(notification.message.id)
+        stage, note = ("sent", "") if at is not None else (str(notification.stage), notification.note)
         if at is None and stage == "out":
             sent = self._ledger.deliveries.get(message.id)
             stage, note = "refused", sent.delivery.reason if sent is not None else ""
         if stage == "listed":
             note = "in a digest"
-        when = datetime.fromtimestamp((letter.created_at if at is None else at) / 1000, UTC)
+        when = datetime.fromtimestamp((notification.created_at if at is None else at) / 1000, UTC)
         return AlertNotification(
-            letter.rule, letter.kind, letter.key, message.receiver, message.text, when, stage, note
+            notification.rule, notification.kind, notification.key, message.receiver, message.text, when, stage, note
         )

@@ -1,13 +1,13 @@
-"""Crashes as the input of a test: a pipeline runs, parts of it are killed with -9, and it must come out right.
+"""Crash tests: a pipeline runs, its processes are killed with SIGKILL, and its output must still be right.
 
     plan = crashes(seed=7, rounds=5)
     with CrashRun(project, "app.py") as run:
         for crash in plan:
-            run.strike(crash)          # waits, kills, starts again what does not start by itself
-        run.finish()                   # all there is, read and written
-        assert run.verify() == []      # `riverrun verify`: what is wrong, nothing
+            run.strike(crash)          # waits, kills, restarts what does not restart by itself
+        run.finish()                   # until all records are read and written
+        assert run.verify() == []      # `riverrun verify` finds no difference
 
-The cluster is the project's own (`riverrun up`), so that its brokers can be killed too; they are started again by it.
+The cluster is the project's own (`riverrun up`), so that its brokers can be killed too; it restarts them.
 """
 
 import contextlib
@@ -27,21 +27,21 @@ import psutil
 
 from riverrun.errors import StreamFailedError, UsageError
 
-# Spark's JVM, the process of the pipeline, one of Spark's Python workers, a broker, the pipeline and all below it, or the
-# process that sends its alerts.
+# Spark's JVM, the pipeline's process, one of Spark's Python workers, a broker, the pipeline with all its child processes, or
+# the process that sends its alerts.
 Victim = Literal["spark", "pipeline", "worker", "broker", "tree", "alerts"]
-# What every pipeline has.
+# The processes that every pipeline has.
 VICTIMS: tuple[Victim, ...] = tuple(get_arg for get_arg in get_args(Victim) if get_arg != "alerts")
-# How long a part that comes with the first rows, or comes again by itself, may be waited for, to be killed.
+# How long to wait for a process that starts with the first rows, or restarts by itself, before it can be killed.
 WORKER_SECONDS = 90.0
-# How long a pipeline whose Spark was killed, or that was asked to end, may take for it.
+# How long a pipeline may take to end after its Spark was killed or it was asked to.
 END_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Crash:
-    """Kill this part so many seconds after the one before it is over. Where there are several such parts, `pick` says which:
-    0 is the first, just below 1 the last."""
+    """Kill this process so many seconds after the previous crash is over. If there are several such processes, `pick` says
+    which: 0 is the first, just below 1 the last."""
 
     victim: Victim
     after_seconds: float
@@ -51,24 +51,24 @@ class Crash:
 def crashes(
     seed: int, rounds: int, *, victims: Sequence[Victim] = VICTIMS, seconds: tuple[float, float] = (0.5, 6.0)
 ) -> list[Crash]:
-    """A plan that is the same for the same seed. `seconds` is the shortest and the longest wait before a kill."""
+    """A random plan, the same for the same seed. `seconds` is the shortest and the longest wait before a kill."""
     if unknown := set(victims) - set(get_args(Victim)):
         raise UsageError(f"There is no part {min(unknown)} to kill", expected=", ".join(get_args(Victim)))
-    chance = random.Random(seed)  # noqa: S311  -- no secret
-    return [Crash(chance.choice(list(victims)), chance.uniform(*seconds), chance.random()) for _ in range(rounds)]
+    rng = random.Random(seed)  # noqa: S311  -- no secret
+    return [Crash(rng.choice(list(victims)), rng.uniform(*seconds), rng.random()) for _ in range(rounds)]
 
 
 @dataclass
 class CrashRun:
-    """`riverrun run FILE` as a child in a project's folder, and what it is to survive."""
+    """`riverrun run FILE` as a child process in a project's folder, and the crashes it must survive."""
 
     project: Path
     file: str
     options: Sequence[str] = ()
     start_seconds: float = 240.0
-    # What was killed, in order; a worker only where one came to be killed.
+    # What was killed, in order; a worker only if there was one to kill.
     killed: list[str] = field(default_factory=list)
-    # How often it was asked to end, did not within a minute, and was killed for that.
+    # How often it was killed because it did not end within a minute of being asked.
     cut_off: int = 0
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
@@ -99,7 +99,7 @@ class CrashRun:
             )
 
     def strike(self, crash: Crash) -> None:
-        """Wait until all streams are at work, then for the time of the crash, kill, and see that it goes on."""
+        """Wait until all streams run, then for the delay of the crash, and kill."""
         self.await_work()
         deadline = time.monotonic() + crash.after_seconds
         while time.monotonic() < deadline and self._alive():
@@ -107,7 +107,7 @@ class CrashRun:
         self.kill(crash.victim, crash.pick)
 
     def kill(self, victim: Victim, pick: float = 0.0) -> None:
-        """Kill one part now, with -9."""
+        """Kill one process, or the whole tree, now with SIGKILL."""
         processes = self._find(victim, pick)
         deadline = time.monotonic() + WORKER_SECONDS
         while not processes and victim in ("worker", "alerts") and self._alive() and time.monotonic() < deadline:
@@ -119,13 +119,13 @@ class CrashRun:
             self._await_end(victim)
 
     def _await_end(self, victim: Victim) -> None:
-        """Until the pipeline has noticed: it ends when Spark does, and the next crash is not for what is dying."""
+        """Wait until the pipeline has ended: it ends with Spark, and the next crash must not hit a process that is dying."""
         if self._process is not None and victim in ("spark", "pipeline", "tree"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
 
     def await_work(self) -> None:
-        """Until every stream runs; a pipeline that has ended is started again, as a service manager would."""
+        """Wait until every stream runs; a pipeline that has ended is restarted, as a service manager would."""
         deadline = time.monotonic() + self.start_seconds
         while True:
             if not self._alive():
@@ -140,7 +140,7 @@ class CrashRun:
             time.sleep(0.1)
 
     def finish(self, seconds: float = 300.0) -> None:
-        """Until all records are read and written: once more from its stop, with `--until-caught-up`."""
+        """Stop the pipeline and run it again with `--until-caught-up`, until all records are read and written."""
         self.stop()
         deadline = time.monotonic() + seconds
         while True:
@@ -156,13 +156,13 @@ class CrashRun:
                 raise StreamFailedError(f"{self.file} did not catch up within {seconds:g} s", lines=self._last_lines())
 
     def verify(self) -> list[dict[str, Any]]:
-        """Streams whose output is not what their code makes of their input, as `riverrun verify --json` tells it."""
+        """Streams whose output is not what their code makes of their input, as `riverrun verify --json` reports them."""
         result = self._riverrun("verify", self.file, "--json", check=False)
         verdicts: list[dict[str, Any]] = json.loads(result.stdout)
         return [verdict for verdict in verdicts if verdict["state"] != "equal"]
 
     def stop(self) -> None:
-        """Ask the pipeline to end; kill it and what is below it if it does not."""
+        """Ask the pipeline to end; kill it and its child processes if it does not."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGINT)
@@ -172,7 +172,7 @@ class CrashRun:
             self.cut_off += 1
             _kill_all(self._find("tree", 0.0))
 
-    # --- what there is ------------------------------------------------------------------------------------------------
+    # --- its processes ------------------------------------------------------------------------------------------------
 
     def _alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -193,26 +193,26 @@ class CrashRun:
         if self._process is None or self._process.poll() is not None:
             return []
         with contextlib.suppress(psutil.NoSuchProcess):
-            top = psutil.Process(self._process.pid)
-            below = top.children(recursive=True)
-            java = [each for each in below if each.name() == "java"]
+            pipeline = psutil.Process(self._process.pid)
+            descendants = pipeline.children(recursive=True)
+            java = [process for process in descendants if process.name() == "java"]
             if victim == "tree":
-                return [top, *below]
+                return [pipeline, *descendants]
             if victim == "pipeline":
-                return [top]
+                return [pipeline]
             if victim == "spark":
                 return java
             if victim == "alerts":
-                return [each for each in below if _is_alerts(each)]
-            # The daemon that all workers are forked from is the first; a worker below it does the work.
-            daemons = [child for one in java for child in one.children() if "python" in child.name()]
-            workers = [child for one in daemons for child in one.children()]
+                return [process for process in descendants if _is_alerts(process)]
+            # Spark's JVM starts a Python daemon, and the workers are forked from it.
+            daemons = [child for process in java for child in process.children() if "python" in child.name()]
+            workers = [child for daemon in daemons for child in daemon.children()]
             return _pick_one(workers, pick)
         return []
 
     def _brokers(self) -> list[psutil.Process]:
         status = json.loads(self._riverrun("status", "--json").stdout)
-        pids = [each.get("pid") for each in status.get("servers", [])]
+        pids = [server.get("pid") for server in status.get("servers", [])]
         return [psutil.Process(pid) for pid in pids if pid and psutil.pid_exists(pid)]
 
     def _riverrun(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
@@ -232,7 +232,7 @@ class CrashRun:
 
 
 def _is_alerts(process: psutil.Process) -> bool:
-    """Whether it sends alerts. What guards it has the same words, and a child."""
+    """Whether it is the process that sends alerts. Its supervisor has the same command line, but also a child."""
     try:
         words = process.cmdline()
         return "riverrun" in words and words[words.index("riverrun") :].count("alerts") > 0 and not process.children()

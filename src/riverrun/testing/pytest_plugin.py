@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KafkaUnderTest:
-    """A cluster to test with. `local` is the one the session started; None when it was named from outside."""
+    """A cluster to test with. `local` is the one the session started; None when `--bootstrap-servers` named one."""
 
     bootstrap_servers: str
     settings: "KafkaSettings"
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaUnderTest]:
-    """A real Kafka: one broker of this session, or the cluster `--bootstrap-servers` names."""
+    """A real Kafka: one broker for this session, or the cluster that `--bootstrap-servers` names."""
     from dataclasses import replace
 
     from riverrun.config import KafkaSettings
@@ -76,23 +76,23 @@ def kafka(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def kafka_topic(kafka: KafkaUnderTest, request: pytest.FixtureRequest) -> Callable[..., str]:
-    """Make a topic with a name nobody else has: `kafka_topic(partitions=3, config={"retention.ms": "1000"})`."""
+    """Create a topic with a unique name: `kafka_topic(partitions=3, config={"retention.ms": "1000"})`."""
     from riverrun.kafka.admin.admin import Admin
 
     stem = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")[:60]
 
     def make(name: str = "", partitions: int = 1, config: dict[str, str] | None = None) -> str:
         topic = f"{name or stem}-{secrets.token_hex(4)}"
-        # A test's records may carry any time: none is too old to be kept.
-        kept = {"retention.ms": "-1"} | (config or {})
-        Admin(kafka.connection).create_topic(topic, partitions=partitions, replicas=0, config=kept)
+        # A test's records may have any timestamp: none is deleted for its age.
+        topic_config = {"retention.ms": "-1"} | (config or {})
+        Admin(kafka.connection).create_topic(topic, partitions=partitions, replicas=0, config=topic_config)
         return topic
 
     return make
 
 
 def local_kafka(root: Path, settings: "KafkaSettings") -> "LocalKafka":
-    """A cluster under `root`, on ports where nobody else's tests look first. Use it in a `with`."""
+    """A cluster under `root`, on random ports, so that other tests rarely try the same. Use it in a `with`."""
     from riverrun.cluster.kafka.local import LocalKafka
 
     return LocalKafka(root, settings, first_port=random.randrange(12000, 28000, 10))  # noqa: S311
@@ -100,20 +100,20 @@ def local_kafka(root: Path, settings: "KafkaSettings") -> "LocalKafka":
 
 @pytest.fixture(scope="session")
 def spark_slots() -> int:
-    """How many tasks `spark` runs at once; 0 is one per core. Tests of real-time streams define their own with more."""
+    """How many tasks `spark` runs at once; 0 is one per core. Tests of real-time streams override it with more."""
     return 0
 
 
 @pytest.fixture(scope="session")
 def spark_brief() -> bool:
     """Whether Java compiles less for `spark`, where cores are few: right for tests of some thousand records, not of a
-    million. Tests of that kind define their own."""
+    million. Such tests override it."""
     return True
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int, spark_brief: bool) -> "Iterator[SparkSession]":
-    """One Spark session for all tests of a run, set up as riverrun sets it up, with a small heap."""
+    """One Spark session for all tests of a run, configured as `riverrun run` does it, but with a small heap."""
     from riverrun.config import Settings, SparkSettings
     from riverrun.streams.run.session import start_session, stop_session
 
@@ -127,7 +127,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_slots: int, spark_brie
 @pytest.fixture
 def stream_test(spark: "SparkSession", tmp_path: Path) -> "Iterator[Callable[..., StreamTest]]":
     """Make a `riverrun.testing.StreamTest` of an app or of the path of a pipeline file; its streams stop with the test.
-    `seconds=` is how long one look at a stream may take."""
+    `seconds=` is how long reading the rows of a stream may take."""
     from contextlib import ExitStack
 
     from riverrun.testing.streams import StreamTest

@@ -1,4 +1,4 @@
-"""Questions and tiles over the rows of the test kit, by the store's own SQL."""
+"""Queries and tiles over the rows of a `StreamTest`, by the store's own SQL."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,19 @@ TableRows = Callable[["TableSpec"], Sequence[Mapping[str, Any]]]
 
 
 def run_query(sql: str, tables: "Sequence[TableSpec]", read_rows: TableRows) -> list[Row]:
-    """The answer to a question; only the tables that it reads are worked out."""
+    """The result of a query; only the tables that it reads are computed."""
     from riverrun.dashboard.tiles.queries import parse, tables_read
     from riverrun.store.embedded.in_memory import query_rows
 
-    reads = {each.lower() for each in tables_read(parse(sql, "The question"))}
+    reads = {table.lower() for table in tables_read(parse(sql, "The question"))}
     specs = {table.name: table for table in tables}
-    return query_rows(sql, specs, {name: read_rows(each) for name, each in specs.items() if name.lower() in reads})
+    return query_rows(sql, specs, {name: read_rows(spec) for name, spec in specs.items() if name.lower() in reads})
 
 
 def tile_rows(
     tile: "Tile", tables: "Sequence[TableSpec]", read_rows: TableRows, filters: Mapping[str, str | None]
 ) -> list[Row]:
-    """What a tile shows, as its question gives it."""
+    """The rows a tile shows, as its query returns them."""
     from riverrun.dashboard.tiles.queries import QueryTime, tile_query
     from riverrun.store.embedded.in_memory import newest_time, query_rows
 
@@ -38,20 +38,20 @@ def tile_rows(
     reads = tile_query(tile, specs, filters).tables
     rows = {name: read_rows(specs[name]) for name in reads}
     times: list[datetime] = [at for name in reads if (at := newest_time(specs[name], rows[name])) is not None]
-    tile_question = tile_query(tile, specs, filters, QueryTime(newest=max(times, default=None)))
-    return query_rows(tile_question.sql, specs, rows)
+    query = tile_query(tile, specs, filters, QueryTime(newest=max(times, default=None)))
+    return query_rows(query.sql, specs, rows)
 
 
 def find_tile(app: "App", title: str) -> "Tile":
     """A tile of the app's dashboards by its title."""
-    tiles = [tile for board in app.dashboards.values() for tile in board.tiles if tile.has_query]
+    tiles = [tile for dashboard in app.dashboards.values() for tile in dashboard.tiles if tile.has_query]
     for tile in tiles:
         if tile.title == title:
             return tile
     titles = [tile.title for tile in tiles]
-    near = nearest(title, titles)
+    suggestion = nearest(title, titles)
     raise UsageError(
         f"The app {app.name} has no tile {title!r}",
         expected=", ".join(titles),
-        hint=f"Did you mean {near!r}?" if near else "",
+        hint=f"Did you mean {suggestion!r}?" if suggestion else "",
     )

@@ -1,4 +1,4 @@
-"""The contract of sources as tests: subclass `SourceSuite`, say what the source reads, and every sentence is tried.
+"""The contract of sources as tests: subclass `SourceSuite`, say what the source reads, and every rule is tested.
 
     class TestNumbers(SourceSuite):
         def make(self, folder):
@@ -22,14 +22,14 @@ import pytest
 from riverrun.errors import RiverrunError
 from riverrun.model.connector import Item, Items, Reader, Source
 
-# How long a source may take to come up with what it has, and how long one `read` may.
+# How long a source may take until it returns items, and how long one `read` may take.
 READY_SECONDS = 20.0
 READ_SECONDS = 2.0
 MAX_ITEMS = 20_000
 
 
 class PartState:
-    """What the runtime keeps of one part: the position and marks that were committed, as JSON carries them."""
+    """What the runtime keeps for one part: the committed position and marks, after a round trip through JSON."""
 
     def __init__(self, part: str) -> None:
         self.part = part
@@ -49,7 +49,7 @@ class PartState:
 
 
 def value_of(item: Any) -> Any:
-    """What an item says: JSON is read, so that bytes and mappings compare."""
+    """The value of an item; JSON is decoded, so that bytes and mappings compare."""
     value = item.value if isinstance(item, Item) else item
     if isinstance(value, bytes | str):
         try:
@@ -63,14 +63,14 @@ class SourceSuite:
     """Subclass it as `class TestMine(SourceSuite)`."""
 
     def make(self, folder: Path) -> Source:
-        """A source with something to read. Called again for the same folder, it must be the same source after a restart."""
+        """A source with something to read. Called again for the same folder, it returns the same source after a restart."""
         raise NotImplementedError
 
     def expected(self) -> Sequence[Any]:
-        """The values that it gives, in the order of each part; parts follow each other as in `parts()`."""
+        """The values that the source returns, part by part in the order of `parts()`."""
         raise NotImplementedError
 
-    # --- what the contract says ---------------------------------------------------------------------------------------
+    # --- the contract -------------------------------------------------------------------------------------------------
 
     def test_each_item_comes_once(self, tmp_path: Path) -> None:
         source = self.make(tmp_path)
@@ -78,7 +78,7 @@ class SourceSuite:
         assert values == list(self.expected())
 
     def test_it_goes_on_behind_every_position(self, tmp_path: Path) -> None:
-        """A crash after each batch: what was committed does not come again, what was not is not left out."""
+        """A crash after each batch: committed items are not read again, and no other item is skipped."""
         source = self.make(tmp_path)
         values: list[Any] = []
         for part in source.parts():
@@ -91,7 +91,7 @@ class SourceSuite:
         assert values == list(self.expected())
 
     def test_what_was_not_committed_comes_again(self, tmp_path: Path) -> None:
-        """A crash before each commit: the same items are given again, in the same order."""
+        """A crash before each commit: the same items are read again, in the same order."""
         source = self.make(tmp_path)
         for part in source.parts():
             state = PartState(part)
@@ -130,7 +130,7 @@ class SourceSuite:
             reader.close()
 
     def test_one_read_is_bounded_in_time_and_size(self, tmp_path: Path) -> None:
-        """What gives everything at once would need the memory for it: back pressure begins with small reads."""
+        """A source that returns everything at once needs the memory for it: back pressure begins with small reads."""
         source = self.make(tmp_path)
         for part in source.parts():
             reader = PartState(part).open(source)
@@ -145,7 +145,7 @@ class SourceSuite:
     def test_parts_are_the_same_after_a_restart(self, tmp_path: Path) -> None:
         assert list(self.make(tmp_path).parts()) == list(self.make(tmp_path).parts())
 
-    # --- the runtime in small -----------------------------------------------------------------------------------------
+    # --- a minimal runtime --------------------------------------------------------------------------------------------
 
     def _all_values(self, source: Source, state: PartState) -> list[Any]:
         values: list[Any] = []
@@ -154,7 +154,7 @@ class SourceSuite:
         return values
 
     def _batches(self, source: Source, state: PartState) -> Iterator[Items]:
-        """Everything that a part has now, acknowledged batch by batch."""
+        """All batches that a part has now, each acknowledged."""
         reader = state.open(source)
         try:
             while (items := _next(reader)) is not None:
@@ -167,7 +167,7 @@ class SourceSuite:
             reader.close()
 
     def _next_batch(self, source: Source, state: PartState) -> Items | None:
-        """The next batch, and then a crash: the reader is not told anything, only its file handles are tidied up."""
+        """The next batch, and then a crash: nothing is acknowledged, the reader is only closed."""
         reader = state.open(source)
         try:
             return _next(reader)
@@ -176,7 +176,7 @@ class SourceSuite:
 
 
 def _next(reader: Reader) -> Items | None:
-    """The next batch; None when nothing comes for a while."""
+    """The next batch; None after 40 empty reads or `READY_SECONDS`."""
     deadline = time.monotonic() + READY_SECONDS
     empty_reads = 0
     while time.monotonic() < deadline and empty_reads < 40:

@@ -5,11 +5,11 @@
         t.send("readings", Reading(house_id="a", load_kw=1.0, at=at), b"not a reading")
         t.advance("2026-01-01T00:05:00Z")
         assert t.rows("house_load") == [{"minute": {"start": ..., "end": ...}, "house_id": "a", "load_kw": 1.0}]
-        assert [each.value for each in t.dead("readings")] == [b"not a reading"]
+        assert [row.value for row in t.dead("readings")] == [b"not a reading"]
 
 The streams are compiled as for Kafka and run by Spark as streams, with state and watermark; only their records come from
-files and their rows go to memory. A stream runs when its rows are asked for. What is sent between two calls of `advance` or
-two looks at the rows is one batch; event time also moves by the events themselves, at the end of a batch.
+files and their rows go to memory. A stream runs when its rows are asked for. Records sent between two calls of `advance`, or
+between two reads of the rows, are one batch; the events themselves also move event time, at the end of a batch.
 """
 
 import json
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 TimeLike = str | datetime
 
-# Compiling asks no broker.
+# Never connected to: compiling needs no broker.
 _NO_BROKER = Connection(KafkaSettings(bootstrap_servers="127.0.0.1:9"))
 _TIMEOUT_SECONDS = 120.0
 
@@ -69,7 +69,7 @@ class DeadRow:
 
 @dataclass
 class _TestStep:
-    """Records of one batch, then the times that topics reach."""
+    """Records of one batch, then the event times that topics advance to."""
 
     records: dict[str, list[SentRecord]] = field(default_factory=dict)
     times: dict[str, datetime] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _TestStep:
 class StreamTest:
     """One app under test. The fixture `stream_test` makes it; on its own, use it in a `with`.
 
-    `seconds` is how long one look at a stream may take.
+    `seconds` is how long reading the rows of a stream may take.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StreamTest:
     ) -> None:
         """Put records into a topic: events, dicts as JSON, text and bytes as they are, None to delete `key` from a table.
 
-        Nothing but an Event is checked, so that a test can send what is wrong. `at` is Kafka's own timestamp.
+        Only an Event is checked, so that a test can send bad records. `at` is Kafka's own timestamp.
         """
         name = self._topic(topic)
         stamp = _to_utc(at) if at else datetime.now(UTC)
@@ -119,9 +119,9 @@ class StreamTest:
             step.records.setdefault(name, []).append(SentRecord(name, self._next_offset(name), data, value, stamp))
 
     def advance(self, to: TimeLike = "", /, **times: TimeLike) -> None:
-        """Move event time, as a record of that time would, without a record: of all topics, or of those named.
+        """Move event time, as a record of that time would, without a record: for all topics, or for those named.
 
-        A topic's watermark is this minus the time its events may be late.
+        A topic's watermark is this time minus the lateness it allows.
         """
         new_times = dict.fromkeys(self._timed_topics(), _to_utc(to)) if to else {}
         for name, moment in times.items():
@@ -134,9 +134,9 @@ class StreamTest:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def rows(self, stream: str) -> list[Row]:
-        """The rows of a stream; where it sends a row again with new values, the newest of each key.
+        """The rows of a stream; where it updates rows, the newest of each key.
 
-        Operators that mix rows (state, joins) leave them sorted by time and key.
+        After operators that change the order of rows (state, joins), they are sorted by time and key.
         """
         run = self._run(stream)
         if not run.compiled.emits_updates:
@@ -148,7 +148,7 @@ class StreamTest:
         return [row for _, row in self._run(stream).changes]
 
     def dead(self, topic: str) -> list[DeadRow]:
-        """The records of a topic that streams set aside, in order."""
+        """The records of a topic that streams send to its dead letters, in order."""
         from pyspark.sql import functions as F  # noqa: N812
 
         name = self._topic(topic)
@@ -168,17 +168,17 @@ class StreamTest:
         ]
 
     def record_counts(self, stream: str) -> RecordCounts:
-        """What became of the records a stream has read."""
+        """How many records a stream has read, and what became of them."""
         return self._run(stream).record_counts
 
     def batch(self, stream: str) -> list[Row]:
-        """The rows of a stream, worked out at the speed batch over all that was sent: sorted by time and key."""
-        return _sort_rows(self._stream(stream), [(each.key, row) for each, row in self._batch(stream)])
+        """The rows of a stream, computed at speed batch over all records sent: sorted by time and key."""
+        return _sort_rows(self._stream(stream), [(record.key, row) for record, row in self._batch(stream)])
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
     def query(self, sql: str) -> list[Row]:
-        """The answer to a question in riverrun's SQL, over the tables that the streams have filled so far."""
+        """The result of a query in riverrun's SQL, over the tables that the streams have filled so far."""
         from riverrun.testing.queries import run_query
 
         return run_query(sql, build_tables(self._compilation), self._table_rows)
@@ -190,35 +190,39 @@ class StreamTest:
         return tile_rows(find_tile(self.app, title), build_tables(self._compilation), self._table_rows, filters)
 
     def _table_rows(self, table: TableSpec) -> list[Row]:
-        """A table's rows: those of a stream as they were sent, or the good records of a topic."""
+        """A table's rows: the rows of a stream, or the valid records of a topic."""
         writer = self._writing_stream(table.topic)
         if writer is not None:
             return self.rows(writer.stream.name) if writer.emits_updates else self.changes(writer.stream.name)
-        bad = {each.offset for each in self.dead(table.topic)}
+        bad = {row.offset for row in self.dead(table.topic)}
         columns = self._compilation.record_schema(table.topic).columns
-        records = [each for step in self._steps for each in step.records.get(table.topic, [])]
+        records = [record for step in self._steps for record in step.records.get(table.topic, [])]
         return [decode_value(record.value, columns) for record in records if record.value and record.offset not in bad]
 
     # --- alerts -------------------------------------------------------------------------------------------------------
 
     def alerts(self, name: str = "", *, unsent: bool = False) -> "list[AlertNotification]":
-        """What an alert (all of them, if none is named) has sent so far, by the app's own rules. With `unsent`, also what is
-        held or was not sent, with its stage and why.
+        """The notifications an alert (all of them, if none is named) has sent so far, by the app's own rules. With `unsent`,
+        also those that are held or were not sent, with stage and reason.
 
-        The clock is event time: the newest that a row of theirs, or `advance`, has told. A message is taken at once.
+        The clock is event time: the newest of a watched row or of `advance`. Every notification is delivered at once.
         """
         if name and name not in self.app.alerts:
             raise self._unknown("alert", name, list(self.app.alerts))
-        return [each for each in self._run_alerts().notifications(unsent=unsent) if name in ("", each.alert)]
+        return [
+            notification
+            for notification in self._run_alerts().notifications(unsent=unsent)
+            if name in ("", notification.alert)
+        ]
 
     def silence(self, alert: str = "", *, key: str = "", lasting: str | timedelta, why: str = "") -> None:
-        """Silence an alert, a key, both or all from the time it is now."""
+        """Silence an alert, a key, both or all, from now on."""
         if alert and alert not in self.app.alerts:
             raise self._unknown("alert", alert, list(self.app.alerts))
         self._run_alerts().silence(alert, key, parse_duration_ms(lasting, what="lasting of a silence"), why)
 
     def acknowledge(self, alert: str, key: str = "") -> None:
-        """Acknowledge what fires now for a key."""
+        """Acknowledge the incident of an alert that is firing for a key."""
         if alert not in self.app.alerts:
             raise self._unknown("alert", alert, list(self.app.alerts))
         self._run_alerts().acknowledge(alert, key)
@@ -232,7 +236,7 @@ class StreamTest:
             self._alert_simulator = AlertSimulator(require_alert_rules(self._compilation))
         simulator = self._alert_simulator
         writers = {topic: self._writing_stream(topic) for topic in simulator.topics}
-        runs = {topic: self._run(each.stream.name) for topic, each in writers.items() if each is not None}
+        runs = {topic: self._run(writer.stream.name) for topic, writer in writers.items() if writer is not None}
         while simulator.steps_done < len(self._steps):
             number = simulator.steps_done
             step = self._steps[number]
@@ -248,13 +252,13 @@ class StreamTest:
         return simulator
 
     def _time_reached(self, topic: str, times: dict[str, datetime]) -> datetime | None:
-        """The time that a topic reaches in a step: what a stream writes, with what it reads."""
+        """The time a topic advances to in a step: its own, or the latest of the topics its stream reads."""
         writer = self._writing_stream(topic)
         sources = self._compilation.sources(writer.stream.name) if writer is not None else []
-        return max((times[each] for each in (topic, *sources) if each in times), default=None)
+        return max((times[name] for name in (topic, *sources) if name in times), default=None)
 
     def close(self) -> None:
-        """Stop what runs."""
+        """Stop all streams."""
         for run in self._runs.values():
             run.stop()
 
@@ -275,14 +279,14 @@ class StreamTest:
             folders = FolderRecordSource(self._spark, self._folder / name / uuid.uuid4().hex)
             self._runs[name] = _StreamUnderTest(self, compiled, folders, self._folder / name / uuid.uuid4().hex)
         run = self._runs[name]
-        upstream = [self._run(each) for each in self._upstream(compiled)]
+        upstream_runs = [self._run(upstream) for upstream in self._upstream(compiled)]
         while run.steps_done < len(self._steps):
             number = run.steps_done
             step = self._steps[number]
             records = {topic: list(sent) for topic, sent in step.records.items()}
-            for each in upstream:
-                target = each.compiled.stream.output_topic
-                records[target] = each.outputs[number] + records.get(target, [])
+            for upstream_run in upstream_runs:
+                target = upstream_run.compiled.stream.output_topic
+                records[target] = upstream_run.outputs[number] + records.get(target, [])
             run.step(records, step.times, self._seconds)
         return run
 
@@ -293,10 +297,10 @@ class StreamTest:
             source = self.app.tables[name].source if name in self.app.tables else None
             writer = self._writing_stream(source.name if isinstance(source, Topic) else name)
             names.append(name if name in self.app.streams else writer.stream.name if writer is not None else "")
-        return [fromkey for fromkey in dict.fromkeys(names) if fromkey and fromkey not in compiled.fused]
+        return [name for name in dict.fromkeys(names) if name and name not in compiled.fused]
 
     def _open_step(self) -> _TestStep:
-        """The step that is not closed: no time was reached after its records, and no stream has seen it."""
+        """The step that records are still added to: no time was advanced after it, and no stream has processed it."""
         steps_seen = [run.steps_done for run in self._runs.values()]
         seen = max([*steps_seen, self._alert_simulator.steps_done if self._alert_simulator is not None else 0])
         if not self._steps or self._steps[-1].times or seen == len(self._steps):
@@ -311,8 +315,8 @@ class StreamTest:
         for step in self._steps:
             for topic, records in step.records.items():
                 folders.put(topic, records)
-        for each in self._upstream(compiled):
-            folders.put(self._stream(each).stream.output_topic, [sent for sent, _ in self._batch(each)])
+        for upstream in self._upstream(compiled):
+            folders.put(self._stream(upstream).stream.output_topic, [sent for sent, _ in self._batch(upstream)])
         counters = Counters(streaming=False)
         frame = self._compilation.rows(name, folders, counters=counters, streaming=False)
         return _decode_rows(compiled, encode_records(frame, compiled, counters))
@@ -320,7 +324,7 @@ class StreamTest:
     # --- names --------------------------------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> str:
-        """A topic by its name, or that of the stream that writes it."""
+        """The name of a topic, given its own or that of the stream that writes it."""
         if name in self.app.topics:
             return name
         if name in self.app.streams:
@@ -336,11 +340,11 @@ class StreamTest:
         return self._compilation.streams[name]
 
     def _unknown(self, kind: str, name: str, known: list[str]) -> UsageError:
-        near = nearest(name, known)
+        suggestion = nearest(name, known)
         return UsageError(
             f"The app {self.app.name} has no {kind} {name}",
             expected=", ".join(known),
-            hint=f"Did you mean {near}?" if near else "",
+            hint=f"Did you mean {suggestion}?" if suggestion else "",
         )
 
     def _writing_stream(self, topic: str) -> CompiledStream | None:
@@ -379,7 +383,7 @@ class StreamTest:
 
 
 class _StreamUnderTest:
-    """One stream at work in a test."""
+    """One stream that runs in a test."""
 
     def __init__(
         self, test: StreamTest, compiled: CompiledStream, folders: FolderRecordSource, checkpoint: Path
@@ -395,7 +399,7 @@ class _StreamUnderTest:
         self._sources = test._compilation.sources(compiled.stream.name)  # noqa: SLF001
         self.compiled = compiled
         self.steps_done = 0
-        # Records for those who read this stream, step by step; and its rows with their keys, in the order they came.
+        # Its output records by step, for the streams that read it; and its rows with their keys, in order of arrival.
         self.outputs: list[list[SentRecord]] = []
         self.changes: list[tuple[bytes | None, Row]] = []
         exact = compiled.query.one_to_one
@@ -404,15 +408,15 @@ class _StreamUnderTest:
         )
 
     def step(self, records: dict[str, list[SentRecord]], times: dict[str, datetime], seconds: float) -> None:
-        """Let the stream see a step's records, then its times."""
+        """Process a step's records, then advance to its times."""
         sources = self._sources
-        # Tables first: they are there when the batch reads them.
-        for topic in sorted(records, key=lambda each: each in sources):
+        # Tables first, so that they are complete when the batch reads them.
+        for topic in sorted(records, key=lambda topic: topic in sources):
             if records[topic]:
                 self._folders.put(topic, records[topic])
         ticks = {topic: at for topic, at in times.items() if topic in sources and self.compiled.watermark}
-        # A query that runs may see the times before the records; one that begins sees all at once, and a batch's records
-        # are held against the time that the batch before it reached.
+        # A running query may read the times before the records, so it takes them in two batches. A query that starts reads
+        # both in one batch: its records are compared with the watermark of the batch before.
         if self._query is not None and any(records.get(topic) for topic in sources):
             self._process(seconds)
         for topic, at in ticks.items():
@@ -428,7 +432,7 @@ class _StreamUnderTest:
         return _sort_rows(self.compiled, rows) if mixed else [row for _, row in rows]
 
     def _process(self, seconds: float) -> None:
-        """Let the query take in all that is there. A stream that failed stays so."""
+        """Let the query process all available records. A stream that has failed stays failed."""
         if self._error is not None:
             raise self._error
         name = self.compiled.stream.name
@@ -448,7 +452,7 @@ class _StreamUnderTest:
                 timer.cancel()
                 timer.join()
         except Exception as error:
-            # Whatever Spark raises is explained as in a running pipeline.
+            # Any error of Spark's is explained as in a running pipeline.
             files = StreamFiles("in the session's folder", str(self._checkpoint), "the session's folder")
             self._error = explain_failure(self.compiled.stream, error, files)
             if not late.is_set():
@@ -472,7 +476,7 @@ class _StreamUnderTest:
         )
 
     def _collect_rows(self) -> None:
-        """The rows that came since the last time."""
+        """Collect the rows that were written since the last call."""
         target = self.compiled.stream.output_topic
         new: list[tuple[SentRecord, Row]] = []
         if self._query is not None:
@@ -481,7 +485,7 @@ class _StreamUnderTest:
             new = all_rows[self._rows_taken :]
             self._rows_taken = len(all_rows)
         if self.compiled.query.stateful or self.compiled.query.joins_tables:
-            new.sort(key=lambda each: _sort_key(self.compiled, (each[0].key, each[1])))
+            new.sort(key=lambda pair: _sort_key(self.compiled, (pair[0].key, pair[1])))
         test = self._test
         self.outputs.append(
             [SentRecord(target, test._next_offset(target), sent.key, sent.value, sent.at) for sent, _ in new]  # noqa: SLF001
@@ -489,9 +493,9 @@ class _StreamUnderTest:
         self.changes += [(sent.key, row) for sent, row in new]
 
     def _count_records(self) -> None:
-        """Add up the reports of the batches that ended."""
+        """Add up the progress reports of the batches that ended."""
         query: Any = self._query
-        account = self.record_counts
+        record_counts = self.record_counts
         for update in query._jsq.recentProgress():  # noqa: SLF001
             report = json.loads(update.json())
             if report["batchId"] <= self._last_batch:
@@ -499,12 +503,16 @@ class _StreamUnderTest:
             self._last_batch = report["batchId"]
             counts = report.get("observedMetrics") or {}
             inputs = [counts.get(input_observation(topic), {}) for topic in self._sources]
-            account.read += sum(int(one.get(COUNT) or 0) for one in inputs)
-            account.dead_letters += sum(int(one.get(DEAD) or 0) for one in inputs)
-            account.late += sum(one.get("numRowsDroppedByWatermark", 0) for one in report.get("stateOperators") or [])
-            account.out += int(counts.get(OUT_OBSERVATION, {}).get(COUNT) or 0)
-        if account.exact:
-            account.filtered = account.read - account.dead_letters - account.late - account.out
+            record_counts.read += sum(int(topic_counts.get(COUNT) or 0) for topic_counts in inputs)
+            record_counts.dead_letters += sum(int(topic_counts.get(DEAD) or 0) for topic_counts in inputs)
+            record_counts.late += sum(
+                operator.get("numRowsDroppedByWatermark", 0) for operator in report.get("stateOperators") or []
+            )
+            record_counts.out += int(counts.get(OUT_OBSERVATION, {}).get(COUNT) or 0)
+        if record_counts.exact:
+            record_counts.filtered = (
+                record_counts.read - record_counts.dead_letters - record_counts.late - record_counts.out
+            )
 
     def stop(self) -> None:
         if self._query is not None:
@@ -532,7 +540,7 @@ def _sort_key(compiled: CompiledStream, row: tuple[bytes | None, Row]) -> tuple[
 
 
 def _sort_rows(compiled: CompiledStream, rows: list[tuple[bytes | None, Row]]) -> list[Row]:
-    return [row for _, row in sorted(rows, key=lambda each: _sort_key(compiled, each))]
+    return [row for _, row in sorted(rows, key=lambda row: _sort_key(compiled, row))]
 
 
 def _to_utc(value: TimeLike) -> datetime:

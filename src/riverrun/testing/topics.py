@@ -1,6 +1,6 @@
-"""Topics that are folders of files: what the test kit's streams read instead of Kafka, and values as they come back.
+"""Topics as folders of files: what the streams of a `StreamTest` read instead of Kafka, and the decoding of values.
 
-A stream has folders of its own, so that it can be shown the records one step at a time, whatever other streams have seen.
+A stream has folders of its own, so that it can read the records one step at a time, whatever other streams have read.
 """
 
 import base64
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# Marks the rows that only carry the time.
+# The column that marks rows which only carry a time.
 _TICK = "_riverrun_tick"
 
 
 @dataclass(frozen=True)
 class SentRecord:
-    """A record of a topic; topics of the kit have one partition."""
+    """A record of a topic; topics of a `StreamTest` have one partition."""
 
     topic: str
     offset: int
@@ -45,7 +45,7 @@ class SentRecord:
 
 
 class FolderRecordSource:
-    """The records that one query sees."""
+    """The records that one query reads, in a folder for each topic."""
 
     def __init__(self, spark: "SparkSession", root: Path) -> None:
         self._spark = spark
@@ -54,7 +54,7 @@ class FolderRecordSource:
         self._batch_frames: dict[str, list[DataFrame]] = {}
 
     def put(self, topic: str, records: Iterable[SentRecord]) -> None:
-        """Let the query see these, all in one batch and in this order."""
+        """Add records, which the query reads in one batch and in this order."""
         self._write(self._folder("records", topic), [record.as_dict() for record in records])
         for frame in self._batch_frames.get(topic, []):
             _refresh(frame)
@@ -72,7 +72,7 @@ class FolderRecordSource:
         return frame
 
     def with_watermark(self, frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
-        """Rows and ticks pass the operator that follows event time; then the ticks are taken out again."""
+        """Send rows and ticks through the watermark operator, then filter the ticks out again."""
         from pyspark.sql import functions as F  # noqa: N812
         from pyspark.sql.types import StructType
 
@@ -81,8 +81,8 @@ class FolderRecordSource:
         if isinstance(frame.schema[time].dataType, StructType):
             at = F.struct(at.alias("start"), at.alias("end"))
         ticks = ticks.select(at.alias(time), F.lit(True).alias(_TICK))
-        both = frame.withColumn(_TICK, F.lit(False)).unionByName(ticks, allowMissingColumns=True)
-        watermarked_rows = add_watermark(both, topic, time, late_ms)
+        rows_and_ticks = frame.withColumn(_TICK, F.lit(False)).unionByName(ticks, allowMissingColumns=True)
+        watermarked_rows = add_watermark(rows_and_ticks, topic, time, late_ms)
         return watermarked_rows.where(~F.col(_TICK)).drop(_TICK)
 
     def _folder(self, kind: str, topic: str) -> Path:
@@ -91,7 +91,8 @@ class FolderRecordSource:
         return folder
 
     def _write(self, folder: Path, lines: list[dict[str, Any]]) -> None:
-        """Spark sees a file whole or not at all: it looks at no name that begins with a dot."""
+        """Write a file under a hidden name and rename it, so that Spark, which skips names with a dot, never reads half of
+        it."""
         name = f"{next(self._numbers):06d}.json"
         hidden = folder / f".{name}"
         hidden.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -99,7 +100,7 @@ class FolderRecordSource:
 
 
 def _refresh(frame: "DataFrame") -> None:
-    """Spark lists a folder once, when a frame is made of it."""
+    """Let Spark list the folder again: it does so only once, when a frame is made of it."""
     plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     plan.relation().location().refresh()
 
@@ -109,22 +110,22 @@ def _base64(value: bytes | None) -> str | None:
 
 
 def decode_value(value: bytes, columns: "DataType") -> Any:
-    """A record's value as Python has it: times with their zone, dates, Decimals and bytes as such."""
+    """A record's value as Python objects: datetimes with a time zone, dates, Decimals and bytes."""
     return _typed(json.loads(value, parse_float=Decimal), columns)
 
 
-def _typed(value: Any, kind: "DataType") -> Any:
+def _typed(value: Any, data_type: "DataType") -> Any:
     from pyspark.sql import types as T  # noqa: N812
 
     if value is None:
         return None
-    match kind:
+    match data_type:
         case T.StructType():
-            return {field.name: _typed(value.get(field.name), field.dataType) for field in kind.fields}
+            return {field.name: _typed(value.get(field.name), field.dataType) for field in data_type.fields}
         case T.ArrayType():
-            return [_typed(each, kind.elementType) for each in value]
+            return [_typed(element, data_type.elementType) for element in value]
         case T.MapType():
-            return {name: _typed(each, kind.valueType) for name, each in value.items()}
+            return {name: _typed(element, data_type.valueType) for name, element in value.items()}
         case T.FloatType() | T.DoubleType():
             return float(value)
         case T.DecimalType():
