@@ -1,1 +1,1 @@
-"""Streams on Spark: from a pipeline file to queries that run, and what they tell while they do."""
+"""Streams on Spark: from a pipeline file to running queries, and the progress they report."""

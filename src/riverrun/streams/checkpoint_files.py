@@ -1,4 +1,4 @@
-"""Files of checkpoints wherever Spark keeps them: those of this machine as paths, those of another place through Hadoop."""
+"""Files of checkpoints, wherever Spark keeps them: local ones as paths, all others through Hadoop."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointFolder(Protocol):
-    """As much of a `Path` as reading a checkpoint takes."""
+    """The part of `Path` that reading a checkpoint needs."""
 
     @property
     def name(self) -> str: ...
@@ -48,7 +48,7 @@ class HadoopFolder:
         return bool(self._call(lambda: files.exists(path)))
 
     def iterdir(self) -> "Iterator[HadoopFolder]":
-        """Of its own entries; FileNotFoundError as a `Path` has it."""
+        """Its entries; raises FileNotFoundError as `Path` does."""
         if not self.exists():
             raise FileNotFoundError(self._location)
         files, path = self._open()
@@ -76,7 +76,7 @@ class HadoopFolder:
         return self._call(lambda: path.getFileSystem(self._spark._jsc.hadoopConfiguration())), path  # noqa: SLF001
 
     def _call(self, operation: Any) -> Any:
-        """An answer of the file system. One that does not come must not pass for «there is nothing»."""
+        """Call the file system. A failed call must not be taken for a missing file, so it raises CheckpointError."""
         from py4j.protocol import Py4JJavaError
 
         try:
@@ -90,12 +90,12 @@ class HadoopFolder:
 
 
 def checkpoint_folder(spark: "SparkSession", location: str) -> "Path | HadoopFolder":
-    """The folder of a checkpoint, to be read."""
+    """The folder of a checkpoint, for reading."""
     folder = local_folder(location)
     return HadoopFolder(spark, location) if folder is None else folder
 
 
 def local_folder(location: str) -> Path | None:
-    """The folder of this machine that a place of checkpoints is, written as a path or as file:///…; None of any other."""
+    """The local folder of a checkpoint location written as a path or as file:///…; None for any other file system."""
     path = location.removeprefix("file:")
     return None if "://" in path else Path(path)

@@ -1,7 +1,7 @@
 """The generations of a stream: every replay that was swapped in makes a new one.
 
-Each has a checkpoint of its own; which one is the stream's is said by one file, `generations.json`, that is replaced in one
-step. So a swap happens or does not, whatever is killed. A stream that was never replayed has no such file: generation 1.
+Each has a checkpoint of its own; the file `generations.json` says which one is current, and is replaced atomically. So a
+swap happens or does not, whatever is killed. A stream that was never replayed has no such file: it is at generation 1.
 """
 
 import json
@@ -18,9 +18,9 @@ from riverrun.streams.checkpoint_files import CheckpointFolder
 
 @dataclass(frozen=True)
 class Generation:
-    """One that a replay made. `topic` has its rows up to the cut, the stream's own topic those after it, from the offsets
-    `first` on. It has read its inputs from `begin`; at `cutover` it took over from the one before. The records that it has
-    not read again are older than `since_ms`; 0: it has read all."""
+    """A generation that a replay made. `topic` has its rows up to the cutover, the stream's own topic those after it, from
+    the offsets `first` on. It has read its inputs from `begin`; at `cutover` it took over from the generation before.
+    Records older than `since_ms` were not read again; 0 means all were."""
 
     number: int
     query: str
@@ -41,12 +41,12 @@ class Generation:
         return self.topic.rpartition(".")[0]
 
     def as_table_generation(self) -> TableGeneration:
-        """What stores need to know of it."""
+        """The generation as stores need to know it."""
         return TableGeneration(self.number, self.topic, self.first, self.since_ms)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Generation":
-        first = {int(part): int(offset) for part, offset in content["first"].items()}
+        first = {int(partition): int(offset) for partition, offset in content["first"].items()}
         begin, cutover = parse_offsets(content["begin"]), parse_offsets(content["cutover"])
         return cls(**{**content, "first": first, "begin": begin, "cutover": cutover})
 
@@ -56,9 +56,9 @@ def _file(folder: Path) -> Path:
 
 
 def read_generations(folder: Path) -> list[Generation]:
-    """Those that replays made, oldest first. `folder` is the stream's own."""
+    """The generations that replays made, oldest first. `folder` is the stream's own."""
     try:
-        return [Generation.from_dict(load) for load in json.loads(_file(folder).read_text(encoding="utf-8"))]
+        return [Generation.from_dict(content) for content in json.loads(_file(folder).read_text(encoding="utf-8"))]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,14 +73,18 @@ def read_generations(folder: Path) -> list[Generation]:
 def add_generation(folder: Path, generation: Generation) -> None:
     """Make it the stream's current one: this is the swap. Doing it again changes nothing."""
     known = read_generations(folder)
-    if all(each.number != generation.number for each in known):
-        write_json(_file(folder), [asdict(each) for each in [*known, generation]])
+    if all(other.number != generation.number for other in known):
+        write_json(_file(folder), [asdict(entry) for entry in [*known, generation]])
 
 
 def with_generations(tables: Iterable[TableSpec], streams: Iterable[Path]) -> list[TableSpec]:
-    """The tables as stores are to know them, with what replays have made of their streams. `streams` are their folders."""
-    generations = [read_generations(folder) for folder in streams]
-    by_topic = {each[-1].target: tuple(one.as_table_generation() for one in each) for each in generations if each}
+    """The tables with the generations that replays have made of their streams. `streams` are the streams' folders."""
+    histories = [read_generations(folder) for folder in streams]
+    by_topic = {
+        generations[-1].target: tuple(generation.as_table_generation() for generation in generations)
+        for generations in histories
+        if generations
+    }
     return [replace(table, generations=by_topic.get(table.topic, ())) for table in tables]
 
 
@@ -101,24 +105,29 @@ def checkpoint_path(checkpoints: str, folder: Path) -> str:
 
 
 def newer_generation(checkpoints: CheckpointFolder, folder: Path, streams: Container[str] = ()) -> str:
-    """The checkpoint of a generation after the current one that has ended batches; empty when there is none.
+    """The checkpoint of a generation after the current one that has committed batches; empty when there is none.
 
-    `folder` is the stream's own: on another machine it may not know of a replay that was swapped in, while of one that is
-    under way it does. `streams` are those of the app, whatever they are called."""
+    `folder` is the stream's own: on another machine it may not know of a replay that was swapped in. A replay that is under
+    way here is not reported. `streams` are the app's: a checkpoint with one of their names is no generation."""
     if not checkpoints.exists() or (folder / "replay").exists():
         return ""
     current_number = current_generation(folder)
-    for each in checkpoints.iterdir():
-        stream, _, number = each.name.rpartition(".")
-        if each.name in streams:
+    for checkpoint in checkpoints.iterdir():
+        stream, _, number = checkpoint.name.rpartition(".")
+        if checkpoint.name in streams:
             continue
-        if stream == folder.name and number.isdigit() and int(number) > current_number and (each / "commits").exists():
-            return each.name
+        if (
+            stream == folder.name
+            and number.isdigit()
+            and int(number) > current_number
+            and (checkpoint / "commits").exists()
+        ):
+            return checkpoint.name
     return ""
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a file in one step: a reader sees the old one or the new one."""
+    """Replace a file atomically: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(json.dumps(content), encoding="utf-8")

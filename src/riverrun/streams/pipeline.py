@@ -1,4 +1,4 @@
-"""All streams of an app, running: topics made, queries started and looked after, everything stopped in order."""
+"""All streams of an app, running: creates the topics, starts and watches the queries, and stops everything in order."""
 
 import threading
 import time
@@ -55,22 +55,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_SECONDS = 0.25
-# How long a cluster may take to give us executors, and when as many as come are taken for all.
+# How long a cluster may take to give us executors, and for how long their number must not change to count as final.
 EXECUTORS_SECONDS, SETTLED_SECONDS = 60.0, 2.0
-# How often the ends of the inputs are asked for, to know how far behind a stream is.
+# How often the end offsets of the inputs are read, to compute the lag of the streams.
 END_OFFSETS_SECONDS = 1.0
-# How long the last dead letters may take; what is left is written after the next start.
+# How long writing the last dead letters may take; what is left is written after the next start.
 DRAIN_SECONDS = 60.0
 
 
 def streams_folder(project: Project, app: App) -> Path:
-    """Where the streams of an app keep what they must not lose."""
+    """Where the streams of an app keep their state."""
     return project.home / "streams" / app.name
 
 
 def checkpoints_location(settings: Settings, project: Project, app: App) -> str:
-    """Where the checkpoints of an app's streams are, each in a folder of its name. UsageError where each machine of a
-    cluster would write its part of the state to a disk of its own."""
+    """Where the checkpoints of an app's streams are, each in a folder of its name. UsageError if each machine of a
+    cluster would write its part of the state to its own disk."""
     location, master = settings.streams.checkpoints, master_of(settings)
     if not location and has_other_machines(settings):
         raise UsageError(
@@ -82,12 +82,12 @@ def checkpoints_location(settings: Settings, project: Project, app: App) -> str:
 
 
 def consumer_group(app: App, stream: str) -> str:
-    """The consumer group that shows where a stream stands."""
+    """The consumer group that shows the offsets of a stream."""
     return f"{app.name}.{stream}"
 
 
 def replay_group(app: App, stream: str) -> str:
-    """The same of a replay."""
+    """The consumer group of a replay of the stream."""
     return f"{consumer_group(app, stream)}.replay"
 
 
@@ -115,7 +115,7 @@ def build_checked_graph(app: App) -> Graph:
 
 
 def _no_streams_text(app: App) -> str:
-    """What is missing, and what to write: with a topic that the app has."""
+    """What is missing, and an example with a topic of the app."""
     if not app.topics:
         return (
             f"The app {app.name} has no streams, and no topic to read. "
@@ -135,7 +135,8 @@ def open_session(
     inspect_only: bool = False,
     check_wanted: Callable[[], None] = lambda: None,
 ) -> "SparkSession":
-    """Spark for the streams of a graph; with `inspect_only` nothing is run on it. `check_wanted` as for `start_session`."""
+    """Spark for the streams of a graph; with `inspect_only` no query will run on it. `check_wanted` as for
+    `start_session`."""
     check_table_files(graph.app, settings)
     slots, folder = slots_for(graph, settings, speed), project.home / "spark"
     return start_session(
@@ -144,16 +145,16 @@ def open_session(
 
 
 def count_slots(spark: "SparkSession") -> int:
-    """How many tasks Spark runs at once. On a cluster that is known when its executors are there: until then it says 2."""
+    """How many tasks Spark runs at once. On a cluster this is known once the executors are there: before, Spark says 2."""
     context = spark.sparkContext
     if _is_dynamic(spark) or is_local_master(context.master or ""):
-        # Where executors come with the work, there may be none before it.
+        # With dynamic allocation there may be no executors before there is work.
         return int(context.defaultParallelism)
     deadline = time.monotonic() + EXECUTORS_SECONDS
     slots, since = 0, time.monotonic()
     jvm: Any = context._jsc  # noqa: SLF001
     while slots == 0 or time.monotonic() - since < SETTLED_SECONDS:
-        # The driver is one of them.
+        # The driver is in this list too.
         executors = int(jvm.sc().getExecutorMemoryStatus().size()) - 1
         now = int(context.defaultParallelism) if executors else 0
         if now != slots:
@@ -174,7 +175,7 @@ def _is_dynamic(spark: "SparkSession") -> bool:
 
 
 def slots_for_streams(spark: "SparkSession", settings: Settings) -> int:
-    """`count_slots`. On a cluster streams are split by them, where no setting says into how many partitions."""
+    """`count_slots`. On a cluster it also sets the number of shuffle partitions, if no setting does."""
     slots = count_slots(spark)
     local = is_local_master(spark.sparkContext.master or "")
     if not local and "spark.sql.shuffle.partitions" not in settings.spark.config:
@@ -184,8 +185,8 @@ def slots_for_streams(spark: "SparkSession", settings: Settings) -> int:
 
 
 def check_checkpoint(context: StreamContext, name: str, group: str, stream_folder: Path) -> None:
-    """A stream that has stood somewhere, and whose checkpoint is gone, would silently begin at the start again.
-    `stream_folder` is the stream's own."""
+    """Raise CheckpointError if the checkpoint of a stream that has run before is gone: it would silently begin at the start
+    again. `stream_folder` is the stream's own."""
     folder = checkpoint_folder(context.compilation.spark, checkpoint_path(context.checkpoints, stream_folder))
     if newer_checkpoint := newer_generation(
         checkpoint_folder(context.compilation.spark, context.checkpoints), stream_folder, context.compilation.streams
@@ -202,7 +203,7 @@ def check_checkpoint(context: StreamContext, name: str, group: str, stream_folde
     committed = context.admin.committed_offsets(group)
     if committed:
         where = ", ".join(
-            f"{place.topic}[{place.partition}]@{offset}" for place, offset in sorted(committed.items())[:4]
+            f"{partition.topic}[{partition.partition}]@{offset}" for partition, offset in sorted(committed.items())[:4]
         )
         raise CheckpointError(
             f"The stream {name} has run before, and its checkpoint is gone",
@@ -214,7 +215,7 @@ def check_checkpoint(context: StreamContext, name: str, group: str, stream_folde
 
 
 class Pipeline:
-    """A pipeline on a running cluster. `run` returns when all streams are over or `stop` is set."""
+    """A pipeline on a running cluster. `run` returns when all streams have ended or `stop` is set."""
 
     def __init__(
         self,
@@ -259,9 +260,9 @@ class Pipeline:
         self.streams: list[RunningStream] = []
         self._cutovers: dict[str, CutoverHandler] = {}
         self._code = code_digest(self.app)
-        # Set when the pipeline file has changed and a replay with the new one was swapped in: `run` is to be started anew.
+        # Set when a replay with a newer pipeline file was swapped in: the pipeline has to be started again with that file.
         self.outdated = False
-        # Kafka did not answer when the end came; known after `run`.
+        # Whether Kafka did not answer during the shutdown; known after `run`.
         self.kafka_gone = False
         self._end_offsets: dict[TopicPartition, int] = {}
         self._end_offsets_due = 0.0
@@ -279,21 +280,22 @@ class Pipeline:
 
     def _require_stream(self, name: str) -> None:
         if name not in self.app.streams:
-            near = nearest(name, self.app.streams)
+            suggestion = nearest(name, self.app.streams)
             raise UsageError(
                 f"The app {self.app.name} has no stream {name}",
                 expected=", ".join(self.app.streams),
-                hint=f"Did you mean {near}?" if near else "",
+                hint=f"Did you mean {suggestion}?" if suggestion else "",
                 stream=name,
             )
 
     def prepare(self) -> None:
-        """See that every stream can go on from where it was, and make the topics. StreamChangedError when one cannot."""
-        if said := python_notice(self._settings):
-            self._notice(said)
+        """Check that every stream can resume from its checkpoint, and create the topics. StreamChangedError if one
+        cannot."""
+        if message := python_notice(self._settings):
+            self._notice(message)
         replays = {name: ReplayFolder(self._folder / name) for name in self._names}
         for name, replay in replays.items():
-            # A swap that was cut off brings another checkpoint, and the code it was made by.
+            # Finishing an interrupted swap changes the checkpoint, and the code it was made by.
             prepare_start(replay, self._admin, replay_group(self.app, name), fresh=name in self._fresh)
         self._check_versions()
         outputs = [self.compilation.output_topic(name) for name in self._names]
@@ -320,14 +322,16 @@ class Pipeline:
         self._publish_tables()
         topic_states = self._admin.topics(list(sources), config=False)
         self._partitions = [
-            TopicPartition(name, part) for name, state in topic_states.items() for part in range(len(state.partitions))
+            TopicPartition(name, partition)
+            for name, state in topic_states.items()
+            for partition in range(len(state.partitions))
         ]
-        # Last: what is refused above leaves no thread behind.
+        # Last, so that an error above leaves no thread behind.
         self._dead_letters.start(typed)
 
     def _publish_tables(self) -> None:
-        """Tell the stores and the alerts which tables there are: before the first row of a new column can be read, and only
-        when every stream can go on. A copy of the project that does not know the replays would take them back there."""
+        """Publish the tables to the stores and the alerts: before the first row of a new column can be read, and only when
+        every stream can resume. A copy of the project that does not know the replays would undo them in the stores."""
         if self._settings.store.kind != "none":
             folders = [self._folder / name for name in self.compilation.streams]
             publish_tables(self._connection, self.app.name, with_generations(self.tables, folders))
@@ -336,11 +340,11 @@ class Pipeline:
 
     @property
     def changes(self) -> dict[str, CodeChange]:
-        """What became of each stream's code since it last ran; known after `prepare`, also when that refuses."""
+        """How each stream's code has changed since it last ran; known after `prepare`, even if that raises."""
         return self._versions.changes
 
     def _check_versions(self) -> None:
-        """What the streams were edited to, against what their checkpoints were made by."""
+        """Compare the code of the streams with the code their checkpoints were made by."""
         checkpoints = checkpoints_location(self._settings, self._project, self.app)
         self._versions = VersionChecker(
             self.compilation,
@@ -350,12 +354,12 @@ class Pipeline:
             self._notice,
             self._settings.spark.shuffle_partitions,
         )
-        once = [
+        batch_only = [
             name
             for name in self._names
             if self.plan.for_stream(name).speed == "batch" and not needs_streaming_query(self.compilation, name)
         ]
-        self._versions.check(self._names, batch_only=once, fresh=self._fresh, keep_state=self._keep_state)
+        self._versions.check(self._names, batch_only=batch_only, fresh=self._fresh, keep_state=self._keep_state)
 
     def _stream(self, context: StreamContext, name: str) -> RunningStream:
         tracker = ProgressTracker(
@@ -372,7 +376,7 @@ class Pipeline:
         return make_stream_context(self.compilation, self._settings, self._project, self._connection, self._notice)
 
     def _reset_stream(self, context: StreamContext, name: str, group: str) -> None:
-        """Where a stream stood, so that it begins again at the first record there is."""
+        """Delete the checkpoint and offsets of a stream, so that it begins again at the first record."""
         remove_checkpoint(self.compilation.spark, checkpoint_path(context.checkpoints, self._folder / name))
         for file_name in ("record_counts.json", "batch_size.json", "batch-run.json"):
             (self._folder / name / file_name).unlink(missing_ok=True)
@@ -387,11 +391,11 @@ class Pipeline:
         *,
         until_caught_up: bool = False,
     ) -> None:
-        """Start all and look after them. Raises the first error that ended a stream for good, when all is over."""
+        """Start all streams and watch them. At the end, raise the first error that ended a stream for good."""
         shutdown = GracefulShutdown(self._connection, stop, abandon=self._abandon, notice=self._notice)
         shutdown.start()
         try:
-            # Before any stream reads them.
+            # The ids of the topics, before any stream reads them.
             ids = self._versions.topic_ids([stream.name for stream in self.streams])
             for stream in self.streams:
                 self._versions.record_start(stream.name)
@@ -411,9 +415,8 @@ class Pipeline:
                 raise stream.error
 
     def _shut_down(self, shutdown: GracefulShutdown) -> None:
-        """Stop all streams, at once. What can only be waited for in vain, with Kafka or Spark gone, is left for the next
-        run."""
-        self.kafka_gone = not shutdown.stop(partial(self._stop, each) for each in self.streams)
+        """Stop all streams at once. With Kafka or Spark gone, do not wait for what cannot finish: the next run does it."""
+        self.kafka_gone = not shutdown.stop(partial(self._stop, stream) for stream in self.streams)
         if self.kafka_gone:
             self._dead_letters.close(0)
             return
@@ -425,12 +428,12 @@ class Pipeline:
         self._read_end_offsets(force=True)
 
     def _stop(self, stream: RunningStream) -> None:
-        # What settles it for a replay must not start it again.
+        # First, so that the cutover to a replay does not start it again.
         self._cutovers[stream.name].close()
         stream.stop()
 
     def _abandon(self) -> None:
-        """Kafka is gone: nothing waits for it any more."""
+        """Kafka is gone: stop waiting for it."""
         self._admin.cancel()
         for stream in self.streams:
             stream.abandon()
@@ -454,11 +457,11 @@ class Pipeline:
     @property
     def _all_ended(self) -> bool:
         return all(stream.has_ended for stream in self.streams) and not any(
-            handover.busy for handover in self._cutovers.values()
+            cutover.busy for cutover in self._cutovers.values()
         )
 
     def _switch_generation(self, index: int, code: str) -> None:
-        """Go on with the generation that a replay has made."""
+        """Continue with the generation that a replay has made."""
         name = self.streams[index].name
         self.streams[index].close()
         if code != self._code:
@@ -476,7 +479,7 @@ class Pipeline:
             try:
                 self._end_offsets = self._admin.offsets(self._partitions, "latest", committed_only=True)
             except RiverrunError as error:
-                # The streams themselves say what is wrong with the cluster; but one that is gone they notice after a minute.
+                # The streams report what is wrong with the cluster, but notice a lost one only after a minute.
                 self._end_offsets = {}
                 self._report_kafka_away(away=error.retryable)
             else:
@@ -490,6 +493,6 @@ class Pipeline:
         self._kafka_away = away
 
     def snapshot(self) -> PipelineProgress:
-        """Where all streams stand now."""
+        """The progress of all streams now."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         return replace(self.progress, updated_at=now, streams=[stream.progress for stream in self.streams])

@@ -1,4 +1,4 @@
-"""Reads a pipeline file, with Spark there when the file needs it. Loads without PySpark."""
+"""Reads a pipeline file, and starts Spark first if the file needs it. Importable without PySpark."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from riverrun.config import Project, Settings
 from riverrun.errors import DeclarationError
 from riverrun.model.connectors.postgres import postgres
 
-# For the real-time streams of a file that needs Spark to be read: how many they hold is not known yet.
+# Task slots for real-time streams when Spark starts before the file is read: how many they need is not known yet.
 EARLY_SLOTS = 30
 
 
@@ -18,20 +18,22 @@ def load_pipeline(path: Path, settings: Settings, project: Project) -> App:
     except DeclarationError as error:
         if not _needs_spark(error.__cause__):
             raise
-    from riverrun.streams.run.session import cores, start_session  # half a second that few files need
+    from riverrun.streams.run.session import cores, start_session  # takes half a second, and few files need it
 
     start_session(settings, project.home / "spark", name=path.stem, slots=cores() + EARLY_SLOTS)
     return _with_columns(load_app(path), settings, project)
 
 
 def _with_columns(app: App, settings: Settings, project: Project) -> App:
-    """The app, its tables of databases with the columns that they had when they were last looked at."""
+    """The app, with the columns of its database tables as they were last read."""
     if any(isinstance(table.source, postgres) for table in app.tables.values()):
         from riverrun.connectors.postgres.columns import resolve_columns
 
         resolve_columns(app, settings.postgres, project)
     if not settings.postgres.follow:
-        app.sources = {name: fed for name, fed in app.sources.items() if not isinstance(fed.source, postgres)}
+        app.sources = {
+            name: binding for name, binding in app.sources.items() if not isinstance(binding.source, postgres)
+        }
     return app
 
 

@@ -1,1 +1,1 @@
-"""From declarations to Spark queries: graph, schemas, sources, tables, and what is wrong with them."""
+"""From declarations to Spark queries: graph, schemas, sources, tables, and diagnostics."""

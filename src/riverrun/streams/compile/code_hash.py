@@ -1,8 +1,9 @@
-"""What a Python function does, as a hash: of its compiled code and of all it uses that is the user's own.
+"""A hash of what a Python function does: of its compiled code and of all user code that it uses.
 
 Comments, formatting, docstrings and the names of files are not in compiled code; constants, helper functions, classes and
-what a closure holds are looked up and hashed too. What is installed (PySpark, the standard library) counts by its name.
-Compiled code differs between versions of Python: a hash says nothing there (blueprint.py records the version).
+the contents of closures are looked up and hashed too. Installed packages (PySpark, the standard library) count by name.
+Compiled code differs between versions of Python: hashes of two versions cannot be compared (fingerprint.py records the
+version).
 """
 
 import dis
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _PLAIN_TYPES = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-# A function's own attributes that say where it stands, not what it does.
+# Attributes that say where a class or function is defined, not what it does.
 _IGNORED_ATTRIBUTES = {
     "__module__", "__qualname__", "__name__", "__doc__", "__dict__", "__weakref__", "__firstlineno__",
     "__static_attributes__", "__annotations__", "__wrapped__", "_abc_impl", "__abstractmethods__", "__parameters__",
@@ -34,11 +35,11 @@ def code_hash(thing: Any) -> str:
 
 
 class _CodeWalker:
-    """Goes through all that a thing is made of, once each."""
+    """Walks through everything a function, class or value is made of, each object once."""
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}
-        # Keeps what was seen alive, or another thing could get its id.
+        # Keeps visited objects alive, because another object could get the id of a freed one.
         self._alive: list[Any] = []
 
     def parts(self, thing: Any) -> Iterator[str]:  # noqa: PLR0912, C901  -- one branch for each kind of thing
@@ -109,7 +110,7 @@ class _CodeWalker:
             value = namespace[name]
             yield " ".join(["global", *(parent.__name__ for parent in parents), name])
             yield from self.parts(value)
-            # Of a module of the user's what the code names: `helpers.scale`.
+            # From a module of the user's, what the code names: `helpers.scale`.
             if isinstance(value, types.ModuleType) and not _is_installed(value) and value not in parents:
                 yield from self._globals(names, vars(value), (*parents, value))
 
@@ -149,7 +150,7 @@ class _CodeWalker:
     def _object(self, thing: Any) -> Iterator[str]:
         kind = type(thing)
         if kind.__module__.partition(".")[0] == "py4j":
-            # Something of Spark's, under a number of its own each time.
+            # A Java object of Spark's, with another number each time.
             yield "java"
             return
         yield f"object {kind.__module__}.{kind.__qualname__}" if _installed(kind) else f"object {kind.__name__}"
@@ -162,7 +163,7 @@ class _CodeWalker:
                 yield from self.parts(value)
             return
         text = repr(thing)
-        # Without a text of its own, only its kind is known.
+        # A default repr shows an address: only the class is known.
         yield "" if " at 0x" in text else text
 
 
@@ -185,7 +186,7 @@ def _listed(slots: Any) -> tuple[str, ...]:
 
 
 def _installed(thing: Any) -> bool:
-    """Whether it can be looked up in a module that is not the user's: then its name says enough."""
+    """Whether it can be looked up in an installed module: then its name identifies it."""
     module = sys.modules.get(getattr(thing, "__module__", None) or "")
     return module is not None and "<locals>" not in thing.__qualname__ and _is_installed(module)
 

@@ -1,8 +1,9 @@
-"""From declarations to queries: builds every stream's DataFrame, finds what is wrong with it, and what its rows look like.
+"""From declarations to queries: builds every stream's DataFrame, finds problems in it, and determines the schema of its
+rows.
 
-Nothing is started and no broker is asked. A stream reads another one through that stream's topic, unless it keeps state
-over rows that may be sent more than once (an aggregate's updates): counting those would count a row with every update. Then
-the two run as one query, and only rows that are final pass from the first to the second.
+Nothing is started and no broker is needed. A stream reads another one through that stream's topic, unless it keeps state
+over rows that may be sent more than once (an aggregate's updates): it would count a row with every update. Then the
+two run as one query, and only final rows pass from the first to the second.
 """
 
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ OUT_OBSERVATION = "out"
 
 @dataclass(frozen=True)
 class CompiledStream:
-    """A stream that can run, and all that is known of it before it does."""
+    """A compiled stream: all that is known of it before it runs."""
 
     stream: Stream
     inputs: tuple[str, ...]
@@ -60,9 +61,9 @@ class CompiledStream:
     query: AnalyzedQuery
     # Streams that run inside this one's query, because it needs their final rows.
     fused: tuple[str, ...] = ()
-    # Whether the readers need to track event time; without it a record costs less.
+    # Whether the readers need a watermark; without one a record costs less.
     watermark: bool = True
-    # Why real-time mode does not take it; empty when it does.
+    # Why real-time mode does not support it; empty if it does.
     real_time_blockers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     # Who depends on an order of rows that it does not have (streams/compile/row_order.py); empty when nobody does.
@@ -79,7 +80,7 @@ class Compilation:
     spark: "SparkSession"
     streams: dict[str, CompiledStream] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    # The readers of topics, made once for all streams that are looked at: Spark takes half a second for each.
+    # The frames of topics, built once for all streams: Spark takes half a second for each.
     topic_frames: "dict[str, DataFrame]" = field(default_factory=dict)
     # Of each table in a CSV file that was looked at, its first row that cannot be read; empty when all can.
     bad_rows: dict[str, str] = field(default_factory=dict)
@@ -105,7 +106,7 @@ class Compilation:
         return list(topics)
 
     def record_schema(self, topic: str) -> RecordSchema:
-        """What the records of a topic look like: as declared, or as the stream that writes it makes them."""
+        """The schema of a topic's records: as declared, or of the stream that writes it."""
         declared = self.graph.app.topics.get(topic)
         if declared is not None and declared.event is not None:
             return RecordSchema.from_event(declared.event)
@@ -128,7 +129,7 @@ class Compilation:
         return builder.stream(self.graph.app.streams[name], set(compiled.fused))
 
     def output_topic(self, name: str) -> Topic[Any]:
-        """The topic a stream writes: as declared in the app, else made from what the stream says."""
+        """The topic a stream writes: as declared in the app, else from the stream's options."""
         compiled = self.streams[name]
         stream = compiled.stream
         if stream.output_topic in self.graph.app.topics:
@@ -140,34 +141,35 @@ class Compilation:
 
 
 def encode_records(frame: "DataFrame", compiled: CompiledStream, counters: Counters) -> "DataFrame":
-    """Rows as records: `key` (null where rows have none) and `value`, as bytes, counted on their way out.
+    """Rows as records: `key` (null if rows have none) and `value`, as bytes, counted.
 
-    Counted last, because Spark merges no projections across that: what is made of `key` and `value` would make them again.
+    Counted last, because Spark does not merge projections across the count: what uses `key` and `value` would compute them
+    again.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    # The one row of an aggregate over everything has an empty key: its updates stay in order, in one partition.
-    nothing = F.lit("" if compiled.emits_updates else None).cast("string")
-    key = encode_key(compiled.columns, compiled.key) if compiled.key else nothing
+    # The one row of a global aggregate has an empty key, so that its updates stay in order in one partition.
+    no_key = F.lit("" if compiled.emits_updates else None).cast("string")
+    key = encode_key(compiled.columns, compiled.key) if compiled.key else no_key
     value = encode_value(compiled.columns)
     records = frame.select(key.cast("binary").alias("key"), value.cast("binary").alias("value"))
     return counters.count(records, OUT_OBSERVATION, F.count(F.lit(1)).alias(COUNT))
 
 
 def compile_app(graph: Graph, spark: "SparkSession", records: RecordSource) -> Compilation:
-    """Build every stream once. Problems are collected; a stream whose input has a problem is not looked at."""
+    """Build every stream once. Problems are collected; a stream whose input has a problem is skipped."""
     compilation = Compilation(graph, spark, problems=list(graph.problems))
     pickle_user_modules(graph.app)
     problem_locations = {problem.location for problem in graph.problems}
     for name in graph.order:
         stream = graph.app.streams[name]
-        uncompiled = [each for each in graph.upstream(name) if each not in compilation.streams]
+        uncompiled = [upstream for upstream in graph.upstream(name) if upstream not in compilation.streams]
         if uncompiled or str(stream.line) in problem_locations:
             continue
         try:
             compilation.streams[name] = _compile(compilation, stream, records)
         except StreamProblemError as raised:
-            # Two streams may meet the same one, such as a file that is not there.
+            # Two streams may have the same problem, such as a missing file.
             if raised.problem not in compilation.problems:
                 compilation.problems.append(raised.problem)
         except DeclarationError as error:
@@ -176,7 +178,7 @@ def compile_app(graph: Graph, spark: "SparkSession", records: RecordSource) -> C
 
 
 def _error_texts(error: DeclarationError) -> tuple[str, str]:
-    """What is wrong, and all else the error says."""
+    """The error's message, and the rest of its text."""
     return error.what, str(error).removeprefix(f"{error.what}.").strip().removesuffix(".")
 
 
@@ -269,7 +271,7 @@ class _QueryBuilder:
                 self._check_values(table, file, frame)
         except PySparkException as error:
             raise unreadable_table_error(table, error, self._app.folder) from error
-        if missing := [each for each in table.key if each not in frame.columns]:
+        if missing := [column for column in table.key if column not in frame.columns]:
             raise StreamProblemError(
                 table.line,
                 f"The table {name} has the key {missing[0]}, which is not one of its columns",
@@ -318,8 +320,8 @@ def _compile(compilation: Compilation, stream: Stream, records: RecordSource) ->
     )
     query = analyze_query(frame)
     fused: tuple[str, ...] = ()
-    if query.stateful and (revising := [each for each in upstream if each.emits_updates]):
-        fused = tuple(name for each in revising for name in (each.stream.name, *each.fused))
+    if query.stateful and (revising := [input_ for input_ in upstream if input_.emits_updates]):
+        fused = tuple(name for input_ in revising for name in (input_.stream.name, *input_.fused))
         frame = _QueryBuilder(
             compilation, records, streaming=True, watermark=True, topics=compilation.topic_frames
         ).stream(stream, set(fused))
@@ -342,7 +344,7 @@ def _compile(compilation: Compilation, stream: Stream, records: RecordSource) ->
         late_ms=late_ms,
         mode=mode,
         emits_updates=(mode == "update" and query.aggregated)
-        or any(each.emits_updates for each in upstream if not fused),
+        or any(input_.emits_updates for input_ in upstream if not fused),
         query=query,
         fused=fused,
         watermark=bool(query.stateful),
@@ -377,7 +379,7 @@ def _check_columns(stream: Stream, frame: "DataFrame") -> None:
 
 
 def _check_time(compilation: Compilation, stream: Stream, query: AnalyzedQuery) -> None:
-    """A window without event time would keep its state for ever."""
+    """Refuse a window without event time: it would keep its state for ever."""
     if query.aggregated and query.windowed and not query.watermarked:
         topics = [topic for topic in compilation.graph.topics(stream.name) if not event_time_of(topic)[0]]
         whose = topics[0].event.__name__ if topics and topics[0].event is not None else "its input"
@@ -389,8 +391,8 @@ def _check_time(compilation: Compilation, stream: Stream, query: AnalyzedQuery) 
 
 
 def _mode_or_reason(stream: Stream, frame: "DataFrame", query: AnalyzedQuery, *, final: bool) -> tuple[str, str]:
-    """The output mode of a stream's micro-batches, and why it can have none: a question about history (speed="batch") may
-    ask what Spark answers only when all is there, such as a count of what is distinct."""
+    """The output mode of a stream's micro-batches, and why it cannot stream at all: a query with speed="batch" may use what
+    Spark computes only over all records, such as a distinct count."""
     try:
         return _mode(stream, frame, query, final=final), ""
     except StreamProblemError as raised:
@@ -445,8 +447,8 @@ def _key(
             if name in compilation.graph.app.topics
         ]
         known = [schema_of(input_.event).key_field for input_ in inputs if input_.event is not None]
-        carried = [each.key for each in upstream]
-        candidates = [(each,) for each in known if each] + carried
+        carried = [input_.key for input_ in upstream]
+        candidates = [(column,) for column in known if column] + carried
         key = next((candidate for candidate in candidates if candidate and set(candidate) <= set(columns)), ())
     if unknown := [name for name in key if name not in columns]:
         text = f"{stream.name} has the key {unknown[0]}, which is not one of its columns"
@@ -463,7 +465,7 @@ def _key(
 def _time(
     compilation: Compilation, stream: Stream, frame: "DataFrame", upstream: list[CompiledStream]
 ) -> tuple[str, int]:
-    """The column that says when a row happened: named, or an input's, or a window."""
+    """The event-time column of a stream: the one it names, else an input's, else a window. With the lateness allowed."""
     from pyspark.sql.types import StructType, TimestampType
 
     def is_time(name: str) -> bool:
@@ -472,7 +474,7 @@ def _time(
         return ends or isinstance(kind, TimestampType)
 
     topics = compilation.graph.topics(stream.name)
-    late = max([event_time_of(topic)[1] for topic in topics] + [each.late_ms for each in upstream], default=0)
+    late = max([event_time_of(topic)[1] for topic in topics] + [input_.late_ms for input_ in upstream], default=0)
     if stream.time:
         if stream.time not in frame.columns:
             text = f"{stream.name} has the time {stream.time}, which is not one of its columns"
@@ -485,9 +487,11 @@ def _time(
                 "Give a timestamp or a window",
             )
         return stream.time, late
-    candidates = [event_time_of(topic)[0] for topic in topics] + [each.time for each in upstream]
+    candidates = [event_time_of(topic)[0] for topic in topics] + [input_.time for input_ in upstream]
     windows = [
-        each.name for each in frame.schema.fields if isinstance(each.dataType, StructType) and is_time(each.name)
+        column.name
+        for column in frame.schema.fields
+        if isinstance(column.dataType, StructType) and is_time(column.name)
     ]
     time_column = next(
         (candidate for candidate in candidates if candidate and candidate in frame.columns and is_time(candidate)), ""
@@ -496,7 +500,7 @@ def _time(
 
 
 def _check_declared(compilation: Compilation, compiled: CompiledStream) -> None:
-    """An output topic that the app declares with a type must get rows of that type."""
+    """Check that an output topic that the app declares with an event type gets rows of that type."""
     stream = compiled.stream
     declared = compilation.graph.app.topics.get(stream.output_topic)
     if declared is None or declared.event is None:
@@ -526,7 +530,7 @@ def _check_declared(compilation: Compilation, compiled: CompiledStream) -> None:
 
 
 def _python_decoded_inputs(compilation: Compilation, names: tuple[str, ...]) -> list[str]:
-    """Inputs that real-time mode cannot read, whatever is done with them (streams/compile/registry_decoding.py)."""
+    """Inputs that real-time mode cannot read because Python decodes them (streams/compile/registry_decoding.py)."""
     topics = compilation.graph.app.topics
     return [f"{name} in Avro, which Python opens" for name in names if name in topics and topics[name].format == "avro"]
 
@@ -545,7 +549,7 @@ def _real_time_blockers(
         blockers.append("a topic that is read twice")
     if "Union" in query.nodes and query.stateful:
         below = query.nodes[query.nodes.index("Union") :]
-        if any(each in below for each in ("Aggregate", "Deduplicate")):
+        if any(node in below for node in ("Aggregate", "Deduplicate")):
             blockers.append("state before a union")
     if fused:
         blockers.append(f"it needs the final rows of {', '.join(fused)}")

@@ -1,4 +1,4 @@
-"""What Spark or Python says of a stream's code before it runs, in plain words: the place, the name, what to do."""
+"""Errors of Spark or Python about a stream's code, before it runs, in plain words: the line, the name, what to do."""
 
 import traceback
 from collections.abc import Collection
@@ -13,7 +13,7 @@ from riverrun.streams.compile.query_analysis import readable_message
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
-# What a stream cannot do, by words in Spark's message, and what can be done instead.
+# What a stream cannot do, by text in Spark's message, and what to do instead.
 _REFUSALS = {
     "Sorting is not supported": (
         "sorts its rows, and a stream has no last row to sort before",
@@ -27,7 +27,7 @@ _REFUSALS = {
     ),
 }
 _ACTION_ERROR = "writeStream.start"
-# Of rows that a join has made of two streams: Spark cannot tell by which of the times they become final.
+# For the joined rows of two streams: Spark cannot know which of the two times decides when they are final.
 TWO_EVENT_TIMES = (
     "keeps state over rows with two event times, and Spark can follow only one",
     'Leave one out before the state: join, then .drop("the other time"), then the window',
@@ -35,7 +35,7 @@ TWO_EVENT_TIMES = (
 
 
 class StreamProblemError(Exception):
-    """A problem of one stream or table, on its way to the list of all."""
+    """A problem of one stream or table; raised to be collected with all others."""
 
     def __init__(self, location: object, text: str, hint: str = "") -> None:
         super().__init__(text)
@@ -48,18 +48,18 @@ def explain_build_error(stream: Stream, error: Exception, columns: Collection[st
 
     if isinstance(error, StreamProblemError):
         return error
-    place = _source_line(stream, error)
+    location = _source_line(stream, error)
     if not isinstance(error, PySparkException):
         return StreamProblemError(
-            place, f"{stream.name}: {type(error).__name__}: {error}", "The stream's function raised this"
+            location, f"{stream.name}: {type(error).__name__}: {error}", "The stream's function raised this"
         )
     where = _sql_line(stream, error)
     if isinstance(error, ParseException):
         return StreamProblemError(
-            place, f"The SQL of {stream.name} cannot be read{where}: {readable_message(str(error))}"
+            location, f"The SQL of {stream.name} cannot be read{where}: {readable_message(str(error))}"
         )
     text, hint = _describe(error, columns)
-    return StreamProblemError(place, f"{stream.name}: {text}{where}", hint)
+    return StreamProblemError(location, f"{stream.name}: {text}{where}", hint)
 
 
 def _describe(error: "PySparkException", columns: Collection[str]) -> tuple[str, str]:
@@ -68,16 +68,21 @@ def _describe(error: "PySparkException", columns: Collection[str]) -> tuple[str,
     condition, details = error.getCondition() or "", error.getMessageParameters() or {}
     if condition.startswith("UNRESOLVED_COLUMN"):
         column = details.get("objectName", "").replace("`", "")
-        known = [each.strip().replace("`", "") for each in details.get("proposal", "").split(",") if each.strip()]
+        known = [name.strip().replace("`", "") for name in details.get("proposal", "").split(",") if name.strip()]
         return f"there is no column {column}", did_you_mean(column, known or columns)
     if condition == "ATTRIBUTE_NOT_SUPPORTED":
         name = details.get("attr_name", "")
-        near = nearest(name, columns) or nearest(name, [each for each in dir(DataFrame) if each[0] != "_"])
-        return f"there is no column {name}", f"Did you mean {near}?" if near else did_you_mean(name, columns)
+        suggestion = nearest(name, columns) or nearest(name, [member for member in dir(DataFrame) if member[0] != "_"])
+        return f"there is no column {name}", f"Did you mean {suggestion}?" if suggestion else did_you_mean(
+            name, columns
+        )
     if condition == "UNRESOLVED_ROUTINE":
         name = details.get("routineName", "").replace("`", "")
-        near = nearest(name, [each for each in dir(functions) if each.islower()])
-        return f"there is no function {name}", f"Did you mean {near}?" if near else "It must be one of Spark's"
+        suggestion = nearest(name, [function for function in dir(functions) if function.islower()])
+        return (
+            f"there is no function {name}",
+            f"Did you mean {suggestion}?" if suggestion else "It must be one of Spark's",
+        )
     if _ACTION_ERROR in str(error):
         return (
             "it asks for the rows of a stream, which come only when it runs",
@@ -87,7 +92,7 @@ def _describe(error: "PySparkException", columns: Collection[str]) -> tuple[str,
 
 
 def unsupported_query_error(stream: Stream, reason: str) -> StreamProblemError:
-    """What Spark has against a query that can be built, in its own words where we have none."""
+    """Why Spark cannot run a query that can be built; in Spark's own words if we have none."""
     for words, (text, hint) in _REFUSALS.items():
         if words in reason:
             return StreamProblemError(stream.line, f"{stream.name} {text}", hint)
@@ -98,8 +103,10 @@ def unreadable_table_error(table: Table, error: "PySparkException", folder: Path
     """Why the file of a table cannot be read."""
     if isinstance(table.source, FileSource) and error.getCondition() == "PATH_NOT_FOUND":
         path = folder / Path(table.source.path).expanduser()
-        near = nearest(path.name, [each.name for each in path.parent.iterdir()]) if path.parent.is_dir() else None
-        hint = f"Did you mean {near}?" if near else "A path is looked up from the folder of the pipeline file"
+        suggestion = nearest(path.name, [file.name for file in path.parent.iterdir()]) if path.parent.is_dir() else None
+        hint = (
+            f"Did you mean {suggestion}?" if suggestion else "A path is looked up from the folder of the pipeline file"
+        )
         return StreamProblemError(table.line, f"The table {table.name} reads {path}, which is not there", hint)
     hint = 'Columns are given as in "house_id string, floors int"' if "type" in str(error).lower() else ""
     return StreamProblemError(
@@ -108,21 +115,21 @@ def unreadable_table_error(table: Table, error: "PySparkException", folder: Path
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """The hint for a name that is not there."""
-    near = nearest(name, known)
-    return f"Did you mean {near}?" if near else f"There are {', '.join(known)}" if known else ""
+    """The hint for a name that does not exist."""
+    suggestion = nearest(name, known)
+    return f"Did you mean {suggestion}?" if suggestion else f"There are {', '.join(known)}" if known else ""
 
 
 def _source_line(stream: Stream, error: Exception) -> str:
-    """The line of the user's file where it happened; for SQL, where it is declared."""
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == stream.line.file]
+    """The line of the user's file that raised the error; for SQL, the line of its declaration."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == stream.line.file]
     if not frames or stream.function is None:
         return str(stream.line)
     return f"{Path(stream.line.file).name}:{frames[-1].lineno}"
 
 
 def _sql_line(stream: Stream, error: "PySparkException") -> str:
-    """Which line of a SQL text of several lines is meant."""
+    """The line within a SQL text of several lines that an error refers to."""
     contexts = error.getQueryContext() if stream.sql.strip().count("\n") else []
     if not contexts or contexts[0].fragment() not in stream.sql:
         return ""

@@ -1,7 +1,7 @@
-"""What a stream's code does, written down beside its checkpoint: so that the next start can tell what has changed.
+"""What a stream's code does, saved beside its checkpoint, so that the next start can tell what has changed.
 
-A `StreamFingerprint` is all of it that a change can be judged by (change.py). `VersionHistory` is a stream's file
-`code_versions.json`: one version for each blueprint that it has run with; the last one is what its checkpoint was made by.
+A `StreamFingerprint` has everything that is needed to judge a change (change.py). `VersionHistory` is a stream's file
+`code_versions.json`: one version for each fingerprint that it has run with; its checkpoint was made by the last one.
 """
 
 import hashlib
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from riverrun.streams.compile.compiler import Compilation
 
 HISTORY_FILE = "code_versions.json"
-# Raised when the same code gives another blueprint: those of an earlier format are compared by their code alone.
+# Incremented when the same code gets another fingerprint: those of an earlier format are compared by their code alone.
 FORMAT = 1
 _SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.caseSensitive", "spark.sql.session.timeZone")
 
 
 @dataclass(frozen=True)
 class StreamFingerprint:
-    """One version of a stream's code, in parts that can be compared. Everything in it is plain JSON."""
+    """One version of a stream's code, as fields that can be compared. Everything in it is plain JSON."""
 
     name: str = ""
-    # The topic its rows go to, and what they look like: Spark's words for a struct.
+    # The topic its rows go to, and their schema: Spark's JSON of a struct.
     target: str = ""
     columns: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     time: str = ""
     # Output mode: append or update.
     mode: str = ""
-    # The topics it reads, in the order in which Spark numbers them, and what their records look like.
+    # The topics it reads, in the order in which Spark numbers them, and the types of their records.
     sources: tuple[str, ...] = ()
     types: Mapping[str, Any] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class StreamFingerprint:
     output_lines: tuple[str, ...] = ()
     state_functions: Mapping[str, str] = field(default_factory=dict)
     output_functions: Mapping[str, str] = field(default_factory=dict)
-    # Spark's settings that decide what an expression gives.
+    # Settings of Spark's that change the result of expressions.
     settings: Mapping[str, str] = field(default_factory=dict)
-    # The stream's own code: what is left to compare where plans of two versions of Spark cannot be.
+    # A hash of the stream's own code, to compare when the plans come from two versions of Spark.
     code: str = ""
     made_with: str = ""
 
@@ -70,7 +70,7 @@ class StreamFingerprint:
 
     @property
     def digest(self) -> str:
-        """Equal for streams that do the same; their names and where their rows go are no part of it."""
+        """Equal for streams that do the same; names and output topics do not count."""
         what = [
             self.columns, self.key, self.time, self.mode, self.sources, self.types, self.tables, self.watermarks,
             [asdict(operator) for operator in self.operators], self.state_hash, self.output_hash,
@@ -80,7 +80,7 @@ class StreamFingerprint:
 
     @classmethod
     def read(cls, file: Path) -> "StreamFingerprint | None":
-        """The one that the stream's checkpoint was made by; None when there is none."""
+        """The fingerprint that the stream's checkpoint was made by; None if there is none."""
         history = VersionHistory.read(file)
         return history.versions[-1].fingerprint if history.versions else None
 
@@ -91,7 +91,7 @@ class StreamFingerprint:
 
 @dataclass(frozen=True)
 class CodeVersion:
-    """A blueprint that a stream has run with, from the batch `since_batch` on, and where it began to read then."""
+    """A fingerprint that a stream has run with, from the batch `since_batch` on, and the offsets it began at."""
 
     number: int
     since_batch: int
@@ -100,9 +100,9 @@ class CodeVersion:
     spark: str
     digest: str
     fingerprint: StreamFingerprint
-    # Whether its state began with it; what earlier versions made is not in it.
+    # Whether its state began empty with this version.
     fresh: bool = False
-    # The last batch that had ended when it began.
+    # The last batch that was committed when it began.
     after_batch: int = -1
     begin: Offsets = field(default_factory=dict)
 
@@ -115,10 +115,10 @@ class VersionHistory:
 
     @classmethod
     def read(cls, file: Path) -> "VersionHistory":
-        """CheckpointError for a file that makes no sense: to guess here could mix what must not be mixed."""
+        """Read a file; CheckpointError if it is invalid, because a guess could combine state with the wrong code."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-            return cls(tuple(_parse_version(each) for each in content["versions"]))
+            return cls(tuple(_parse_version(version_content) for version_content in content["versions"]))
         except FileNotFoundError:
             return cls()
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -132,7 +132,9 @@ class VersionHistory:
     def write(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"versions": [asdict(each) for each in self.versions]}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({"versions": [asdict(code_version) for code_version in self.versions]}), encoding="utf-8"
+        )
         temporary.replace(file)
 
     @property
@@ -141,8 +143,8 @@ class VersionHistory:
 
     @property
     def state_versions(self) -> tuple[CodeVersion, ...]:
-        """The versions that have made what the stream's state and its batches are now: since the last fresh one."""
-        fresh_indexes = [number for number, each in enumerate(self.versions) if each.fresh]
+        """The versions that have contributed to the stream's current state: since the last fresh one."""
+        fresh_indexes = [index for index, code_version in enumerate(self.versions) if code_version.fresh]
         return self.versions[fresh_indexes[-1] if fresh_indexes else 0 :]
 
     def add_version(
@@ -155,7 +157,7 @@ class VersionHistory:
         begin: Offsets | None = None,
     ) -> "VersionHistory":
         """The history with one version more."""
-        number = max((each.number for each in self.versions), default=0) + 1
+        number = max((code_version.number for code_version in self.versions), default=0) + 1
         new = CodeVersion(
             number,
             since_batch,
@@ -171,7 +173,7 @@ class VersionHistory:
         return VersionHistory((*self.versions, new))
 
     def without_unused_version(self, committed_batch: int, planned_batch: int) -> "VersionHistory":
-        """Without a last version that ran no batch: `committed_batch` is the last that ended, `planned_batch` that began."""
+        """The history without a last version that ran no batch, given the last committed and the last planned batch."""
         last = self.last
         if last is None or len(self.versions) == 1:
             return self
@@ -182,11 +184,11 @@ class VersionHistory:
     def find_same(self, fingerprint: StreamFingerprint) -> CodeVersion | None:
         """The newest version that does the same."""
         digest = fingerprint.digest
-        return next((each for each in reversed(self.versions) if each.digest == digest), None)
+        return next((code_version for code_version in reversed(self.versions) if code_version.digest == digest), None)
 
 
 def compute_fingerprint(compilation: "Compilation", name: str) -> StreamFingerprint:
-    """The blueprint of a compiled stream. Nothing is started, and no broker asked."""
+    """The fingerprint of a compiled stream. Nothing is started, and no broker is needed."""
     compiled = compilation.streams[name]
     stream = compiled.stream
     code = _hash_code(stream.function, stream.sql)
@@ -205,7 +207,7 @@ def compute_fingerprint(compilation: "Compilation", name: str) -> StreamFingerpr
         sources=tuple(text.sources),
         types={topic: _record_type(compilation, topic) for topic in dict.fromkeys(text.sources)},
         tables=tables,
-        # Without state nobody follows the event time.
+        # Without state the watermark has no effect.
         watermarks=tuple(text.watermarks) if text.operators else (),
         operators=tuple(text.operators),
         state_hash=text.state_hash,
@@ -214,7 +216,7 @@ def compute_fingerprint(compilation: "Compilation", name: str) -> StreamFingerpr
         output_lines=tuple(text.output_lines),
         state_functions=text.state_functions,
         output_functions=text.output_functions,
-        settings={each: str(compilation.spark.conf.get(each)) for each in _SETTINGS},
+        settings={setting: str(compilation.spark.conf.get(setting)) for setting in _SETTINGS},
         code=code,
         made_with=f"{FORMAT} spark {compilation.spark.version} python {platform.python_version_tuple()[0]}."
         f"{platform.python_version_tuple()[1]}",
@@ -222,7 +224,7 @@ def compute_fingerprint(compilation: "Compilation", name: str) -> StreamFingerpr
 
 
 def _inputs(compilation: "Compilation", name: str) -> list[str]:
-    """What a stream's query reads by name, through the streams that run inside it."""
+    """The names of all inputs of a stream's query, including those of the streams fused into it."""
     names: dict[str, None] = {}
     for input_name in compilation.streams[name].inputs:
         names[input_name] = None
@@ -232,7 +234,7 @@ def _inputs(compilation: "Compilation", name: str) -> list[str]:
 
 
 def _record_type(compilation: "Compilation", topic: str) -> dict[str, Any]:
-    """What records must be to be taken: the fields of a topic's events and their bounds, or the columns of its stream."""
+    """What makes a record valid: the fields of a topic's events and their bounds, or the columns of its stream."""
     declared = compilation.graph.app.topics.get(topic)
     if declared is not None and declared.event is not None:
         schema = msgspec.json.schema(declared.event)
@@ -245,16 +247,16 @@ def _record_type(compilation: "Compilation", topic: str) -> dict[str, Any]:
 def _without(value: Any, *names: str) -> Any:
     if isinstance(value, dict):
         return {
-            name: _without(each, *names) for name, each in value.items() if name not in names or isinstance(each, dict)
+            name: _without(item, *names) for name, item in value.items() if name not in names or isinstance(item, dict)
         }
-    return [_without(each, *names) for each in value] if isinstance(value, list) else value
+    return [_without(item, *names) for item in value] if isinstance(value, list) else value
 
 
 def _without_metadata(value: Any) -> Any:
-    """A type of Spark's without the notes that it keeps on columns."""
+    """The JSON of a Spark type without the metadata of its columns."""
     if isinstance(value, dict):
-        return {name: {} if name == "metadata" else _without_metadata(each) for name, each in value.items()}
-    return [_without_metadata(each) for each in value] if isinstance(value, list) else value
+        return {name: {} if name == "metadata" else _without_metadata(item) for name, item in value.items()}
+    return [_without_metadata(item) for item in value] if isinstance(value, list) else value
 
 
 def _table_text(source: Any) -> str:
@@ -275,7 +277,7 @@ def _installed(package: str) -> str:
 
 
 def _parse_version(content: Mapping[str, Any]) -> CodeVersion:
-    known = {each.name for each in fields(CodeVersion)}
+    known = {field_.name for field_ in fields(CodeVersion)}
     parsed = CodeVersion(**{name: value for name, value in content.items() if name in known})
     return replace(
         parsed, fingerprint=_parse_fingerprint(content["fingerprint"]), begin=parse_offsets(content.get("begin") or {})
@@ -283,13 +285,13 @@ def _parse_version(content: Mapping[str, Any]) -> CodeVersion:
 
 
 def _parse_fingerprint(content: Mapping[str, Any]) -> StreamFingerprint:
-    operators = tuple(StatefulOperator(**_tuples(each, StatefulOperator)) for each in content["operators"])
+    operators = tuple(StatefulOperator(**_tuples(operator, StatefulOperator)) for operator in content["operators"])
     return StreamFingerprint(**{**_tuples(content, StreamFingerprint), "operators": operators})
 
 
 def _tuples(content: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """What a class knows of some JSON; its lists are tuples."""
-    known = {each.name for each in fields(kind)}
+    """The fields of a class in some JSON, with lists as tuples."""
+    known = {field_.name for field_ in fields(kind)}
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in known
     }

@@ -18,7 +18,7 @@ NodeKind = Literal["topic", "table", "stream"]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and where. Problems are collected: the user sees all of them at once."""
+    """What is wrong, and on which line. Problems are collected, so that the user sees all of them at once."""
 
     location: str
     text: str
@@ -32,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Graph:
-    """The streams in an order in which each comes after the streams it reads, and what is wrong with the others."""
+    """The streams, each after the streams it reads, and the problems of the others."""
 
     app: App
     inputs: dict[str, tuple[str, ...]]
@@ -73,12 +73,12 @@ def build_graph(app: App) -> Graph:
             continue
         unknown = [name for name in names if name not in known]
         for name in unknown:
-            near = nearest(name, known)
+            suggestion = nearest(name, known)
             problems.append(
                 Problem(
                     str(stream.line),
                     f"{stream.name} reads {name}, which the app does not have",
-                    f"Did you mean {near}?" if near else f"It has {', '.join(known) or 'nothing'}",
+                    f"Did you mean {suggestion}?" if suggestion else f"It has {', '.join(known) or 'nothing'}",
                 )
             )
         if not unknown and not any(name in app.topics or name in app.streams for name in names):
@@ -95,13 +95,13 @@ def build_graph(app: App) -> Graph:
 
 def _start_order(app: App, inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[str, ...], Problem | None]:
     upstream_names = {
-        name: [each for each in _upstream(app, names) if each in inputs] for name, names in inputs.items()
+        name: [upstream for upstream in _upstream(app, names) if upstream in inputs] for name, names in inputs.items()
     }
-    # A stream that writes the topic it reads is told so by _clashes.
+    # A stream that writes the topic it reads is reported by _clashes.
     sorter = TopologicalSorter(
         {
-            name: [each for each in found if each != name or name in inputs[name]]
-            for name, found in upstream_names.items()
+            name: [upstream for upstream in upstreams if upstream != name or name in inputs[name]]
+            for name, upstreams in upstream_names.items()
         }
     )
     try:
@@ -115,12 +115,12 @@ def _start_order(app: App, inputs: dict[str, tuple[str, ...]]) -> tuple[tuple[st
 
 def _upstream(app: App, names: tuple[str, ...]) -> list[str]:
     by_topic = {stream.output_topic: stream.name for stream in app.streams.values()}
-    names_above = [name if name in app.streams else by_topic.get(name, "") for name in names]
-    return [fromkey for fromkey in dict.fromkeys(names_above) if fromkey]
+    upstream_names = [name if name in app.streams else by_topic.get(name, "") for name in names]
+    return [name for name in dict.fromkeys(upstream_names) if name]
 
 
 def _clashes(app: App, inputs: dict[str, tuple[str, ...]]) -> list[Problem]:
-    """Output topics that are inputs of the same stream, or that a table or another part already has."""
+    """Problems with output topics that the same stream reads, or that have the name of another stream."""
     problems = []
     for stream in app.streams.values():
         if stream.output_topic in inputs.get(stream.name, ()) and stream.output_topic != stream.name:
@@ -145,10 +145,10 @@ def tables_in_sql(stream: Stream) -> tuple[tuple[str, ...], Problem | None]:
     except ImportError as error:
         raise not_installed(error) from error
 
-    # Spark's function window() right after GROUP BY is taken for a WINDOW clause, unless it is quoted.
+    # sqlglot takes Spark's function window() right after GROUP BY for a WINDOW clause, unless it is quoted.
     readable = re.sub(r"(?i)(?<![\w`.])window(?=\s*\()", "`window`", stream.sql)
     try:
-        statements = [each for each in sqlglot.parse(readable, dialect="spark") if each is not None]
+        statements = [statement for statement in sqlglot.parse(readable, dialect="spark") if statement is not None]
     except SqlglotError as error:
         first = (getattr(error, "errors", None) or [{}])[0]
         text = first.get("description") or str(error).partition("\n")[0]
@@ -157,8 +157,10 @@ def tables_in_sql(stream: Stream) -> tuple[tuple[str, ...], Problem | None]:
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         what = f"{len(statements)} statements" if len(statements) != 1 else type(statements[0]).__name__.upper()
         return (), Problem(str(stream.line), f"The SQL of {stream.name} is {what}", "Write one SELECT")
-    cte_names = {each.alias_or_name for each in statements[0].find_all(exp.CTE)}
-    table_names = dict.fromkeys(each.name for each in statements[0].find_all(exp.Table) if each.name not in cte_names)
+    cte_names = {cte.alias_or_name for cte in statements[0].find_all(exp.CTE)}
+    table_names = dict.fromkeys(
+        table.name for table in statements[0].find_all(exp.Table) if table.name not in cte_names
+    )
     return tuple(table_names), None
 
 
@@ -197,7 +199,7 @@ def _connector_kind(connector: Source | Sink) -> str:
 
 
 def _connector_text(app: App, name: str) -> str:
-    """What fills a topic, and where rows go besides."""
+    """The sources that write a topic, and the sinks of its rows."""
     source_kinds = [_connector_kind(source.source) for source in app.sources.values() if source.topic == name]
     sink_kinds = [_connector_kind(sink.sink) for sink in app.sinks.values() if sink.upstream == name]
     return (f" ← {', '.join(source_kinds)}" if source_kinds else "") + (

@@ -1,4 +1,4 @@
-"""Regular expressions of Python's `re`, as an event declares them, in the words of Java's, which Spark runs."""
+"""Translates regular expressions of Python's `re`, as events declare them, into Java's, which Spark uses."""
 
 import re
 
@@ -11,9 +11,9 @@ _NAMED = re.compile(r"\(\?P<\w+>")
 
 
 def java_pattern(pattern: str) -> str:
-    """The same pattern for Java: DeclarationError for what Java cannot say.
+    """The same pattern for Java; DeclarationError for what Java cannot express.
 
-    Java is told that only a newline ends a line and, where it matters, that letters and digits are Unicode's, as in Python.
+    As in Python, only a newline ends a line and, where it matters, letters and digits are Unicode's.
     """
     parts: list[str] = []
     flags = "d"
@@ -43,7 +43,7 @@ def _escape(pattern: str, position: int) -> tuple[int, str] | None:
 
 
 def _character_class(pattern: str, position: int) -> tuple[int, str] | None:
-    """A set in brackets. Java gives a meaning to a bracket and to && inside one."""
+    """A character class. Inside one, Java gives a bracket and && a meaning, so they are escaped."""
     if pattern[position] != "[":
         return None
     end, parts = position + 1, ["["]
@@ -76,13 +76,13 @@ def _group(pattern: str, position: int) -> tuple[int, str] | None:
 
 
 def _brace(pattern: str, position: int) -> tuple[int, str]:
-    """Any other character. A brace that does not say how often is itself, in Python."""
+    """Any other character. In Python, a brace that is not a quantifier stands for itself."""
     if pattern[position] not in "{}":
         return 1, pattern[position]
-    times = _QUANTIFIER.match(pattern, position)
-    if times is None or not (times[1] or times[3]):
+    quantifier = _QUANTIFIER.match(pattern, position)
+    if quantifier is None or not (quantifier[1] or quantifier[3]):
         return 1, "\\" + pattern[position]
-    return len(times[0]), f"{{{times[1] or 0}{times[2]}{times[3]}}}"
+    return len(quantifier[0]), f"{{{quantifier[1] or 0}{quantifier[2]}{quantifier[3]}}}"
 
 
 def _unsupported(pattern: str, part: str) -> DeclarationError:

@@ -7,7 +7,7 @@ from riverrun.streams.compile.tables import watchable_tables
 
 
 def jdbc_targets(compilation: Compilation) -> list[JdbcTarget]:
-    """What `app.sink(…, riverrun.jdbc(…))` declares. A stream with a problem has none: it is said elsewhere."""
+    """What `app.sink(…, riverrun.jdbc(…))` declares. A stream with a problem is left out: that is reported elsewhere."""
     tables = watchable_tables(compilation)
     return [
         JdbcTarget(

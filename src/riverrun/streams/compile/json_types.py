@@ -1,9 +1,9 @@
-"""The kinds of JSON values a topic may carry, each as Spark SQL: what is read, the column's value, whether it is good.
+"""The types of JSON values in topics, each as Spark SQL: how it is read, the column's value, and whether it is valid.
 
 Plain SQL expressions only, because Spark's real-time mode refuses Python functions. `from_json` itself is strict about
-numbers, booleans, lists and objects (whatever does not fit marks the record as broken), but takes anything at all for a
-string. So text is read as VARIANT, which remembers what it was; or, at the top of a record, where the record itself can be
-asked, as a string with a look at whether it could have been anything else, which is cheaper. A VARIANT also tells a null
+numbers, booleans, lists and objects (a mismatch marks the record as corrupt), but accepts anything as a string. So
+text is read as VARIANT, which keeps the original type; or, at the top level of a record, where the record itself can be
+checked, as a string with a check whether it could have been anything else, which is cheaper. A VARIANT also tells a null
 from a missing field, which a field with a default needs.
 """
 
@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-# Years 1 to 9999, as Python has them. Spark would also take a time of day alone, a missing zero, or a zone's name.
+# Years 1 to 9999, as in Python. Spark would also accept a time of day alone, a missing zero, or the name of a zone.
 _DAY = r"(?!0000)\d{4}-\d\d-\d\d"
 _TIME = r"[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?"
 _ZONE = r"(?:[Zz]|[+-]\d\d:?\d\d)"
@@ -40,16 +40,16 @@ _PLAIN_DECIMAL = r"^[+-]?(?:\d{1,20}(?:\.\d{0,18})?|\.\d{1,18})\z"
 _SHORT_DECIMAL = r"^[+-]?(?=[\d.]{1,16}(?:[eE]|\z))\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?\z"
 _DECIMAL = DecimalType(38, 18)
 # The characters that a JSON number, list or object begins with.
-_OPENING = ", ".join(str(ord(each)) for each in "-0123456789[{")
+_OPENING = ", ".join(str(ord(character)) for character in "-0123456789[{")
 
 
 def quote(name: str) -> str:
-    """A name as SQL."""
+    """A column name as SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A text as SQL."""
+    """A string literal as SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -71,13 +71,14 @@ def all_of(conditions: Sequence[str]) -> str:
 
 
 class JsonType(ABC):
-    """A kind of JSON value. `spark_type` is the type of its column."""
+    """A type of JSON value. `spark_type` is the type of its column."""
 
     spark_type: DataType
 
     @abstractmethod
     def source_type(self, *, exact: bool) -> DataType:
-        """What from_json reads it as. `exact` asks for one that tells a null from a missing field, where there is one."""
+        """The type from_json reads it as. `exact` asks for one that distinguishes null from a missing field, if there is
+        one."""
 
     @abstractmethod
     def value_sql(self, raw: str, *, exact: bool, depth: int) -> str:
@@ -85,7 +86,7 @@ class JsonType(ABC):
 
     @abstractmethod
     def valid_sql(self, raw: str, value: str, *, exact: bool, depth: int) -> str:
-        """Whether a value that is not null is good, as SQL."""
+        """Whether a value that is not null is valid, as SQL."""
 
     def is_null(self, raw: str, *, exact: bool) -> str:
         variant = isinstance(self.source_type(exact=exact), VariantType)
@@ -94,9 +95,9 @@ class JsonType(ABC):
 
 @dataclass(frozen=True)
 class JsonValueSpec:
-    """A place for a value: a field of an object, an element of a list.
+    """A value in a field of an object or an element of a list.
 
-    A missing field takes `default`, the SQL of its value; without one it must be there. `nullable`: null is a good value.
+    A missing field gets `default`, the SQL of its value; without one it is required. `nullable`: null is valid.
     """
 
     json_type: JsonType
@@ -116,26 +117,26 @@ class JsonValueSpec:
         return f"if({raw} is null, {self.default}, {value})" if self.distinguishes_null else value
 
     def valid_sql(self, raw: str, value: str = "", depth: int = 0) -> str:
-        """Whether what was read is good, as SQL that is never null. `value` names the value where it has a name."""
+        """Whether what was read is valid, as SQL that is never null. `value` is the SQL of the value, if it has a column."""
         value = value or self.json_type.value_sql(raw, exact=self.distinguishes_null, depth=depth)
-        good = all_of(
+        valid = all_of(
             [f"{value} is not null", self.json_type.valid_sql(raw, value, exact=self.distinguishes_null, depth=depth)]
         )
         if self.nullable:
-            return f"({self.json_type.is_null(raw, exact=self.distinguishes_null)} or ({good}))"
+            return f"({self.json_type.is_null(raw, exact=self.distinguishes_null)} or ({valid}))"
         if self.default is not None:
-            return f"({raw} is null or ({good}))"
-        return good
+            return f"({raw} is null or ({valid}))"
+        return valid
 
 
-SqlCheck = Callable[[str, str], str]  # (what was read as text or number, the value) to a condition
+SqlCheck = Callable[[str, str], str]  # (SQL of the text or number read, SQL of the value) -> SQL of a condition
 
 
 @dataclass(frozen=True)
 class JsonScalar(JsonType):
-    """A value that is not made of others. `kinds` are the types a VARIANT may name for it, by a regular expression.
+    """A scalar value. `variant_types` is a regular expression of the types a VARIANT may have for it.
 
-    `read` makes the value of the text or number; without it they are the same. `strict`: always read as VARIANT.
+    `convert` makes the value from the text or number; without it they are the same. `strict`: always read as VARIANT.
     """
 
     spark_type: DataType
@@ -146,7 +147,7 @@ class JsonScalar(JsonType):
     strict: bool = False
 
     def for_top_level(self, name: str, record: str) -> "JsonScalar":
-        """The same for a field of a record whose whole text is `record`: no VARIANT for text."""
+        """The same for a top-level field of a record whose whole text is `record`: text without VARIANT."""
         return replace(self, strict=False, checks=(_is_text_check(name, record), *self.checks)) if self.strict else self
 
     def source_type(self, *, exact: bool) -> DataType:
@@ -182,13 +183,13 @@ class JsonDecimal(JsonType):
         return VariantType()
 
     def value_sql(self, raw: str, *, exact: bool, depth: int) -> str:  # noqa: ARG002
-        # The text of a VARIANT is that of a number too: its digits, or for a double the fewest that name it.
+        # A VARIANT also gives the text of a number: its digits, or for a double the shortest that identify it.
         return f"try_cast(try_variant_get({raw}, '$', 'string') as decimal(38,18))"
 
     def valid_sql(self, raw: str, value: str, *, exact: bool, depth: int) -> str:  # noqa: ARG002
         text = f"try_variant_get({raw}, '$', 'string')"
         same = f"cast({value} as double) = try_cast({text} as double)"
-        # A JSON number of too many digits for a decimal has become a double.
+        # A JSON number with too many digits for a decimal is read as a double.
         plain = f"schema_of_variant({raw}) <> 'DOUBLE' and {text} rlike {literal(_PLAIN_DECIMAL)}"
         short = f"{text} rlike {literal(_SHORT_DECIMAL)} and {same}"
         return all_of([_has_variant_type(raw, "STRING|BIGINT|DECIMAL|DOUBLE"), f"(({plain}) or ({short}))"])
@@ -289,14 +290,14 @@ class JsonObject(JsonType):
 def _is_text_check(name: str, record: str) -> SqlCheck:
     """Whether a field's text was text in the record too, and not a number, true, false, a list or an object.
 
-    Its first character tells nearly always. If not, the field is looked up in the record: by search where its name is there
-    once, else by parsing it again.
+    Its first character nearly always decides. If not, the field is looked up in the record: by search if its name occurs
+    once, else by parsing the record again.
     """
     key = json.dumps(name, ensure_ascii=False)
     once = f"locate({literal(key)}, {record}, locate({literal(key)}, {record}) + 1) = 0"
     starts = (literal(f'{key}:"'), literal(f'{key}: "'))
     quoted = f"(contains({record}, {starts[0]}) or contains({record}, {starts[1]}))"
-    # Not from_json: Spark does not compile it, nor then what stands around it, which takes longer for every record.
+    # Not from_json: Spark does not compile it, nor the expressions around it, which would slow down every record.
     path = literal(f"$['{name}']")
     again = f"schema_of_variant(try_variant_get(try_parse_json({record}), {path}, 'variant')) = 'STRING'"
 
@@ -318,12 +319,12 @@ def matches(pattern: str) -> SqlCheck:
 
 
 def one_of(values: Sequence[str | int]) -> SqlCheck:
-    listed = ", ".join(literal(each) if isinstance(each, str) else str(each) for each in values)
+    listed = ", ".join(literal(choice) if isinstance(choice, str) else str(choice) for choice in values)
     return lambda _, value: f"{value} in ({listed})"
 
 
 def on_value(template: str) -> SqlCheck:
-    """A condition on the value, which the template calls {}."""
+    """A condition on the value, which is {} in the template."""
     return lambda _, value: template.format(value)
 
 
@@ -332,26 +333,26 @@ def is_finite(double: str) -> str:
 
 
 def _parse_timestamp(text: str) -> str:
-    # Spark wants a capital T and Z, and cuts after the sixth digit of a second where Python rounds.
+    # Spark needs a capital T and Z, and truncates after the sixth digit of a second where Python rounds.
     cast = f"coalesce(try_cast({text} as timestamp), try_cast(upper({text}) as timestamp))"
     rounds_up = f"octet_length({text}) > 27 and {text} rlike '\\\\.[0-9]{{6}}[5-9]'"
     return f"if({rounds_up}, {cast} + interval 1 microsecond, {cast})"
 
 
 def _is_common_timestamp(text: str) -> str:
-    """Whether text that Spark takes for a time is 2026-11-16T10:00:00Z or …00.123Z: what the pattern says, for less time.
+    """Whether text that Spark accepts as a time is 2026-11-16T10:00:00Z or …00.123Z: the same as the pattern, but faster.
 
-    A year has four digits at least, so a dash in fifth place comes after four. Then the point or the second colon can only
-    be in its place when month, day, hour and minute have two digits each. Bytes, because places in text must be counted out.
+    A year has at least four digits, so a dash at position five comes after four. Then the point or the second colon can only
+    be at its position if month, day, hour and minute have two digits each. Bytes, because positions in text are slow.
     """
 
-    def byte(place: int | str) -> str:
-        return f"substring(cast({text} as binary), {place}, 1)"
+    def byte(position: int | str) -> str:
+        return f"substring(cast({text} as binary), {position}, 1)"
 
     size = f"octet_length({text})"
-    place = f"({byte(20)} = X'2E' or ({size} = 20 and {byte(17)} = X'3A'))"
+    position = f"({byte(20)} = X'2E' or ({size} = 20 and {byte(17)} = X'3A'))"
     end = f"endswith({text}, 'Z') and {byte(f'{size} - 1')} between X'30' and X'39'"
-    return f"({end} and {byte(5)} = X'2D' and {place} and {text} >= '0001')"
+    return f"({end} and {byte(5)} = X'2D' and {position} and {text} >= '0001')"
 
 
 def text(*checks: SqlCheck, strict: bool = True) -> JsonScalar:
@@ -375,7 +376,7 @@ def boolean() -> JsonScalar:
 
 
 def timestamp() -> JsonScalar:
-    """A time with its zone, as RFC 3339 has it. No number or object looks like one, so plain text will do."""
+    """A time with a zone, as in RFC 3339. No number or object looks like one, so plain text is enough."""
     pattern = literal(rf"^{_DAY}{_TIME}{_ZONE}\z")
     return JsonScalar(
         TimestampType(),
@@ -397,7 +398,7 @@ def date() -> JsonScalar:
 
 
 def binary(*checks: SqlCheck) -> JsonScalar:
-    # Whole groups of four, without the line breaks Spark would allow. Not one repeated group: Java's would run out of stack.
+    # Full groups of four, without the line breaks Spark would allow. Not a repeated group: Java would overflow its stack.
     is_base64: SqlCheck = lambda text, _: f"length({text}) % 4 = 0 and {text} rlike '^[A-Za-z0-9+/]*={{0,2}}\\\\z'"  # noqa: E731
     read = "try_to_binary({}, 'base64')".format
     return JsonScalar(BinaryType(), StringType(), "STRING", read, (is_base64, *checks), strict=True)

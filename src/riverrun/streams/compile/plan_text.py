@@ -1,11 +1,11 @@
 """Spark's plan of a stream as text that is the same each time the same code is compiled, in three parts.
 
-It is read off the optimised plan, not the one the user wrote: what reaches the state is decided there. A condition that
-stands after a `groupBy` is moved before it where it can be, an aggregate whose result nobody selects is left out, a join
-keeps only the columns that are used later.
+It is taken from the optimised plan, not the one the user wrote, because the optimised plan decides what reaches the state: a
+filter after a `groupBy` is moved before it if possible, an aggregate whose result nobody selects is removed, a join keeps
+only the columns that are used later.
 
-`Region` is everything at or below the topmost operators with state: what the state holds depends on all of it. What an
-aggregate makes of its finished sums belongs above. Our own readers of topics are leaves: their parsing is no part of it.
+The state part is everything at or below the topmost stateful operators: the state depends on all of it. What is computed
+from the results of an aggregate belongs to the output. Our own readers of topics are leaves: their parsing does not count.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from riverrun.streams.compile.query_analysis import STATEFUL_OPERATORS
 from riverrun.streams.compile.sources import WATERMARK_OBSERVATION, input_observation
 
 _STATEFUL_KINDS = STATEFUL_OPERATORS | {"GlobalLimit": "limit()", "FlatMapGroupsWithState": "mapGroupsWithState()"}
-# Parts of Spark's plans that differ each time, or that say where something is and not what it does.
+# Keys in Spark's plans that differ each time, or that say where something is and not what it does.
 _IGNORED_KEYS = {
     "class", "num-children", "exprId", "resultId", "qualifier", "metadata", "explicitMetadata", "dataframeId", "nodeId",
     "nonInheritableMetadataKeys", "planId", "func", "origin", "hint", "randomSeed", "scan", "options", "extraOptions",
@@ -33,19 +33,19 @@ _MAX_FIELDS = 1_000_000
 
 @dataclass(frozen=True)
 class StatefulOperator:
-    """One operator with state, in the user's words: `by` are its keys, `computes` its aggregates or its condition."""
+    """One stateful operator, in the user's terms: `by` are its keys, `computes` its aggregates or its condition."""
 
     kind: str
     by: tuple[str, ...] = ()
     computes: tuple[str, ...] = ()
     windows: tuple[str, ...] = ()
-    # All that its state's form depends on, names and types, without what is below it.
+    # A hash of all that the schema of its state depends on, names and types, without what is below it.
     schema_hash: str = ""
 
 
 @dataclass
 class PlanText:
-    """The three parts. `state_lines` and `output_lines` are lines to show, the hashes are what is compared."""
+    """The three parts: sources, state and output. `state_lines` and `output_lines` are shown, the hashes are compared."""
 
     sources: list[str] = field(default_factory=list)
     operators: list[StatefulOperator] = field(default_factory=list)
@@ -54,14 +54,14 @@ class PlanText:
     state_lines: list[str] = field(default_factory=list)
     output_lines: list[str] = field(default_factory=list)
     watermarks: list[str] = field(default_factory=list)
-    # By name, the hash of each Python function, and whether it is at or below the state.
+    # The hashes of Python functions by name: those above the state, and those at or below it.
     output_functions: dict[str, str] = field(default_factory=dict)
     state_functions: dict[str, str] = field(default_factory=dict)
 
 
 def read_plan_text(spark: Any, analyzed_plan: Any, code: str = "") -> PlanText:
-    """Read a plan. `analyzed_plan` is Spark's own, as `AnalyzedQuery.plan` holds it; `code` stands for Python functions
-    that it hides."""
+    """Read a plan. `analyzed_plan` is Spark's own, as `AnalyzedQuery.plan` holds it; `code` is the hash to use
+    for Python functions that cannot be read."""
     from py4j.protocol import Py4JJavaError
 
     max_fields_before = spark.conf.get("spark.sql.debug.maxToStringFields", None)
@@ -72,7 +72,7 @@ def read_plan_text(spark: Any, analyzed_plan: Any, code: str = "") -> PlanText:
         try:
             plan = spark._jsparkSession.sessionState().optimizer().execute(analyzed_plan)  # noqa: SLF001
         except Py4JJavaError:
-            # A rule that only a started query can run: what the user wrote is compared then, which finds more changes.
+            # A rule that only runs in a started query: then the user's plan is compared, which finds more changes.
             plan = analyzed_plan
         pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
         return _PlanReader(spark, plan, code, uses_current_time=bool(analyzed_plan.containsPattern(pattern))).read()
@@ -85,7 +85,7 @@ def read_plan_text(spark: Any, analyzed_plan: Any, code: str = "") -> PlanText:
 
 @dataclass
 class _PlanNode:
-    """A node of the plan, from both sides: Spark's object, and its JSON."""
+    """A node of the plan: Spark's Java object and its JSON."""
 
     java: Any
     content: dict[str, Any]
@@ -106,7 +106,7 @@ class _PlanNode:
 
 class _PlanReader:
     def __init__(self, spark: Any, plan: Any, code: str, *, uses_current_time: bool) -> None:
-        """`now`: it asks for the current time, for which the optimiser puts in what it was just then."""
+        """`uses_current_time`: the optimiser replaces the current time by its value, which must be masked."""
         self._spark = spark
         self._code = code
         self._uses_current_time = uses_current_time
@@ -138,7 +138,7 @@ class _PlanReader:
             child = self._tree(children[number], contents)
             if not node.topic:
                 node.children.append(child)
-        node.streaming = bool(node.topic) or any(each.streaming for each in node.children)
+        node.streaming = bool(node.topic) or any(child.streaming for child in node.children)
         return node
 
     def _subtree_lines(self, node: _PlanNode, *, in_state: bool) -> Iterator[tuple[bool, str]]:
@@ -161,7 +161,7 @@ class _PlanReader:
         ):
             return
         if not node.children and not node.streaming:
-            # A table: what is in it may change at any time.
+            # A table: only its columns count, because its rows may change at any time.
             data = self._clean(str(node.java.data().toString())) if node.kind == "LocalRelation" else ""
             yield in_state, f"table {self._columns(node)} {data}"
             return
@@ -177,23 +177,24 @@ class _PlanReader:
             (self._text.state_lines if in_state else self._text.output_lines).append(line)
         yield in_state, f"{self._json(node.content, named=False)} {line}"
 
-    # --- operators with state -----------------------------------------------------------------------------------------
+    # --- stateful operators -------------------------------------------------------------------------------------------
 
     def _aggregate(self, node: _PlanNode, *, in_state: bool) -> Iterator[tuple[bool, str]]:
-        """Its keys and functions belong to the state; what is made of the results only to that of an operator above it."""
-        grouping = [self._json(each, named=False) for each in node.content["groupingExpressions"]]
+        """Its keys and functions belong to the state; what is computed from the results only if an operator above has
+        state."""
+        grouping = [self._json(key, named=False) for key in node.content["groupingExpressions"]]
         functions: dict[str, None] = {}
         for expression in node.content["aggregateExpressions"]:
             for tree in _find(expression, "AggregateExpression"):
                 functions[self._json(tree, named=False)] = None
-        grouping_text = [_without_ids(str(each.toString())) for each in _iterate(node.java.groupingExpressions())]
+        grouping_text = [_without_ids(str(key.toString())) for key in _iterate(node.java.groupingExpressions())]
         computes: dict[str, None] = {}
         for expression in _iterate(node.java.aggregateExpressions()):
-            for each in _find_java(expression, "AggregateExpression"):
-                computes[self._clean(str(each.toString()))] = None
-        schema = [self._json(each, named=True) for each in node.content["groupingExpressions"]]
-        schema += [self._json(each, named=True) for expression in node.content["aggregateExpressions"]
-                  for each in _find(expression, "AggregateExpression")]  # fmt: skip
+            for aggregate in _find_java(expression, "AggregateExpression"):
+                computes[self._clean(str(aggregate.toString()))] = None
+        schema = [self._json(key, named=True) for key in node.content["groupingExpressions"]]
+        schema += [self._json(tree, named=True) for expression in node.content["aggregateExpressions"]
+                  for tree in _find(expression, "AggregateExpression")]  # fmt: skip
         child = node.children[0]
         windows = tuple(_windows(str(child.java.simpleString(_MAX_FIELDS)))) if child.kind == "Project" else ()
         self._text.operators.append(
@@ -210,7 +211,7 @@ class _PlanReader:
         (self._text.state_lines if in_state else self._text.output_lines).append(f"results [{results}")
         yield (
             in_state,
-            f"results {[self._json(each, named=True) for each in node.content['aggregateExpressions']]} {results}",
+            f"results {[self._json(tree, named=True) for tree in node.content['aggregateExpressions']]} {results}",
         )
 
     def _operator(self, node: _PlanNode) -> StatefulOperator:
@@ -224,17 +225,19 @@ class _PlanReader:
         keys: tuple[str, ...] = ()
         computes: tuple[str, ...] = ()
         if "keys" in content:
-            keys = tuple(each[0].get("name", "?") for each in content["keys"])
+            keys = tuple(key[0].get("name", "?") for key in content["keys"])
         elif "groupingAttributesLen" in content:
-            first = self._columns(node.children[0]).split(", ")[: int(content["groupingAttributesLen"])]
-            keys = tuple(each.partition(" ")[0] for each in first)
+            columns = self._columns(node.children[0]).split(", ")[: int(content["groupingAttributesLen"])]
+            keys = tuple(column.partition(" ")[0] for column in columns)
         schema = {name: value for name, value in content.items() if name not in ("functionExpr", "outputAttrs")}
         if "limitExpr" in content:
             computes = (self._clean(str(node.java.limitExpr().toString())),)
         return StatefulOperator(_STATEFUL_KINDS[node.kind], keys, computes, (), _hash(self._json(schema, named=True)))
 
     def _columns(self, node: _PlanNode) -> str:
-        return ", ".join(f"{each.name()} {each.dataType().simpleString()}" for each in _iterate(node.java.output()))
+        return ", ".join(
+            f"{column.name()} {column.dataType().simpleString()}" for column in _iterate(node.java.output())
+        )
 
     # --- text ---------------------------------------------------------------------------------------------------------
 
@@ -250,31 +253,31 @@ class _PlanReader:
         return text
 
     def _json(self, value: Any, *, named: bool) -> str:
-        """A piece of Spark's JSON without what differs each time. `named`: columns of the same name are the same."""
+        """Spark's JSON without what differs each time. `named`: columns of the same name count as the same."""
         return json.dumps(self._normalized(value, named=named), sort_keys=True)
 
     def _normalized(self, value: Any, *, named: bool) -> Any:
         if isinstance(value, list):
-            return [self._normalized(without_seed, named=named) for without_seed in _without_seeds(value)]
+            return [self._normalized(item, named=named) for item in _without_seeds(value)]
         if isinstance(value, str):
-            # Of an array of bytes the JSON has only where it is in memory; the line beside it has the bytes.
+            # For a byte array the JSON has only its address; the line of text has the bytes.
             return re.sub(r"^(\[?[\w.$;]+)@[0-9a-f]+$", r"\1", value)
         if not isinstance(value, dict):
             return value
         kind = _class_name(str(value.get("class", "")))
-        plain = {name: self._normalized(each, named=named) for name, each in value.items() if name not in _IGNORED_KEYS}
+        plain = {name: self._normalized(item, named=named) for name, item in value.items() if name not in _IGNORED_KEYS}
         if kind:
             plain["is"] = kind
         if kind == "AttributeReference" and not named:
             number = int(value["exprId"]["id"])
             plain["id"] = self._ids.setdefault(number, len(self._ids))
         if kind == "AttributeReference":
-            # Whether Spark thinks that a column may be null changes nothing here.
+            # Whether Spark thinks that a column may be null does not matter.
             plain.pop("nullable", None)
         elif kind == "PythonUDF":
             plain["does"] = self._hashes.get(int(value["resultId"]["id"]), "")
         elif kind == "Literal" and self._uses_current_time and _is_time(value.get("dataType")):
-            # The line beside it has the value, where it is not just now.
+            # The line of text has the value, unless it is the current time.
             plain.pop("value", None)
         return plain
 
@@ -283,31 +286,32 @@ class _PlanReader:
 
         tag = self._spark._jvm.scala.reflect.ClassTag.Byte()  # noqa: SLF001
         for expression in _iterate(node.java.expressions()):
-            for each in _find_java(expression, "PythonUDF"):
-                name = str(each.name())
+            for udf in _find_java(expression, "PythonUDF"):
+                name = str(udf.name())
                 try:
-                    command = cloudpickle.loads(bytes(each.func().command().toArray(tag)))
+                    command = cloudpickle.loads(bytes(udf.func().command().toArray(tag)))
                     function = command[0] if isinstance(command, tuple) else command
                     function_hash, name = code_hash(function), _function_name(function, name)
                 except Exception:  # noqa: BLE001
-                    # One that holds megabytes of data goes to the workers by another way: all code of the stream counts.
+                    # A function with megabytes of data is sent to the workers differently: use all code of the stream
+                    # instead.
                     function_hash = self._code
-                self._hashes[int(each.resultId().id())] = function_hash
+                self._hashes[int(udf.resultId().id())] = function_hash
                 functions = self._text.state_functions if in_state else self._text.output_functions
                 functions[name] = function_hash
 
 
 def _function_name(function: Any, known: str) -> str:
-    """The user's name for it: of a processor with state, its class."""
+    """The user's name for a function: for a stateful processor, its class."""
     owner = getattr(function, "__self__", None)
-    for each in getattr(owner, "__dict__", {}).values():
-        if any(kind.__name__ == "StatefulProcessor" for kind in type(each).__mro__):
-            return type(each).__name__
+    for value in getattr(owner, "__dict__", {}).values():
+        if any(kind.__name__ == "StatefulProcessor" for kind in type(value).__mro__):
+            return type(value).__name__
     return known
 
 
 def _find(trees: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any]]]:
-    """The subtrees of a kind in an expression, which Spark writes as a list: each node before its children."""
+    """The subtrees of a class in an expression, which Spark writes as a list with each node before its children."""
     subtrees = []
     for index, node in enumerate(trees):
         if _class_name(node["class"]) == kind:
@@ -316,7 +320,7 @@ def _find(trees: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any]]]:
 
 
 def _without_seeds(trees: list[Any]) -> list[Any]:
-    """A random function without a seed gets another one each time it is compiled."""
+    """The nodes without random seeds: a random function without a seed gets another one each time it is compiled."""
     if not any(isinstance(tree, dict) and _class_name(str(tree.get("class", ""))) in _RANDOM for tree in trees):
         return trees
     nodes = []
@@ -353,14 +357,14 @@ def _iterate(sequence: Any) -> Iterator[Any]:
 
 
 def _is_watermark_marker(node: _PlanNode) -> bool:
-    """Whether it is our own mark behind a watermark."""
+    """Whether it is our own observation behind a watermark."""
     return node.kind == "CollectMetrics" and str(node.content.get("name", "")).startswith(WATERMARK_OBSERVATION)
 
 
 def _passes_through(node: _PlanNode) -> bool:
-    """A projection that only leaves columns out or sorts them."""
+    """Whether it is a projection that only drops or reorders columns."""
     return node.kind == "Project" and all(
-        len(each) == 1 and _class_name(each[0]["class"]) == "AttributeReference" for each in node.content["projectList"]
+        len(tree) == 1 and _class_name(tree[0]["class"]) == "AttributeReference" for tree in node.content["projectList"]
     )
 
 
@@ -369,13 +373,13 @@ def _class_name(name: str) -> str:
 
 
 def _without_ids(text: str) -> str:
-    """Without the numbers of columns, the marks of event time, and what our readers and Spark add to conditions."""
+    """The text without the ids of columns and the marks of event time."""
     text = re.sub(r"#\d+L?(-T\d+ms)?", "", text)
     return re.sub(r"-T\d+ms\b", "", text)
 
 
 def _mask_current_time(match: re.Match[str]) -> str:
-    """A time as it is, unless it is the current one."""
+    """The matched time as it is, or "now" if it is about the current time."""
     try:
         days_apart = abs((date.fromisoformat(match[0][:10]) - datetime.now(UTC).date()).days)
     except ValueError:
@@ -395,13 +399,13 @@ def _interval_ms(delay: Any) -> int:
 
 
 def _windows(text: str) -> Iterator[str]:
-    """The lengths of time windows in a projection that makes them: for people to read, best effort."""
-    for part in re.findall(r"named_struct\(start.*?\) AS (?:window|session_window)\b", text):
-        every = re.search(r"% (\d+)\)", part)
-        length = re.search(r"\+ (\d+)\), LongType, TimestampType\)+ AS", part + " AS") or re.search(
-            r"\+ (\d+)\), LongType, TimestampType\)", part[part.rfind(", end,") :]
+    """The lengths of time windows in a projection that makes them, as text for people; best effort."""
+    for window in re.findall(r"named_struct\(start.*?\) AS (?:window|session_window)\b", text):
+        every = re.search(r"% (\d+)\)", window)
+        length = re.search(r"\+ (\d+)\), LongType, TimestampType\)+ AS", window + " AS") or re.search(
+            r"\+ (\d+)\), LongType, TimestampType\)", window[window.rfind(", end,") :]
         )
-        gap = re.search(r"\+ ([^,()]*(?:second|minute|hour|day|week)[^,()]*),", part)
+        gap = re.search(r"\+ ([^,()]*(?:second|minute|hour|day|week)[^,()]*),", window)
         if gap:
             yield f"sessions that end after {gap[1]}"
         elif every and length:

@@ -1,4 +1,4 @@
-"""What a stream's query is made of, read off Spark's own analysed plan, and what Spark says it can do with it."""
+"""What a stream's query consists of, from Spark's analysed plan, and what Spark can do with it."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from riverrun.streams.compile.sources import input_observation
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Operators that keep state between batches, in the words a user has for them.
+# Operators that keep state between batches, by the names users know.
 STATEFUL_OPERATORS = {
     "Aggregate": "groupBy().agg()",
     "Deduplicate": "dropDuplicates()",
@@ -19,7 +19,7 @@ STATEFUL_OPERATORS = {
     "TransformWithStateInPandas": "transformWithStateInPandas()",
     "TransformWithStateInPySpark": "transformWithState()",
 }
-# Operators that run Python or that real-time mode has no form for.
+# Operators that run Python or that real-time mode does not support.
 NOT_IN_REAL_TIME = {
     "MapInPandas": "mapInPandas()",
     "MapInArrow": "mapInArrow()",
@@ -36,7 +36,7 @@ _ONE_TO_ONE = {
     "CollectMetrics", "Deduplicate", "DeduplicateWithinWatermark", "EventTimeWatermark", "Filter", "Project", "ResolvedHint",
     "StreamingRelation", "StreamingRelationV2", "SubqueryAlias", "Union", "View",
 }  # fmt: skip
-# Operators that give a row to a part by where it stood, or by a sample, not by its key: another time to another one.
+# Operators that partition rows by their position or by a sample, not by key: the next time a row may be elsewhere.
 _UNSTABLE_PARTITIONING = {
     "GlobalLimit",
     "LocalLimit",
@@ -51,7 +51,7 @@ _UNSTABLE_PARTITIONING = {
 
 @dataclass(frozen=True)
 class AnalyzedQuery:
-    """An analysed query. Nodes are listed from the output down."""
+    """An analysed query. Nodes are in order from the output down."""
 
     nodes: tuple[str, ...]
     joins_streams: bool
@@ -63,7 +63,7 @@ class AnalyzedQuery:
     random_columns: tuple[str, ...]
     repeated_sources: bool
     plan: Any
-    # Whether a part of a batch that is computed again may hold other rows than before.
+    # Whether a partition of a batch that is computed again may have other rows than before.
     unstable_partitions: bool = False
     # What the last operator with state splits rows by, each column with its other names; None for none and for aggregates.
     shuffled_by: tuple[frozenset[str], ...] | None = None
@@ -79,7 +79,7 @@ class AnalyzedQuery:
 
     @property
     def one_to_one(self) -> bool:
-        """Whether every row that leaves is one row that came, so that what is missing was filtered or late."""
+        """Whether every output row is one input row, so that the missing ones were filtered or late."""
         return set(self.nodes) <= _ONE_TO_ONE and not self.repeated_sources
 
 
@@ -96,18 +96,18 @@ def analyze_query(frame: "DataFrame") -> AnalyzedQuery:
     windowed = False
     for node in _user_nodes(plan):
         for expression in _iterate(node.expressions()):
-            for each in _expressions(expression):
-                kind = each.getClass().getSimpleName()
+            for inner in _expressions(expression):
+                kind = inner.getClass().getSimpleName()
                 if kind == "PythonUDF":
-                    functions[each.name()] = None
-                elif kind == "Alias" and not each.deterministic():
-                    random[each.name()] = None
+                    functions[inner.name()] = None
+                elif kind == "Alias" and not inner.deterministic():
+                    random[inner.name()] = None
                 elif kind in ("PreciseTimestampConversion", "TimeWindow", "SessionWindow"):
                     windowed = True
     return AnalyzedQuery(
         nodes=names,
         joins_streams=any(joins_both_streaming),
-        joins_tables=any(not each for each in joins_both_streaming),
+        joins_tables=not all(joins_both_streaming),
         python_functions=tuple(functions),
         grouping=None if aggregate is None else _grouping(aggregate),
         windowed=windowed,
@@ -147,7 +147,7 @@ def _equal_columns(condition: Any) -> Iterator[frozenset[str]]:
 
 
 def unsupported_reason(frame: "DataFrame", query: AnalyzedQuery, mode: str, *, real_time: bool = False) -> str:
-    """What Spark says against running this query in an output mode; empty when nothing."""
+    """Why Spark cannot run this query in an output mode; empty if it can."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -166,17 +166,17 @@ def unsupported_reason(frame: "DataFrame", query: AnalyzedQuery, mode: str, *, r
 
 
 def has_two_event_times(query: AnalyzedQuery) -> bool:
-    """Whether an operator keeps state by two event times, as after a join that keeps those of both sides. Spark finds it
-    when the first batch is planned, and not by its check."""
+    """Whether an operator keeps state by two event times, as after a join that keeps those of both sides. Spark's own
+    check does not find it, only the planning of the first batch."""
     output_times = _event_time_ids(query.plan.output())
     for node in _nodes(query.plan):
         if not node.isStreaming():
             continue
         name, sides = node.nodeName(), [_event_time_ids(child.output()) for child in _iterate(node.children())]
         if name == "Aggregate":
-            times = _event_time_ids(each for each in _iterate(node.groupingExpressions()) if _is_named(each))
+            times = _event_time_ids(key for key in _iterate(node.groupingExpressions()) if _is_named(key))
         elif name in ("Deduplicate", "DeduplicateWithinWatermark"):
-            # Columns that nobody needs are left out before it runs.
+            # Columns that are not used are removed before it runs.
             times = sides[0] & (output_times | _event_time_ids(_iterate(node.keys())))
         elif name in STATEFUL_OPERATORS:
             times = sides[0]
@@ -190,25 +190,25 @@ def has_two_event_times(query: AnalyzedQuery) -> bool:
 
 
 def _event_time_ids(columns: Any) -> set[int]:
-    """The ids of the columns that say when a row happened."""
+    """The ids of the event-time columns."""
     attributes = columns if isinstance(columns, Iterator) else _iterate(columns)
     return {
-        int(each.exprId().id())
-        for each in attributes
-        if each.resolved() and each.metadata().contains("spark.watermarkDelayMs")
+        int(attribute.exprId().id())
+        for attribute in attributes
+        if attribute.resolved() and attribute.metadata().contains("spark.watermarkDelayMs")
     }
 
 
 def readable_message(text: str) -> str:
-    """The part of Spark's message that is for people: no condition's name, no plan, no SQL state."""
+    """The readable part of Spark's message: without the error condition, the plan and the SQL state."""
     first = re.split(r"\n|;\s*~|;\s*\n| SQLSTATE:", text.strip(), maxsplit=1)[0]
     return re.sub(r"^(\([^)]*\) )?\[[A-Z0-9_.]+\]\s*", "", first).strip().rstrip(".;")
 
 
 def _has_unstable_partitions(node: Any) -> bool:
     if node.nodeName() == "RepartitionByExpression":
-        # By ranges of a column, which Spark makes from a sample; or by none.
-        kinds = [each.getClass().getSimpleName() for each in _iterate(node.partitionExpressions())]
+        # By ranges of a column, which Spark computes from a sample; or by no column.
+        kinds = [expression.getClass().getSimpleName() for expression in _iterate(node.partitionExpressions())]
         return not kinds or "SortOrder" in kinds
     return node.nodeName() in _UNSTABLE_PARTITIONING
 
@@ -224,8 +224,8 @@ def _nodes(plan: Any) -> Iterator[Any]:
 
 
 def _user_nodes(plan: Any) -> Iterator[Any]:
-    """The nodes above our own readers, which end in an observation. Their expressions are many, and asking Spark for each
-    takes a second a stream."""
+    """The nodes above our own readers, which end in an observation. Readers have many expressions, and reading them all from
+    Spark takes a second per stream."""
     if (
         plan.nodeName() == "CollectMetrics" and str(plan.name()).startswith(input_observation(""))
     ) or not plan.isStreaming():
@@ -248,7 +248,7 @@ def _iterate(sequence: Any) -> Iterator[Any]:
 
 
 def _grouping(aggregate: Any) -> tuple[str, ...]:
-    """The names that the columns an aggregate groups by have in its output."""
+    """The output names of the columns that an aggregate groups by."""
     outputs = list(_iterate(aggregate.aggregateExpressions()))
     names = []
     for group in _iterate(aggregate.groupingExpressions()):

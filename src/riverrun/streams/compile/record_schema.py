@@ -1,17 +1,18 @@
-"""Between the bytes of Kafka records and typed columns, in plain Spark SQL: real-time mode refuses Python functions.
+"""Converts the bytes of Kafka records to typed columns and back, in plain Spark SQL: real-time mode refuses Python
+functions.
 
-`Shape.parse` tells good records from bad ones as the project's own decoder does (model/event.py). These it takes and the
-decoder does not, because Spark's JSON parser shows less than msgspec's:
+`RecordSchema.parse` tells valid records from bad ones as the project's own decoder does (model/event.py). It accepts these,
+which the decoder rejects, because Spark's JSON parser shows less than msgspec's:
 
 - null for a list, dict or struct that has a default: it counts as missing;
 - a field twice, the first time with a bad time, date, text, UUID, bytes or Decimal: the last is taken;
 - a number for text, when the field's name is written with escapes and another of that name, deeper inside, has text.
 
-These the decoder takes and it does not, because a column could not hold them or telling would cost too much: an integer
+It rejects these, which the decoder accepts, because a column cannot hold them or the check would cost too much: an integer
 beyond 64 bits; a Decimal that DECIMAL(38,18) would round, that is no number, is written with spaces, underscores or digits
 other than 0 to 9, or is a JSON number with an exponent and more than 15 digits; a time more than 18 hours from UTC, or in a
 nested msgspec.Struct without a zone; bytes that are not UTF-8 in a field the event does not have, beside lists, dicts or
-structs with text; any name twice, beside text that reads like a number; a value that only an Enum's `_missing_` knows; a
+structs with text; any name twice, beside text that reads like a number; a value that only an Enum's `_missing_` accepts; a
 number of more than 1000 digits; objects 1000 deep.
 
 A UUID is text in lower case with dashes, an Enum its value, an event inside another a struct, bytes binary.
@@ -92,7 +93,7 @@ with string keys of these"
 
 @dataclass(frozen=True)
 class RecordSchema:
-    """What the records of a topic look like to Spark. `columns` are what the user sees, in order."""
+    """The schema of a topic's records for Spark. `columns` are what the user sees, in order."""
 
     columns: StructType
     _object_type: JsonObject = field(repr=False)
@@ -100,7 +101,7 @@ class RecordSchema:
 
     @classmethod
     def from_event(cls, event: type[Event]) -> "RecordSchema":
-        """The shape of a topic of events: DeclarationError for a field that streams cannot carry."""
+        """The schema of a topic of events; DeclarationError for a field that streams cannot carry."""
         schema_of(event)
         info = inspect.type_info(event)
         assert isinstance(info, inspect.StructType)  # noqa: S101  -- an event class is a struct
@@ -109,19 +110,19 @@ class RecordSchema:
 
     @classmethod
     def from_columns(cls, columns: StructType) -> "RecordSchema":
-        """The shape of a stream's output, as `encode_value` writes it. A nullable column may be absent."""
+        """The schema of a stream's output, as `encode_value` writes it. A nullable column may be absent."""
         record = _struct_type(columns, "")
         return cls(columns, record)
 
     def parse(self, raw: DataFrame, value: str = "value") -> DataFrame:
-        """All columns of `raw`, then those of this shape, then `_ok`: whether the record is good, true or false, never null.
+        """All columns of `raw`, then those of this schema, then `_ok`: whether the record is valid, never null.
 
-        `raw` has the bytes in the column `value`. Columns of bad records hold anything. Put `observe()` or another barrier
-        right after, or Spark's optimizer moves a filter on `_ok` below and parses every record several times. Name the
-        columns of `raw` so that no field has the same name: DeclarationError otherwise.
+        `raw` has the bytes in the column `value`. Columns of bad records may have any value. Put `observe()` or another
+        barrier right after, or Spark's optimizer moves a filter on `_ok` below and parses every record several times. Name
+        the columns of `raw` so that no field has the same name: DeclarationError otherwise.
         """
         clash = sorted(
-            {column.lower() for column in raw.columns} & {each.lower() for each in [*self.columns.names, "_ok"]}
+            {column.lower() for column in raw.columns} & {name.lower() for name in [*self.columns.names, "_ok"]}
         )
         if clash:
             raise DeclarationError(
@@ -129,7 +130,7 @@ class RecordSchema:
                 found=", ".join(clash),
                 columns=clash,
             )
-        # A column of its own, used below too: from_json is not compiled, and so would not be what stands inside it.
+        # A column of its own: Spark does not compile from_json, nor the expressions inside it.
         with_end = raw.select("*", F.expr(self._with_end_field(quote(value))).alias("_text"))
         fields_ = tuple(_top_level_field(member, "_text") for member in self._object_type.fields)
         source = JsonObject(fields_).source_type(exact=False)
@@ -151,9 +152,9 @@ class RecordSchema:
         return typed.select(*kept, *names, F.expr(f"coalesce({valid}, false)").alias("_ok"))
 
     def _with_end_field(self, value: str) -> str:
-        """The record's text with one more field before its last brace; null when its last character is no brace.
+        """The record's text with one more field before its last brace; null if its last character is not a brace.
 
-        Spark stops reading at the end of the first value. When something follows it, the new field is not in it.
+        Spark stops reading at the end of the first value. If something follows it, the new field is not found.
         """
         end = literal(f',"{_END_FIELD}":1}}')
 
@@ -172,8 +173,8 @@ class RecordSchema:
         return f"if(endswith({text}, '}}'), {ended(value)}, {slow})"
 
     def _is_utf8(self, text: str) -> str:
-        """Whether the record is UTF-8, asked only where it shows: Spark reads what is not as a replacement character."""
-        kinds_of = {each.name: each.dataType for each in self.columns.fields}
+        """Whether the record is UTF-8, checked only where Spark has read a replacement character or may have."""
+        kinds_of = {column.name: column.dataType for column in self.columns.fields}
         if any("string" in kind.simpleString() for kind in kinds_of.values() if not isinstance(kind, StringType)):
             return f"is_valid_utf8({text})"
         shown = [
@@ -182,7 +183,7 @@ class RecordSchema:
         return f"(not coalesce({' or '.join(shown)}, false) or is_valid_utf8({text}))" if shown else ""
 
     def _has_known_names(self, text: str) -> str:
-        """For forbid_unknown_fields, which costs another look at the record."""
+        """The check for forbid_unknown_fields, which parses the record again."""
         if not self._forbids_unknown:
             return ""
         names = ", ".join(literal(member.json_name) for member in self._object_type.fields)
@@ -201,7 +202,7 @@ def _top_level_field(field_: JsonField, record: str) -> JsonField:
 
 
 class _EventSchemaBuilder:
-    """Makes kinds of msgspec's own description of an event class, constraints and all."""
+    """Builds JSON types from msgspec's description of an event class, including constraints."""
 
     def __init__(self, event: str) -> None:
         self.event = event
@@ -212,7 +213,9 @@ class _EventSchemaBuilder:
         if info.cls in outer:
             raise self._unsupported(path, f"{info.cls.__name__} inside itself")
         outer = (*outer, info.cls)
-        members = tuple(self._field(each, f"{path}.{each.name}" if path else each.name, outer) for each in info.fields)
+        members = tuple(
+            self._field(member, f"{path}.{member.name}" if path else member.name, outer) for member in info.fields
+        )
         lower = [member.name.lower() for member in members]
         twice = sorted({member.name for member in members if lower.count(member.name.lower()) > 1})
         if twice:
@@ -235,7 +238,7 @@ class _EventSchemaBuilder:
         )
 
     def _default(self, value_spec: JsonValueSpec, value: Any, path: str) -> str:
-        """The default's SQL: its own JSON, read like a record's. Spark works it out once, before it runs."""
+        """The SQL of a default: its JSON, parsed like a record's. Spark evaluates it once, before the query runs."""
         if value is None:
             return "null"
         try:
@@ -280,7 +283,7 @@ class _EventSchemaBuilder:
             case inspect.DecimalType():
                 return json_types.JsonDecimal()
             case inspect.EnumType():
-                return self._choice_type([each.value for each in info.cls], path)
+                return self._choice_type([member.value for member in info.cls], path)
             case inspect.LiteralType():
                 return self._choice_type(info.values, path)
             case inspect.ListType():
@@ -298,9 +301,9 @@ class _EventSchemaBuilder:
 
     def _choice_type(self, values: Iterable[Any], path: str) -> JsonScalar:
         choices = [value.value if isinstance(value, Enum) else value for value in values]
-        if choices and all(isinstance(each, str) for each in choices):
+        if choices and all(isinstance(choice, str) for choice in choices):
             return json_types.text(json_types.one_of(choices), strict=any(map(json_types.looks_like_non_text, choices)))
-        if choices and all(type(each) is int and abs(each) < 2**63 for each in choices):
+        if choices and all(type(choice) is int and abs(choice) < 2**63 for choice in choices):
             return json_types.integer(json_types.one_of(choices))
         raise self._unsupported(path, f"a choice of {', '.join(map(repr, choices))}")
 
@@ -360,12 +363,12 @@ def _length_checks(info: Any, function: str) -> list[SqlCheck]:
 
 def _struct_type(columns: StructType, path: str) -> JsonObject:
     fields_ = []
-    for each in columns.fields:
-        value_spec = _column_spec(each.dataType, each.nullable, f"{path}.{each.name}" if path else each.name)
+    for column in columns.fields:
+        value_spec = _column_spec(column.dataType, column.nullable, f"{path}.{column.name}" if path else column.name)
         fields_.append(
             JsonField(
-                each.name,
-                each.name,
+                column.name,
+                column.name,
                 JsonValueSpec(value_spec.json_type, value_spec.nullable, "null" if value_spec.nullable else None),
             )
         )
@@ -416,15 +419,15 @@ def encode_value(columns: StructType) -> Column:
     """The record's value: one JSON object of all columns, as text.
 
     Times are RFC 3339 in UTC with microseconds, those without a zone stay without; dates are ISO; binary is base64. A NaN or
-    an infinity, which JSON does not have, is written as null. Years beyond 9999 give a record that nobody reads.
+    an infinity, which JSON does not have, is written as null. A record with a year beyond 9999 cannot be read.
     """
     RecordSchema.from_columns(columns)
-    parts = [F.expr(_writable(each.dataType, quote(each.name), 0)).alias(each.name) for each in columns.fields]
+    parts = [F.expr(_writable(column.dataType, quote(column.name), 0)).alias(column.name) for column in columns.fields]
     return F.to_json(F.struct(*parts), _WRITE_OPTIONS)
 
 
 def _writable(spark_type: DataType, value: str, depth: int) -> str:
-    """The value with nulls for what JSON cannot say, as SQL; the value itself where there is no such thing in its type."""
+    """The value with nulls for what JSON cannot express, as SQL; unchanged if its type has no such values."""
     variable = f"x{depth}"
     match spark_type:
         case FloatType() | DoubleType():
@@ -446,35 +449,35 @@ def _writable(spark_type: DataType, value: str, depth: int) -> str:
 
 
 def encode_key(columns: StructType, names: Sequence[str]) -> Column:
-    """The record's key, of the columns that tell rows apart.
+    """The record's key, from the key columns.
 
-    Of one column, its text: what a producer's key of the same value is. Of several, a compact JSON array of them. A time is
-    RFC 3339 in UTC without needless digits, a window its start.
+    For one column its text, like a producer's key of the same value. For several, a compact JSON array of them. A time is
+    RFC 3339 in UTC without trailing zeros, a window its start.
     """
     if len(names) == 1:
         return F.expr(_key_part(columns[names[0]].dataType, quote(names[0]))[0])
     parts = [_key_part(columns[name].dataType, quote(name)) for name in names]
     json_parts = [
-        part if bare else _quoted(part, columns[each].dataType) for each, (part, bare) in zip(names, parts, strict=True)
+        part if bare else _quoted(part, columns[name].dataType) for name, (part, bare) in zip(names, parts, strict=True)
     ]
-    listed = ", ',', ".join(f"coalesce({each}, 'null')" for each in json_parts)
+    listed = ", ',', ".join(f"coalesce({part}, 'null')" for part in json_parts)
     return F.expr(f"concat('[', {listed}, ']')")
 
 
 def _quoted(text: str, spark_type: DataType) -> str:
-    """Text as JSON, as SQL. Spark takes a microsecond to make JSON: it is asked for only where something must be escaped."""
+    """Text as JSON, as SQL. to_json takes a microsecond, so it is used only if something must be escaped."""
     plain = f"concat('\"', {text}, '\"')"
     if isinstance(spark_type, TimestampType | TimestampNTZType | DateType | StructType):
         return plain
     escaped = f"substring(to_json(array({text})), 2, length(to_json(array({text}))) - 2)"
     if isinstance(spark_type, BinaryType):
-        # Bytes that are not UTF-8 show as such in JSON only.
+        # Only to_json handles bytes that are not UTF-8.
         return escaped
     return f"if({text} rlike '[\\\\x00-\\\\x1f\"\\\\\\\\]', {escaped}, {plain})"
 
 
 def _key_part(spark_type: DataType, value: str) -> tuple[str, bool]:
-    """A column's text in a key, as SQL, and whether it stands in JSON without quotes."""
+    """A column's text in a key, as SQL, and whether it is written in JSON without quotes."""
     match spark_type:
         case StringType():
             return value, False

@@ -1,9 +1,9 @@
-"""The values of topics with a schema registry as the JSON that streams parse (streams/compile/record_schema.py).
+"""Decodes values of topics with a schema registry to the JSON that streams parse (streams/compile/record_schema.py).
 
-JSON behind a registry's header is cut in plain SQL, at every speed. Avro is read by the same code that consumers use, in
-Spark's Python workers: a schema is asked for when a record names it, so records of schemas that are registered while the
+For JSON the registry's header is cut off in plain SQL, at every speed. Avro is read by the same code that consumers use, in
+Spark's Python workers: a schema is fetched when a record names it, so records of schemas that are registered while the
 stream runs are read as well. Real-time mode takes no Python functions, so such a stream runs in near real time.
-What cannot be opened becomes an empty value, which no event is: it is counted and dead-lettered as any other bad record.
+A value that cannot be decoded becomes empty, which no event is: it is counted and dead-lettered as any other bad record.
 """
 
 from functools import lru_cache
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def decode_values(
     frame: "DataFrame", topic: Topic[Any] | None, registry: RegistrySettings, column: str = "value"
 ) -> "DataFrame":
-    """The frame with JSON in the column that has the topic's values; null stays null: it deletes a key."""
+    """The frame with JSON in the column that has the topic's values; null stays null, which deletes a key."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if topic is None or not topic.registered or topic.schema is None:
@@ -43,16 +43,16 @@ def _avro_udf(registry: RegistrySettings, name: str) -> Any:
 
     def from_avro(values: Any) -> Any:
         reader = _reader(registry, name)
-        return values.map(lambda each: _decode(reader, each))
+        return values.map(lambda value: _decode(reader, value))
 
-    # By these Spark knows what kind of function it is. Not as hints: pandas is there only with riverrun[spark].
+    # Spark derives the kind of function from these. Not as type hints: pandas comes only with riverrun[spark].
     from_avro.__annotations__ = {"values": pd.Series, "return": pd.Series}
     return pandas_udf(from_avro, BinaryType())  # type: ignore[call-overload]
 
 
 @lru_cache(maxsize=64)
 def _reader(registry: RegistrySettings, name: str) -> AvroDecoder:
-    """One for each worker: what it has asked the registry it knows."""
+    """One decoder per worker, which caches the schemas it has fetched."""
     return AvroDecoder(registry, name)
 
 

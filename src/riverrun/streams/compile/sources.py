@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from riverrun.streams.compile.record_schema import RecordSchema
 
 COUNT, DEAD = "n", "dead"
-# What the observation behind a topic's watermark is called, with the topic's name behind it. Nobody needs its count.
+# Prefix of the observation behind a topic's watermark, followed by the topic's name. Its count is not used.
 WATERMARK_OBSERVATION = "time "
 # Spark's reader asks for a partition's offsets on the connection on which the broker still holds its last fetch: for up to
 # Kafka's 500 ms when no new record comes, while its task keeps its slot. On bursty topics that was most of a batch.
 FETCH_WAIT_MS = 10
-# By which Spark knows a column that a window has made.
+# Metadata by which Spark recognizes a window column.
 _WINDOWS = ("spark.timeWindow", "spark.sessionWindow")
 RAW_SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 
@@ -69,7 +69,7 @@ class KafkaRecordSource:
         # Records of aborted transactions never happened.
         self._options["kafka.isolation.level"] = "read_committed"
         self._options["kafka.fetch.max.wait.ms"] = str(FETCH_WAIT_MS)
-        # What retention took is told by us, with the number (streams/run/progress.py), and the stream goes on.
+        # We count the records that retention deleted (streams/run/progress.py), and the stream goes on.
         self._options["failOnDataLoss"] = "false"
         self._stream_options = {"startingOffsets": "earliest"} | dict(options or {})
         self._ranges = dict(ranges or {})
@@ -100,7 +100,7 @@ class KafkaRecordSource:
 
 
 class Counters:
-    """Counts rows where they pass. A stream's counts come with its progress, a batch's when it is done."""
+    """Counts rows inside a query. A stream's counts come with its progress, a batch's when it is done."""
 
     def __init__(self, *, streaming: bool) -> None:
         self._streaming = streaming
@@ -120,18 +120,18 @@ class Counters:
 
 
 def parse_records(raw: "DataFrame", schema: "RecordSchema", topic: str, counters: Counters) -> "DataFrame":
-    """Typed rows of a topic: those that are what they should be; all are counted."""
+    """Typed rows of a topic's valid records; all records are counted."""
     from pyspark.sql import functions as F  # noqa: N812
 
     counts = F.count(F.lit(1)).alias(COUNT), F.count_if(~F.col("_ok")).alias(DEAD)
-    # Kafka's own columns make room: a field may be called `value` or `timestamp`.
+    # Without Kafka's own columns: a field may be called `value` or `timestamp`.
     parsed = schema.parse(raw.select(F.col("value").alias("_value")), "_value")
     counted = counters.count(parsed, input_observation(topic), *counts)
     return counted.where("_ok").select(*[_column(field) for field in schema.columns.fields])
 
 
 def _column(field: "StructField") -> "Column":
-    """A column as the stream that wrote it had it: Spark takes a window over a window, which it knows by a mark."""
+    """A column with its window metadata: Spark allows a window over a window, which it recognizes by that."""
     from pyspark.sql import functions as F  # noqa: N812
 
     column = F.col(f"`{field.name}`")
@@ -144,8 +144,8 @@ def input_observation(topic: str) -> str:
 
 
 def add_watermark(frame: "DataFrame", topic: str, time: str, late_ms: int) -> "DataFrame":
-    """Rows that tell the time. The optimizer would move a filter of the user's below, and time would stand still while no
-    row passes it: an observation is where it stops."""
+    """Rows with a watermark. The optimizer would move a user's filter below it, and event time would not move while no row
+    passes the filter: the observation prevents that."""
     from pyspark.sql import functions as F  # noqa: N812
 
     timed = frame.withWatermark(time, f"{late_ms} milliseconds")
@@ -176,8 +176,8 @@ def _read_files(spark: "SparkSession", source: FileSource, folder: Path) -> "Dat
 
 
 def _infer_csv_schema(spark: "SparkSession", options: Mapping[str, str], path: str) -> "StructType":
-    """The types of a CSV file's columns by their values, as Spark guesses them; but what has a plus or a zero in front is no
-    number: a phone number or an article's would come out as another."""
+    """The types of a CSV file's columns by their values, as Spark guesses them; but a column with values that begin with
+    a plus or a zero stays text: a phone or article number would be changed."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import NumericType, StringType, StructField, StructType
 
@@ -195,7 +195,7 @@ def _infer_csv_schema(spark: "SparkSession", options: Mapping[str, str], path: s
 
 
 def _latest_rows(topic: Topic, records: RecordSource) -> "DataFrame":  # type: ignore[type-arg]
-    """The newest record of each key. A record without a value deletes its key; one that is no good changes nothing."""
+    """The newest record of each key. A record without a value deletes its key; a bad record changes nothing."""
     from pyspark.sql import functions as F  # noqa: N812
 
     from riverrun.streams.compile.record_schema import RecordSchema

@@ -1,7 +1,7 @@
-"""Times in a `transformWithState` class: those of its state as those of its rows, with a zone (UTC).
+"""Gives the times in the state of a `transformWithState` class a zone (UTC), like the times in its rows.
 
-Spark hands rows to Python with a zone and what is kept in state without one, so that comparing the two raises TypeError. The
-classes of users get their state through this module; `transformWithStateInPandas` has both without a zone, and is left so.
+Spark passes times in rows with a zone and times in state without one, so that comparing the two raises TypeError. Users'
+classes read their state through this module; in `transformWithStateInPandas` both have no zone, and are left alone.
 """
 
 import functools
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-# What reads state, and what of that gives one after the other.
+# Methods of state objects that return a value, and those that return an iterator.
 _READERS = ("get", "getValue")
 _ITERATORS = ("iterator", "keys", "values")
 _STATES = ("getValueState", "getListState", "getMapState")
@@ -18,14 +18,14 @@ _STATES = ("getValueState", "getListState", "getMapState")
 
 @contextmanager
 def utc_state_times() -> Iterator[None]:
-    """Within it, a class that is given to `transformWithState` sees times with a zone."""
+    """Context in which a class passed to `transformWithState` gets times with a zone."""
     from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin as Grouped
 
     original = Grouped.transformWithState
 
     @functools.wraps(original)
     def transform(self: Any, statefulProcessor: Any, *rest: Any, **more: Any) -> Any:  # noqa: N803  -- Spark's name
-        # On the object, so that its class stays the user's: what has changed of a stream is judged by that.
+        # On the object, so that its class stays as it is: changes of a stream's code are detected by the class.
         statefulProcessor.init = functools.partial(_init, statefulProcessor)
         statefulProcessor.handleExpiredTimer = functools.partial(_handle_expired_timer, statefulProcessor)
         return original(self, statefulProcessor, *rest, **more)
@@ -46,7 +46,7 @@ def _handle_expired_timer(processor: Any, key: Any, *rest: Any, **more: Any) -> 
 
 
 class _UtcStateHandle:
-    """Spark's handle; the state it gives has zones."""
+    """Wraps Spark's handle; the times in the state it returns have zones."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -58,11 +58,11 @@ class _UtcStateHandle:
 
 def _make_state(make: Any, *arguments: Any, **more: Any) -> Any:
     schema_text = " ".join(
-        each if isinstance(each, str) else each.simpleString() for each in [*arguments, *more.values()]
-        if isinstance(each, str) or hasattr(each, "simpleString")
+        argument if isinstance(argument, str) else argument.simpleString() for argument in [*arguments, *more.values()]
+        if isinstance(argument, str) or hasattr(argument, "simpleString")
     )  # fmt: skip
     state = make(*arguments, **more)
-    # A time without a zone, where somebody asks for one.
+    # A schema may ask for times without a zone.
     return state if "timestamp_ntz" in schema_text.lower() else _UtcState(state)
 
 
@@ -78,20 +78,20 @@ class _UtcState:
 
 
 def to_utc(value: Any) -> Any:
-    """The value with a zone for every time in it. Without one it is of this machine's."""
+    """The value with UTC for every time in it. A time without a zone is taken as local."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, tuple):
-        items = [to_utc(each) for each in value]
+        items = [to_utc(item) for item in value]
         if names := getattr(value, "__fields__", None):
             from pyspark.sql.types import _create_row
 
             return _create_row(names, items)
         return tuple(items)
     if isinstance(value, list):
-        return [to_utc(each) for each in value]
+        return [to_utc(item) for item in value]
     if isinstance(value, dict):
-        return {to_utc(key): to_utc(each) for key, each in value.items()}
+        return {to_utc(key): to_utc(item) for key, item in value.items()}
     if isinstance(value, Iterator):
         return map(to_utc, value)
     return value

@@ -67,7 +67,7 @@ def build_tables(compilation: Compilation) -> list[TableSpec]:
             tables.append(_stream_table(compiled, TableOptions(name, compiled.stream.line)))
     for options in app.table_options.values():
         if options.source in app.streams and options.source not in compilation.streams:
-            continue  # What is wrong with the stream is said already.
+            continue  # The stream's problem is reported already.
         table = (
             _stream_table(compilation.streams[options.source], options)
             if options.source in compilation.streams
@@ -87,7 +87,7 @@ def build_tables(compilation: Compilation) -> list[TableSpec]:
 
 
 def _tile_problems(app: App, tables: list[TableSpec]) -> list[Problem]:
-    """What the dashboards ask for and the tables do not have."""
+    """Problems of tiles whose queries do not fit the tables."""
     if not app.dashboards:
         return []
     from riverrun.dashboard.tiles.checks import tile_problems
@@ -125,7 +125,7 @@ def _alert_problems(errors: "Iterable[tuple[SourceLine, RiverrunError]]") -> lis
 
 
 def watched_tables(compilation: Compilation) -> dict[str, TableSpec]:
-    """What the app's alerts do watch."""
+    """The tables that the app's alerts watch."""
     watched_names = {alert.source for alert in compilation.graph.app.alerts.values()}
     return {name: table for name, table in watchable_tables(compilation).items() if name in watched_names}
 
@@ -190,7 +190,7 @@ def _table(
 
 
 def table_columns(name: str, spark_type: DataType) -> list[Column]:
-    """The columns a stream's column becomes: a window is its start by the same name, and its end."""
+    """The table columns of a stream's column: a window becomes its start, under the same name, and its end."""
     if (
         isinstance(spark_type, StructType)
         and spark_type.names == ["start", "end"]
@@ -211,7 +211,7 @@ def _is_time(spark_type: DataType) -> bool:
 
 
 def _table_problems(table: TableSpec, options: TableOptions) -> list[Problem]:
-    """What `app.store` names and the table does not have."""
+    """Columns that `app.store` names and the table does not have."""
     names = [column.name for column in table.columns]
     problems = [
         Problem(

@@ -1,4 +1,4 @@
-"""The user's own modules in Spark's Python workers.
+"""Sends the user's own modules to Spark's Python workers.
 
 A worker is another process, perhaps on another machine: it cannot import the pipeline file, a test or a file beside them.
 So the code of such modules is sent along with the functions that use it, instead of their names.
@@ -13,7 +13,8 @@ from riverrun.app import App
 
 
 def pickle_user_modules(app: App) -> None:
-    """See to it that functions of the modules in the folders where this app is declared reach the workers whole."""
+    """Register the modules in the app's folders with cloudpickle, so that workers get their code and not only their
+    names."""
     from pyspark import cloudpickle
 
     for module in _modules(app):
@@ -21,7 +22,7 @@ def pickle_user_modules(app: App) -> None:
 
 
 def code_digest(app: App) -> str:
-    """One word for the pipeline file and the user's modules as they are on the disk: another when any of them is."""
+    """A digest of the pipeline file and the user's modules on disk; it changes when any of them does."""
     files = {Path(str(module.__file__)) for module in _modules(app)} | ({app.path} if app.path else set())
     digest = hashlib.sha256()
     for file in sorted(files):
@@ -45,6 +46,6 @@ def _is_in(module: ModuleType, folders: set[Path]) -> bool:
     ):
         return False
     path = Path(file).resolve()
-    # A virtual environment may lie in the project's folder; what is installed there, workers have too.
+    # A virtual environment may be in the project's folder; workers have the packages installed there.
     installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve() / "lib")
-    return not folders.isdisjoint(path.parents) and not any(each in path.parents for each in installed)
+    return not folders.isdisjoint(path.parents) and not any(folder in path.parents for folder in installed)

@@ -1,1 +1,1 @@
-"""A stream that changes: code versions, what a change means for its state, replay and cutover."""
+"""Changes of a stream: code versions, what a change means for its state, replay and cutover."""

@@ -1,9 +1,9 @@
-"""What a change of a stream's code means for what it has made so far. Compares two blueprints; asks nobody.
+"""What a change of a stream's code means for its state and rows so far. Only compares two fingerprints.
 
 - `unchanged`: it does the same.
 - `compatible`: it goes on, and the new code counts from the next record on; rows from before stay as they are.
 - `kept`: as compatible, and its state is what it was.
-- `fresh`: its state, or where it stands, is of no use to the new code: everything must be read again.
+- `fresh`: the new code cannot use its state or offsets: everything must be read again.
 - `refused`: its topic would get rows that readers of the rows from before cannot take.
 """
 
@@ -54,7 +54,7 @@ def compare_fingerprints(
     if breaking:
         return CodeChange("refused", tuple(breaking))
     incompatible = list(_incompatible_changes(old, new))
-    # The parts of a plan move together: where an operator has changed, what is before it says nothing more.
+    # If an operator has changed, the plan before it changes too and says nothing more.
     state_changes = list(_state_changes(old, new)) if not incompatible or old.operators == new.operators else []
     if old.target != new.target:
         state_changes.insert(0, f"its rows go to {new.target} now, where those that it made so far are not")
@@ -70,7 +70,7 @@ def compare_fingerprints(
 
 
 def compare_with_history(history: VersionHistory, new: StreamFingerprint) -> CodeChange:
-    """The same against all that is written down of a stream."""
+    """`compare_fingerprints` with the last version in a stream's history."""
     last = history.last
     if last is None:
         return CodeChange("new")
@@ -86,7 +86,7 @@ def compare_with_history(history: VersionHistory, new: StreamFingerprint) -> Cod
 
 
 def _incompatible_changes(old: StreamFingerprint, new: StreamFingerprint) -> Iterator[str]:
-    """What the checkpoint cannot be used for at all."""
+    """Changes with which the checkpoint cannot be used at all."""
     if old.sources != new.sources:
         if sorted(set(old.sources)) != sorted(set(new.sources)):
             yield f"it reads {_list(new.sources)} instead of {_list(old.sources)}"
@@ -152,7 +152,7 @@ def _operator_changes(old: StatefulOperator, new: StatefulOperator, *, same_vers
 
 
 def _state_changes(old: StreamFingerprint, new: StreamFingerprint) -> Iterator[str]:
-    """Where Spark could go on, with a state that old and new code have made together."""
+    """Changes with which Spark could go on, but with state made by old and new code together."""
     if not old.stateful or not new.stateful:
         return
     for topic in dict.fromkeys(new.sources):
@@ -266,7 +266,7 @@ def _condition(line: str) -> str | None:
 def _schema_changes(
     old: StreamFingerprint, new: StreamFingerprint, earlier: Sequence[StreamFingerprint]
 ) -> tuple[list[str], list[str]]:
-    """What readers of the rows so far could not take, and what they can and should know."""
+    """Changes that readers of the rows so far cannot handle, and notes on those that they can."""
     for each in earlier:
         if (
             (each.target, each.columns, each.key)
@@ -285,7 +285,7 @@ def _schema_changes(
 
 
 def compare_columns(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> tuple[list[str], list[str]]:
-    """Against the change of a struct: what a reader of the old one cannot take; and what is told of it."""
+    """Compare two structs: what a reader of the old one cannot read, and notes on other changes."""
     breaking: list[str] = []
     notes: list[str] = []
     before = {each["name"]: each for each in old.get("fields") or []}
@@ -373,7 +373,7 @@ def _event_fields(kind: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], A
     return dict(event_schema.get("properties") or {}), list(event_schema.get("required") or []), (inner, other_keys)
 
 
-# --- words ----------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------------------------
 
 
 def _list(items: Any) -> str:

@@ -1,11 +1,11 @@
-"""How a running stream and a replay of it agree on the cut: a few small files, each put in its place in one step.
+"""How a running stream and a replay of it agree on the cutover: through a few small files, each written atomically.
 
-    request.json   the replay: I have caught up; stop between two batches. Taken away when it does not want to any more.
-    answer.json    who runs the stream: it stands at these offsets, and stays there as long as this file is here.
-    swap.json      the answer under another name: it was accepted. From here on there is only forward.
+    request.json   from the replay: I have caught up; stop between two batches. Removed to cancel the request.
+    answer.json    from the pipeline: the stream is stopped at these offsets, as long as this file exists.
+    swap.json      the renamed answer: the replay has accepted it, and the swap can no longer be cancelled.
 
-The replay accepts an answer by renaming it, and who runs the stream takes it back by removing it: one of the two finds the
-file, the other does not. So it does not matter who dies when, or is slow. Each side sees whether the other lives by a lock.
+The replay accepts an answer by renaming it, and the pipeline withdraws it by removing it: only one of the two finds the
+file. So it does not matter which process dies when, or is slow. Each side sees by a lock whether the other one is alive.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from riverrun.streams.compile.fingerprint import HISTORY_FILE
 from riverrun.streams.generations import Generation, add_generation, current_generation, read_generations, write_json
 from riverrun.streams.run.running_stream import RunningStream
 
-# How long a stream may stand still for a replay that lives and does not get on.
+# How long a stream stays stopped for a replay that is alive but does not take over.
 HOLD_SECONDS = 300.0
 # How long a swap that somebody else is finishing may take.
 SWAP_SECONDS = 60.0
@@ -41,7 +41,7 @@ _LOCK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class CutoverPoint:
-    """Where a stream stands, all its batches ended: the cut. Or why it cannot be stopped there."""
+    """The offsets at which a stream is stopped, all its batches committed. Or why it cannot be stopped."""
 
     id: str
     query: str = ""
@@ -75,7 +75,7 @@ class ReplayFolder:
 
     @contextmanager
     def lock(self, seconds: float = _LOCK_SECONDS) -> Iterator[None]:
-        """Be the one who works on it."""
+        """Hold the lock of the process that works on the replay."""
         self.path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -143,7 +143,7 @@ class ReplayFolder:
             add_generation(self.stream_folder, generation)
             self._move_record_counts(generation.number - 1)
             delete_replay_group(admin, group)
-        # In this order: without its state a swap is done, and without `swap` everybody knows.
+        # In this order: without the state file the swap is done, and without `swap` the other side knows.
         for each in (self.request, self.progress, self.state, self.swap):
             each.unlink(missing_ok=True)
         return generation
@@ -161,7 +161,7 @@ class ReplayFolder:
         publish_generations(admin.connection, app, generation.target, table_generations, tables)
 
     def _move_record_counts(self, old: int) -> None:
-        """Its account, and what code it was made by, are the stream's now."""
+        """Make the replay's record counts and code versions the stream's own."""
         replay_counts, stream_counts = self.path / "record_counts.json", self.stream_folder / "record_counts.json"
         if replay_counts.exists():
             if stream_counts.exists():
@@ -173,14 +173,14 @@ class ReplayFolder:
             each.unlink()
 
     def remove(self) -> None:
-        """Everything but the lock."""
+        """Remove everything but the lock."""
         for each in self.path.iterdir():
             if each != self._lock_file:
                 shutil.rmtree(each) if each.is_dir() else each.unlink(missing_ok=True)
 
 
 def delete_replay_group(admin: Admin, group: str) -> None:
-    """What a replay has in Kafka besides its topic."""
+    """Delete what a replay has in Kafka besides its topic."""
     marks = f"{group}.marks"
     if admin.topics([marks], config=False):
         admin.delete_topics([marks])
@@ -189,7 +189,7 @@ def delete_replay_group(admin: Admin, group: str) -> None:
 
 
 def prepare_start(replay: ReplayFolder, admin: Admin, group: str, *, fresh: bool) -> None:
-    """Before a stream is run: finish a swap that was cut off, and take back what an earlier run has promised."""
+    """Before a stream is run: finish an interrupted swap, and withdraw the answer of an earlier run."""
     if fresh and replay.state.exists():
         command = replay_command(str(_read_json(replay.state).get("file", "")), replay.stream_folder.name)
         raise UsageError(
@@ -205,7 +205,7 @@ def prepare_start(replay: ReplayFolder, admin: Admin, group: str, *, fresh: bool
 
 
 def stop_after_batch(stream: RunningStream, request_id: str, wait: Callable[[], bool]) -> CutoverPoint:
-    """Where a stream stands when every batch that has sent rows has ended. It is at rest afterwards."""
+    """Stop a stream after every batch that has sent rows is committed, and return its offsets."""
     stream.pause()
     if stream.has_written_uncommitted:
         stream.run_planned_batch(wait)
@@ -237,7 +237,7 @@ class CutoverHandler:
         return bool(self._request)
 
     def poll(self, stream: RunningStream) -> Literal["run", "wait", "swapped"]:
-        """Whether the stream may be looked after as ever, stands still, or has another generation now."""
+        """Whether the stream may be polled as usual, is stopped, or has another generation now."""
         if not self._request:
             return self._take_request(stream) if self._replay.request.exists() else "run"
         if self._thread is not None:
@@ -269,7 +269,7 @@ class CutoverHandler:
                     hint="Run it with `--speed near-real-time` while it is replayed",
                 )
             self._answer = stop_after_batch(stream, self._request, lambda: not self._closing.wait(POLL_SECONDS))
-        except Exception as error:  # noqa: BLE001  -- told to the replay; the stream goes on
+        except Exception as error:  # noqa: BLE001  -- sent to the replay; the stream goes on
             self._answer = CutoverPoint(self._request, error=str(error))
 
     def _send_answer(self, stream: RunningStream) -> Literal["wait", "run"]:
@@ -291,7 +291,7 @@ class CutoverHandler:
         # In the order in which these files come and go, so that none is missed in between.
         if replay.answer.exists():
             if not replay.is_alive or time.monotonic() > self._deadline or replay.read_request()[0] != self._request:
-                # The request first: nobody may answer it a second time, with another place.
+                # The request first: it must not be answered a second time, with other offsets.
                 replay.request.unlink(missing_ok=True)
                 if replay.withdraw_answer():
                     self._notice(f"{stream.name} goes on as it was: its replay did not take over")
@@ -299,7 +299,7 @@ class CutoverHandler:
             return "wait"
         if replay.swap.exists():
             if not replay.is_alive:
-                # Who accepted it has died; what is left can be done by anybody.
+                # The replay that accepted it has died; any process can finish the swap.
                 with contextlib.suppress(RiverrunError), replay.lock():
                     replay.finish_swap(self._admin, self._group)
             return "wait"
@@ -316,7 +316,7 @@ class CutoverHandler:
         return "run"
 
     def close(self) -> None:
-        """When the process leaves: what was answered stays true, since nobody runs the stream then."""
+        """Wait when the process ends. An answer stays valid, because nothing runs the stream then."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
@@ -333,5 +333,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def read_replay_state(replay: ReplayFolder) -> dict[str, Any]:
-    """What the replay that is not finished is of; empty when there is none."""
+    """The state of an unfinished replay; empty when there is none."""
     return _read_json(replay.state)

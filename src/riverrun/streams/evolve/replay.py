@@ -1,10 +1,10 @@
-"""Compute a stream again from an earlier place, beside the one that runs, and let it take over in one clean cut.
+"""Compute a stream again from earlier offsets, beside the one that runs, and let it take over in one clean cutover.
 
 The replay is a query of its own, with a checkpoint and a topic of its own. It goes from batch to batch by entries that are
 written into its offset log (streams/run/offset_log.py), and none goes beyond what the running stream has committed, neither
-in its inputs nor in its event-time clock. So when that one stands still between two batches, the replay ends at exactly the
-same records, and what comes after them is the next batch of the new generation, in the stream's own topic. No record is on
-both sides of the cut, and none on neither. Nothing that a replay writes goes to the stream's topic, so nobody is told twice.
+in its inputs nor in its event-time clock. So when that one is stopped between two batches, the replay ends at exactly the
+same records, and what comes after them is the next batch of the new generation, in the stream's own topic. Every record is
+on one side of the cutover. A replay writes nothing to the stream's topic, so nobody is notified twice.
 """
 
 import contextlib
@@ -77,15 +77,15 @@ from riverrun.streams.run.shutdown import GracefulShutdown
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A bite lasts about this long. Each is a start of the query, which takes one to three seconds.
+# A batch lasts about this long. Each starts the query, which takes one to three seconds.
 TARGET_BATCH_SECONDS = 20.0
-# What may be left to read while the running stream stands still: so many records, or what takes so long.
+# What may be left to read while the running stream is stopped: so many records, or what takes so long.
 CUTOVER_RECORDS, CUTOVER_SECONDS = 20_000, 10.0
 POLL_SECONDS = 0.1
 # How long the running stream may take to end its batch.
 ANSWER_SECONDS = 600.0
 REPORT_SECONDS = 1.0
-# Records that are no good are dead letters already: books whose topics have no type count them, and sweep nothing.
+# Bad records are dead letters already: a tracker whose topics have no type counts them, and writes none.
 NO_DEAD_LETTERS: Any = None
 
 
@@ -108,7 +108,7 @@ class ReplayProgress:
 
 
 class Replay:
-    """One replay, from its beginning or from where an earlier process left it. Needs the lock of `wish.replay`."""
+    """One replay, from its beginning or from where an earlier process left it. Needs the lock of `request.replay`."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Replay:
         self._batch_size = INITIAL_BATCH_SIZE
         self._rate = 0.0
         self._state: dict[str, Any] = {}
-        # The stream itself, while it is settled here.
+        # The stream itself, while it is stopped here.
         self._live_stream: RunningStream | None = None
 
     # --- before -------------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Replay:
             )
 
     def _live_status(self) -> CheckpointStatus:
-        """Where the running stream stands."""
+        """The checkpoint status of the running stream."""
         status = read_checkpoint_status(self._request.live_checkpoint, self._request.stream)
         if status is None:
             raise CheckpointError(
@@ -275,7 +275,7 @@ class Replay:
         return status
 
     def _start_offsets(self, live_status: CheckpointStatus) -> Offsets:
-        """Where to begin in each input: as asked, and nowhere behind the place where the running stream is."""
+        """Where to begin in each input: as requested, but at most where the running stream is."""
         position = self._request.position
         places = [
             place
@@ -312,7 +312,7 @@ class Replay:
         return starts
 
     def _start_time_ms(self, begin: Offsets) -> int:
-        """A time, in milliseconds since 1970, that no record before these places is newer than; 0 when there is none."""
+        """A time, in milliseconds since 1970, that no record before these offsets is newer than; 0 when there is none."""
         first_offsets = {
             TopicPartition(topic, part): offset
             for topic, parts in begin.items()
@@ -358,7 +358,7 @@ class Replay:
         )
         return RunningStream(self._context, self._plan, tracker, self._folder.path, stream_run)
 
-    # --- at work ------------------------------------------------------------------------------------------------------
+    # --- running ------------------------------------------------------------------------------------------------------
 
     def run(
         self, stop: threading.Event, changed: Callable[[ReplayProgress], None] = lambda _: None
@@ -491,7 +491,7 @@ class Replay:
                 write_json(self._folder.progress, asdict(progress))
         self._changed(progress)
 
-    # --- the cut ------------------------------------------------------------------------------------------------------
+    # --- cutover ------------------------------------------------------------------------------------------------------
 
     def _cut_over(self) -> Generation | None:
         """Take over from the running stream; None when that did not come about, and is to be tried again."""
@@ -537,7 +537,7 @@ class Replay:
 
     @contextmanager
     def _agreed_point(self) -> Iterator[CutoverPoint | None]:
-        """Where the running stream stands still, as long as this block lasts or until the answer is accepted."""
+        """Where the running stream is stopped, as long as this block lasts or until the answer is accepted."""
         request_id = secrets.token_hex(8)
         try:
             if stream_state.is_running(self._project):
@@ -551,7 +551,7 @@ class Replay:
                 self._folder.withdraw_answer()
 
     def _request_stop(self, request_id: str) -> CutoverPoint | None:
-        """Ask who runs the pipeline; None when that process ends meanwhile."""
+        """Ask the process that runs the pipeline; None if it ends meanwhile."""
         self._check_runner()
         self._folder.write_request(request_id, self._code)
         deadline = time.monotonic() + ANSWER_SECONDS
@@ -600,7 +600,7 @@ class Replay:
             os.close(descriptor)
 
     def _stop_offline_stream(self, request_id: str) -> CutoverPoint:
-        """The stream does not run: it stands where its checkpoint says, once no batch is half sent."""
+        """The stream does not run: its checkpoint has the offsets, once no batch is half sent."""
         tracker = ProgressTracker(
             self._compiled,
             dict.fromkeys(self._compilation.sources(self._request.stream), False),

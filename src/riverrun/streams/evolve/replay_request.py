@@ -1,4 +1,4 @@
-"""What is to be replayed, as far as it can be told, and undone, without Spark."""
+"""A request to replay a stream: what can be checked, finished or cancelled without Spark."""
 
 import shutil
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from riverrun.streams.pipeline import checkpoints_location, replay_group, stream
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is to be replayed, as far as it can be told without Spark."""
+    """The stream to replay, and from where, as far as this is known without Spark."""
 
     app: App
     stream: str
@@ -44,7 +44,7 @@ class ReplayRequest:
         return read_replay_state(self.replay)
 
     def check(self) -> None:
-        """A stream that never ran has nothing to replay: said before Spark is started."""
+        """UsageError if the stream never ran, so that there is nothing to replay; raised before Spark is started."""
         if not self.state and read_checkpoint_status(self.live_checkpoint, self.stream) is None:
             raise UsageError(
                 f"There is nothing to replay: {self.stream} has not finished a batch yet",
@@ -56,13 +56,13 @@ class ReplayRequest:
 def make_replay_request(
     app: App, settings: Settings, project: Project, stream: str, requested_from: str
 ) -> ReplayRequest:
-    """Check what can be checked before anything is started."""
+    """Make a request, and check what can be checked before anything is started."""
     if stream not in app.streams:
-        near = nearest(stream, app.streams)
+        suggestion = nearest(stream, app.streams)
         raise UsageError(
             f"The app {app.name} has no stream {stream}",
             expected=", ".join(app.streams),
-            hint=f"Did you mean {near}?" if near else "",
+            hint=f"Did you mean {suggestion}?" if suggestion else "",
             stream=stream,
         )
     checkpoints = local_folder(location := checkpoints_location(settings, project, app))
@@ -80,12 +80,12 @@ def make_replay_request(
 
 
 def finish_swap(request: ReplayRequest, admin: Admin) -> Generation | None:
-    """What is left of a swap that an earlier process has begun; None when there is none. Needs the replay's lock."""
+    """Finish a swap that an earlier process has begun; None when there is none. Needs the replay's lock."""
     return request.replay.finish_swap(admin, replay_group(request.app, request.stream))
 
 
 def cancel_replay(request: ReplayRequest, admin: Admin) -> str:
-    """Remove a replay that is not finished; its topic. Needs the replay's lock. The stream itself is not touched."""
+    """Remove an unfinished replay, and return its topic. Needs the replay's lock. The stream itself is not touched."""
     state = request.state
     if request.replay.swap.exists():
         raise UsageError(

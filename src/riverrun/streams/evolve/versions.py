@@ -1,4 +1,4 @@
-"""Every stream's code against what its checkpoint was made by, before anything starts; and the versions, written down."""
+"""Compares every stream's code with the code its checkpoint was made by, before anything starts, and saves the versions."""
 
 import json
 from collections.abc import Callable, Collection, Iterator
@@ -35,14 +35,14 @@ class VersionChecker:
     folder: Path
     checkpoints: str
     notice: Callable[[str], None]
-    # Into how many parts the user wants state split; 0 when nothing is said.
+    # The number of state partitions that the user wants; 0 if not set.
     shuffle_partitions: int = 0
-    # What each stream's file is to say when it starts.
+    # The history that is written for each stream when it starts.
     _new_histories: dict[str, VersionHistory] = field(default_factory=dict)
     _fingerprints: dict[str, StreamFingerprint] = field(default_factory=dict)
-    # Streams whose checkpoint is of other code and has read nothing.
+    # Streams whose checkpoint is of other code or topics and has read nothing.
     _unused_checkpoints: set[str] = field(default_factory=set)
-    # The verdict on each stream, when all were judged.
+    # The change of each stream, after `check`.
     changes: dict[str, CodeChange] = field(default_factory=dict)
 
     def check(
@@ -92,7 +92,7 @@ class VersionChecker:
             self.notice(each)
 
     def record_start(self, name: str) -> None:
-        """Write down what a stream runs as, and which topics it reads; right before it starts."""
+        """Save the code version of a stream and the ids of the topics it reads; right before it starts."""
         if name in self._unused_checkpoints:
             remove_checkpoint(self.compilation.spark, str(self._checkpoint(name)))
         if name in self._new_histories:
@@ -106,7 +106,7 @@ class VersionChecker:
     ) -> CodeChange:
         last = history.last
         if write and last is not None and last.fresh and last.digest == fingerprint.digest:
-            # It was to begin anew already, and has not.
+            # It was to begin again already, and has not.
             self._new_histories[name] = history
         elif write:
             self._new_histories[name] = history.add_version(fingerprint, fresh=True)
@@ -169,7 +169,8 @@ class VersionChecker:
         return {topic: state.topic_id for topic, state in topics.items()}
 
     def _recreated_topic(self, name: str) -> str:
-        """Which topic it has read that is another one by now: where it stood means nothing there, and it would skip rows."""
+        """Why it cannot go on if a topic it reads was created again: its offset means nothing there, and it would skip
+        rows."""
         known_ids = _read_topic_ids(self.folder / name / TOPIC_IDS_FILE)
         for topic, topic_id in self.topic_ids([name]).items():
             if known_ids.get(topic, topic_id) != topic_id:
@@ -231,7 +232,7 @@ class VersionChecker:
     def _checkpoint(self, name: str) -> Path | HadoopFolder:
         return checkpoint_folder(self.compilation.spark, checkpoint_path(self.checkpoints, self.folder / name))
 
-    # --- words --------------------------------------------------------------------------------------------------------
+    # --- text ---------------------------------------------------------------------------------------------------------
 
     def _report(self, name: str, change: CodeChange) -> None:
         if change.kind == "compatible":
@@ -327,7 +328,7 @@ class VersionChecker:
 
 
 def find_changes(compilation: Compilation, folder: Path) -> dict[str, CodeChange]:
-    """The verdict on every stream of an app by what is written down, without a broker."""
+    """How every stream of an app has changed since its last saved version, without a broker."""
     return {
         name: compare_with_history(
             VersionHistory.read(folder / name / HISTORY_FILE), compute_fingerprint(compilation, name)

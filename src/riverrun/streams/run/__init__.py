@@ -1,1 +1,1 @@
-"""Streams at work: the Spark session, the exactly-once sink, progress, metrics, failures."""
+"""Running streams: the Spark session, the exactly-once sink, progress, metrics, failures."""

@@ -1,9 +1,9 @@
-"""Which records a batch is made of, and which of them each of its parts reads: asked of Spark before the batch is written.
+"""Which records a batch is made of, and which of them each of its tasks reads: asked of Spark before the batch is written.
 
 Spark numbers the tasks of a batch in an order that is not the same when the batch is computed again: the offsets of a batch
-that was just planned are in hash order, those read back from the checkpoint in ascending order. So a part is told by what it
-reads: its Kafka partitions, or the number of its shuffle partition, which goes by the rows' keys. Sorted by that, the
-parts of a batch have the same numbers each time.
+that was just planned are in hash order, those read back from the checkpoint in ascending order. So a task is identified by
+what it reads: its Kafka partitions, or the number of its shuffle partition, which depends on the rows' keys. Sorted by that,
+the tasks of a batch have the same numbers each time.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ _RANGE = re.compile(r"KafkaOffsetRange\((.+),(-?\d+),(-?\d+),")
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """How a batch is split: the part number of each of Spark's partitions, and a digest of what the parts read."""
+    """How a batch is split: the task number of each of Spark's partitions, and a digest of what the tasks read."""
 
     task_numbers: tuple[int, ...]
     digest: str
@@ -34,21 +34,21 @@ def read_layout(rdd: Any) -> BatchLayout:
     numbers = [0] * len(reads)
     for number, index in enumerate(order):
         numbers[index] = number
-    # Without where a range begins: that of a partition which is new follows what retention has left of it.
+    # Without the start of each range: that of a new partition depends on what retention has left of it.
     return BatchLayout(tuple(numbers), digest([sorted(name for name, _ in reads[index]) for index in order]))
 
 
 def batch_offsets_digest(spark: "SparkSession", query: str) -> str:
-    """A digest of the offsets at which the batch that a query is in begins and ends."""
+    """A digest of the offsets at which the current batch of a query begins and ends."""
     running: Any = spark._jsparkSession.streams().get(query)  # noqa: SLF001
     context = running.streamingQuery().getLatestExecutionContext()
     return digest([_offsets(context.startOffsets()), _offsets(context.endOffsets())])
 
 
 def _offsets(progress: Any) -> list[Any]:
-    """The offsets of all sources; their order says nothing."""
-    offsets = [json.loads(each.json()) for each in _iterate(progress.values())]
-    return sorted(offsets, key=lambda each: json.dumps(each, sort_keys=True))
+    """The offsets of all sources, sorted, because their order has no meaning."""
+    offsets = [json.loads(source_offsets.json()) for source_offsets in _iterate(progress.values())]
+    return sorted(offsets, key=lambda source_offsets: json.dumps(source_offsets, sort_keys=True))
 
 
 def digest(content: list[Any] | Mapping[str, Any]) -> str:
@@ -56,13 +56,13 @@ def digest(content: list[Any] | Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# What a partition reads: a name, and where it begins, for a Kafka partition that is read in several ranges.
+# What a partition reads: a name and a start offset, because a Kafka partition may be read in several ranges.
 _PartitionInput = tuple[str, int]
 
 
 class _InputTracer:
-    """Follows the partitions of an RDD down to what they read. Every question to the JVM takes a tenth of a millisecond, so
-    all partitions go down together."""
+    """Follows the partitions of an RDD down to what they read. A call to the JVM takes a tenth of a millisecond, so all
+    partitions are followed together."""
 
     def __init__(self) -> None:
         self._shuffles: list[int] = []
@@ -83,7 +83,7 @@ class _InputTracer:
         kind = dependency.getClass().getSimpleName()
         if kind == "ShuffleDependency":
             name = self._shuffle_name(int(dependency.shuffleId()))
-            yield from ((index, frozenset({(name, each)})) for index, each in enumerate(partitions))
+            yield from ((index, frozenset({(name, partition)})) for index, partition in enumerate(partitions))
             return
         if kind == "OneToOneDependency":
             parents = [[partition] for partition in partitions]
@@ -91,16 +91,17 @@ class _InputTracer:
             parents = [
                 [int(parent) for parent in _iterate(dependency.getParents(partition))] for partition in partitions
             ]
-        below = sorted({parent for each in parents for parent in each})
+        below = sorted({parent for own_parents in parents for parent in own_parents})
         if below:
             reads = dict(zip(below, self.trace(dependency.rdd(), below), strict=True))
-            yield from ((index, reads[parent]) for index, each in enumerate(parents) for parent in each)
+            yield from ((index, reads[parent]) for index, own_parents in enumerate(parents) for parent in own_parents)
 
     def _shuffle_name(self, number: int) -> str:
-        """Shuffles are named in the order in which they are met; Spark counts them through its whole life."""
+        """A name for a shuffle by the order in which it is met: Spark's own numbers go on over all queries of the
+        session."""
         if number not in self._shuffles:
             self._shuffles.append(number)
-        # What is sorted by its name has to be sorted by number.
+        # With leading zeros, so that sorting by name sorts by number.
         return f"shuffle {self._shuffles.index(number):06}"
 
     def _leaf_inputs(self, rdd: Any, partitions: list[int]) -> list[frozenset[_PartitionInput]]:

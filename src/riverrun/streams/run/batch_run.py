@@ -1,5 +1,5 @@
-"""One run of a stream at the speed batch: over which records. Written down before it begins, so that a run that a crash cut
-off goes on over the same ones, and what it wrote is known (sink.py)."""
+"""One run of a stream at speed batch, and the records it covers. Saved before it begins, so that a run that a crash
+interrupted resumes over the same records, and what it wrote is known (sink.py)."""
 
 import json
 import socket
@@ -32,7 +32,7 @@ class BatchRun:
 
     @classmethod
     def read(cls, file: Path) -> "BatchRun | None":
-        """The run that is not over; None when there is none, or its file says nothing that makes sense."""
+        """The unfinished run; None if there is none, or its file cannot be read."""
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
             topics = {str(topic): str(id_) for topic, id_ in content["topics"].items()}
@@ -53,7 +53,7 @@ class BatchRun:
 
     @property
     def ranges(self) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-        """The offsets of each topic, from and to, as Spark takes them."""
+        """The offsets of each topic, from and to, in the form Spark expects."""
         return {topic: (_string_keys(self.begin[topic]), _string_keys(self.end[topic])) for topic in self.end}
 
     @property
@@ -61,17 +61,17 @@ class BatchRun:
         return digest([self.topics, self.begin, self.end])
 
     def stale_reason(self, code: str, topics: Mapping[str, str], begin: Offsets, end: Offsets) -> str:
-        """Why it must not be gone on with, where code, ids of topics and offsets are these by now; empty when it may: its
-        parts would hold other rows, of which some would be lost and others be there twice."""
+        """Why the run must not be resumed with this code, these topic ids and offsets; empty if it may. Its tasks would have
+        other rows: some would be lost and others written twice."""
         if self.code != code:
             return "its code has changed since"
         for topic, known_id in self.topics.items():
             if topics.get(topic) != known_id:
                 return f"{topic}, which it reads, was deleted and made again since"
-        for topic, parts in self.end.items():
-            for part, last in parts.items():
-                if begin[topic][part] > self.begin[topic][part] or end[topic][part] < last:
-                    return f"records of {topic}[{part}] that it was over are gone since"
+        for topic, partitions in self.end.items():
+            for partition, last in partitions.items():
+                if begin[topic][partition] > self.begin[topic][partition] or end[topic][partition] < last:
+                    return f"records of {topic}[{partition}] that it was over are gone since"
         return ""
 
     def finish(self) -> None:
@@ -84,11 +84,11 @@ Records = tuple[dict[str, str], Offsets, Offsets]
 def go_on_or_begin(
     file: Path, code: str, records: Records, last: Claim | None, notice: Callable[[str], None]
 ) -> BatchRun:
-    """The run that a crash cut off, or a new one over all `records`. `file` is in the stream's own folder, `last` the
-    stream's newest claim. CheckpointError where another host's run was cut off: what it was over is known there only."""
+    """The run that a crash interrupted, or a new one over all `records`. `file` is in the stream's own folder, `last` is the
+    stream's newest claim. CheckpointError if another host's run was interrupted: only that host knows its records."""
     name, (ids, begin, end) = file.parent.name, records
-    cut_off = BatchRun.read(file)
-    if last is not None and last.ended is False and _is_of_another(last, cut_off):
+    interrupted = BatchRun.read(file)
+    if last is not None and last.ended is False and _is_of_another(last, interrupted):
         raise CheckpointError(
             f"A batch of {name} was cut off, and over which records it was is not known here",
             found=f"the run {last.generation} of {last.host}, process {last.pid}; no such run in {file}",
@@ -96,31 +96,33 @@ def go_on_or_begin(
             "begins a new one, which sends all its rows again",
             stream=name,
         )
-    if cut_off is not None and (why := cut_off.stale_reason(code, ids, begin, end)):
+    if interrupted is not None and (why := interrupted.stale_reason(code, ids, begin, end)):
         notice(f"{name} was cut off in a batch, and {why}: it begins a new one over all records")
-    elif cut_off is not None:
+    elif interrupted is not None:
         notice(f"{name} goes on with a batch that was cut off; what it wrote is not written again")
-        return cut_off
+        return interrupted
     return BatchRun.create(file, code, ids, begin, end)
 
 
-def _is_of_another(last: Claim, cut_off: BatchRun | None) -> bool:
-    """Whether the newest claim is of a batch run of which this project knows nothing. One that it knew and gave up may be
-    followed by one that has not claimed the stream yet."""
+def _is_of_another(last: Claim, interrupted: BatchRun | None) -> bool:
+    """Whether the newest claim is of a batch run that this project does not know. After a run it knew and gave up, its
+    next run may not have claimed the stream yet."""
     if not last.generation.startswith(_ID):
         return False
-    return cut_off is None or (last.generation != cut_off.id and last.host != socket.gethostname())
+    return interrupted is None or (last.generation != interrupted.id and last.host != socket.gethostname())
 
 
 def read_topic_ranges(admin: Admin, topics: list[str]) -> Records:
-    """The ids of topics, and from where and to where their committed records are now."""
+    """The ids of topics, and the first and last offsets of their committed records."""
     topic_states = admin.topics(topics, config=False)
-    places = [
-        TopicPartition(name, part) for name, state in topic_states.items() for part in range(len(state.partitions))
+    partitions = [
+        TopicPartition(name, partition)
+        for name, state in topic_states.items()
+        for partition in range(len(state.partitions))
     ]
     first_offsets, last_offsets = (
-        admin.offsets(places, "earliest"),
-        admin.offsets(places, "latest", committed_only=True),
+        admin.offsets(partitions, "earliest"),
+        admin.offsets(partitions, "latest", committed_only=True),
     )
     return (
         {name: state.topic_id for name, state in topic_states.items()},
@@ -131,10 +133,10 @@ def read_topic_ranges(admin: Admin, topics: list[str]) -> Records:
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> Offsets:
     by_topic: Offsets = {}
-    for place, offset in offsets.items():
-        by_topic.setdefault(place.topic, {})[place.partition] = offset
+    for partition, offset in offsets.items():
+        by_topic.setdefault(partition.topic, {})[partition.partition] = offset
     return by_topic
 
 
 def _string_keys(offsets: Mapping[int, int]) -> dict[str, int]:
-    return {str(part): offset for part, offset in offsets.items()}
+    return {str(partition): offset for partition, offset in offsets.items()}

@@ -1,8 +1,8 @@
 """Spark's class-data archive: Spark is ready in half the time from the second run on.
 
-The first run records which classes it loads; once its streams are at work, a process of low priority makes the
+The first run records which classes it loads; once its streams run, a low-priority process builds the
 archive (about 40 seconds of one core, 210 MB in the user's cache). Measured: docs/decisions/0007-streams.md. As with
-Kafka's, it is a help and never a need.
+Kafka's, everything works without it.
 """
 
 from importlib.metadata import version
@@ -16,12 +16,12 @@ from riverrun.cluster.jvm import JavaRuntime
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# There is one Spark in a process, so there is one of these.
+# There is one Spark per process, so there is one archive.
 _current: ClassArchive | None = None
 
 
 def spark_class_archive(java: Java, jars: list[Path], cache: Path, folder: Path) -> ClassArchive:
-    """The archive of this Spark with these jars beside its own; what its maker says goes into `folder`."""
+    """The archive of this Spark with these extra jars; the output of the build goes into `folder`."""
     runtime = JavaRuntime(java, (*jars, *_own_jars()), cache)
     return ClassArchive(runtime, folder / "class-archive.out", f"spark-{version('pyspark')}", ("-Xmx1g",))
 
@@ -35,15 +35,15 @@ def archive_options(java: Java, jars: list[Path], cache: Path, folder: Path) -> 
 
 
 def make_archive(spark: "SparkSession") -> None:
-    """Begin to make what is not there yet, now that the classes are loaded."""
+    """Start to build the archive if it is missing, now that the classes are loaded."""
     if _current is not None and _current.has_recordings:
-        # As the JVM says it: its launcher fills in `*` in an order of its own.
+        # As the JVM reports it: its launcher expands `*` in an order of its own.
         jvm: Any = spark._jvm  # noqa: SLF001
         _current.start_build(str(jvm.java.lang.System.getProperty("java.class.path")))
 
 
 def drop_archive() -> bool:
-    """Forget an archive that may have kept Spark from starting; whether there was one."""
+    """Delete an archive that may have kept Spark from starting. Returns whether there was one."""
     if _current is None or not _current.path.is_file():
         return False
     _current.discard()

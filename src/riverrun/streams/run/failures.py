@@ -1,4 +1,4 @@
-"""What made a stream fail, in one message: the user's own code, what is around the stream, or where it stood."""
+"""Explains why a stream failed in one message: the user's own code, the environment, or the checkpoint."""
 
 import re
 import traceback
@@ -23,7 +23,7 @@ from riverrun.streams.compile.csv_check import find_cell
 from riverrun.streams.compile.diagnostics import TWO_EVENT_TIMES
 from riverrun.streams.compile.query_analysis import readable_message
 
-# Of Spark's conditions, those that say that an expression met a value it has no result for.
+# Spark's error conditions for an expression that has no result for a value.
 _CODE_CONDITIONS = (
     "ARITHMETIC_OVERFLOW", "ARROW_TYPE_MISMATCH", "CANNOT_PARSE_TIMESTAMP", "CAST_INVALID_INPUT", "CAST_OVERFLOW",
     "DIVIDE_BY_ZERO", "DUPLICATED_MAP_KEY", "FAILED_EXECUTE_UDF", "INVALID_ARRAY_INDEX", "INVALID_FRACTION_OF_SECOND",
@@ -34,15 +34,15 @@ _CHECKPOINT_SIGNS = (
     "CANNOT_LOAD_STATE_STORE", "INCOMPATIBLE", "MISSING_LOG", "STATE_STORE", "STREAMING_STATEFUL", "There are [",
     "checkpoint", "metadata log", "offset log",
 )  # fmt: skip
-# The exceptions that say that a broker did not answer, by their whole names: Kafka stands in every stack of a stream, and
-# half of all libraries have a TimeoutException. The last one is Spark's reader, which waited for a record.
+# The exceptions that mean that a broker did not answer, by their full names: every stack of a stream mentions Kafka, and
+# half of all libraries have a TimeoutException. The last one is from Spark's reader, which waited for a record.
 _KAFKA_ERRORS = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|"
     r"NotLeaderOrFollower|CoordinatorNotAvailable|Retriable)Exception"
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to construct kafka"
     r"|java\.util\.concurrent\.TimeoutException: Cannot fetch record"
 )
-# A worker that could not be started, and one that has not all it needs: on a cluster a matter of its machines.
+# A worker that could not be started, or that lacks something: on a cluster this depends on its machines.
 _SLOW_WORKER = re.compile(r"Python worker failed to connect back|waiting for the Python worker to connect back")
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"[^\n]*(?:error=2\b|error: 2\b|No such file)')
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(pyspark|riverrun|pyarrow|confluent_kafka|msgspec)\b")
@@ -50,13 +50,13 @@ _NO_FILE = re.compile(
     r"Failed to load SSL \w+ (\S+) of type|java\.nio\.file\.NoSuchFileException: (\S+\.(?:pem|crt|key|jks|p12))"
 )
 _NO_TABLE = re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST\][^\n]*? file (?:file:)?(\S+?)\.?\s")
-# Where Spark's message goes over from what happened to what to do.
+# Where Spark's message changes from what happened to what to do.
 _ADVICE = re.compile(r"\. (?=Use |If |Correct |To )")
 
 
 @dataclass(frozen=True)
 class StreamFiles:
-    """What a stream has on a disk: Spark's log, its own checkpoint, and the folder of Spark's working files."""
+    """Paths of a stream for messages: Spark's log, its checkpoint, and the folder of Spark's working files."""
 
     log: str
     checkpoint: str
@@ -64,10 +64,10 @@ class StreamFiles:
 
 
 def explain_failure(stream: Stream, error: BaseException, files: StreamFiles) -> RiverrunError:
-    """The error of a stream as ours, with the cause on top."""
+    """A stream's error as a RiverrunError that names the cause first."""
     if type(error) is errors.KafkaError:
-        # A broker's answer without a class of its own, as when it has forgotten a writer that was quiet for a week. The next
-        # try has a new writer.
+        # A broker's error without a class of its own, such as for a producer that was idle for a week and is forgotten.
+        # The next try has a new producer.
         return StreamFailedError(f"The stream {stream.name} could not write its rows: {error}", stream=stream.name)
     if isinstance(error, RiverrunError):
         return error
@@ -118,7 +118,7 @@ def _memory(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | No
 
 
 def _riverrun_error(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | None:  # noqa: ARG001
-    """An error of ours, raised in one of Spark's workers while it wrote rows, or read records by a schema registry."""
+    """A RiverrunError raised in one of Spark's workers while it wrote rows or decoded records with a schema registry."""
     raised = re.search(r"^riverrun\.errors\.(?:[a-z_]+\.)?(\w+): (.+)$", text, re.MULTILINE)
     if raised is None:
         return None
@@ -139,11 +139,11 @@ def _riverrun_error(stream: Stream, text: str, files: StreamFiles) -> RiverrunEr
 
 
 def _real_time(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | None:  # noqa: ARG001
-    """What only the plan for the machine shows, and no restart changes."""
+    """An operator that real-time mode refuses: only the physical plan shows it, and a restart does not help."""
     if "STREAMING_REAL_TIME_MODE" not in text:
         return None
     named = re.search(r"The operator\(s\): (.+?) (?:is|are) not in the operator allowlist", text)
-    operators = [each.rpartition(".")[2].removesuffix("Exec") for each in named[1].split(", ")] if named else []
+    operators = [name.rpartition(".")[2].removesuffix("Exec") for name in named[1].split(", ")] if named else []
     joins = any("Join" in operator for operator in operators)
     return StreamCodeError(
         f"The stream {stream.name} cannot run in real time: Spark's real-time mode does not take "
@@ -155,7 +155,7 @@ def _real_time(stream: Stream, text: str, files: StreamFiles) -> RiverrunError |
 
 
 def _worker(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | None:
-    """What keeps Spark's workers from working, whatever the stream does."""
+    """Something that keeps Spark's workers from running, whatever the stream does."""
     if _SLOW_WORKER.search(text):
         return StreamFailedError(
             f"The stream {stream.name} did not get a Python worker in the time that Spark gives one to start",
@@ -191,7 +191,7 @@ def _worker(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | No
 
 
 def _two_event_times(stream: Stream, text: str, files: StreamFiles) -> RiverrunError | None:  # noqa: ARG001
-    """Rows that have two times by which Spark could follow them."""
+    """Rows with two event-time columns."""
     if "MULTIPLE_EVENT_TIME_COLUMNS" not in text:
         return None
     message, hint = TWO_EVENT_TIMES
@@ -202,15 +202,15 @@ def _python_code(stream: Stream, text: str, files: StreamFiles) -> RiverrunError
     """A Python function that raised in one of Spark's workers: the last line of its traceback, and the user's own lines."""
     if "PythonException" not in text and "Traceback (most recent call last)" not in text:
         return None
-    _, traced, part = text.partition("Traceback (most recent call last):")
-    lines = part.splitlines()
-    # The first line that is not indented ends the traceback; what the user's file raises has the name it is loaded by.
+    _, traced, traceback_text = text.partition("Traceback (most recent call last):")
+    lines = traceback_text.splitlines()
+    # The first line that is not indented ends the traceback; classes of the user's file have its module name in front.
     exception_line = next((line for line in lines if line and not line[0].isspace()), "") if traced else ""
     exception_line = exception_line.removeprefix(f"{app_module_name(Path(stream.line.file))}.").strip()
     user_lines = [line.strip() for line in lines if f'File "{stream.line.file}"' in line]
-    place = re.search(r"line (\d+), in (\S+)", user_lines[-1]) if user_lines else None
-    where = f"{str(stream.line).rpartition(':')[0]}:{place[1]}" if place else str(stream.line)
-    function = f" in {place[2]}()" if place else ""
+    line_match = re.search(r"line (\d+), in (\S+)", user_lines[-1]) if user_lines else None
+    where = f"{str(stream.line).rpartition(':')[0]}:{line_match[1]}" if line_match else str(stream.line)
+    function = f" in {line_match[2]}()" if line_match else ""
     return StreamCodeError(
         f"{where}: the stream {stream.name} stopped{function}: {exception_line or 'its Python function failed on a record'}",
         hint="The record is read again at the next start: make the function take it, or filter such records before it",
@@ -303,6 +303,6 @@ def _causes(error: BaseException) -> Iterator[str]:
 
 
 def _first_cause(text: str) -> str:
-    """The innermost cause that says something."""
+    """The innermost cause in a stack trace, or the text itself."""
     causes = re.findall(r"Caused by: ([^\n]+)", text)
     return readable_message(re.sub(r"^[\w.$]+(Exception|Error): ", "", causes[-1] if causes else text))[:400]

@@ -1,4 +1,4 @@
-"""Batches in which every record was too late: what a single record with a time far ahead does to all that follow it."""
+"""Detects batches in which every record was too late: one record with a time far ahead does this to all that follow."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def describe_all_late(report: Mapping[str, Any]) -> str:
-    """What to say of a batch (Spark's progress) whose newest record was behind the watermark; empty for all others."""
+    """The message for a batch (Spark's progress) whose newest record was behind the watermark; empty for all others."""
     times = report.get("eventTime") or {}
-    dropped = sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or [])
+    dropped = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report.get("stateOperators") or [])
     newest, watermark = times.get("max", ""), times.get("watermark", "")
     if not dropped or not newest or not watermark:
         return ""

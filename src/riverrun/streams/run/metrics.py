@@ -1,7 +1,7 @@
-"""What streams tell Prometheus. Each metric is declared once; /metrics and docs/reference/metrics.md come from here.
+"""The streams' metrics for Prometheus. Each metric is declared once; /metrics and docs/reference/metrics.md come from here.
 
 A value that is not known (the lag before the first batch, the watermark of a stream without event time) has no sample, so
-that nobody's alert takes a stand-in for a fact. The page: `python -m riverrun.streams.run.metrics`.
+that no alert mistakes a placeholder for a value. The page: `python -m riverrun.streams.run.metrics`.
 """
 
 import time
@@ -23,9 +23,9 @@ _PREFIX = "riverrun_stream_"
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """One metric of a stream. `value` gets the stream and the time now, and gives None where nothing is known.
+    """One metric of a stream. `value` gets the stream and the current time, and returns None if the value is not known.
 
-    A name ends with its unit where it has one; `_total` is the counter's own ending.
+    A name ends with its unit where it has one; `_total` is added to counters.
     """
 
     name: str
@@ -117,7 +117,7 @@ class StreamCollector(Collector):
 
 
 def metrics_text(progress: PipelineProgress, accept: str = "", now: float | None = None) -> tuple[bytes, str]:
-    """The body and content type of /metrics: OpenMetrics for who asks for it in `accept`, else Prometheus's text."""
+    """The body and content type of /metrics: OpenMetrics if `accept` asks for it, else Prometheus's text."""
     registry = CollectorRegistry()
     registry.register(StreamCollector(progress, time.time() if now is None else now))
     if "application/openmetrics-text" in accept:

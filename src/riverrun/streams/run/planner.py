@@ -1,7 +1,7 @@
 """Which speed each stream runs at, decided and explained before anything starts.
 
-Real-time mode holds a task slot for every partition it reads and every part of its state, all the time, and does not take
-every operator. A stream that cannot have it runs near real time, as fast as it goes, and the plan says why.
+Real-time mode permanently holds a task slot for every partition it reads and every partition of its state, and does not
+support every operator. A stream that cannot use it runs near real time, as fast as it can, and the plan says why.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,12 @@ from riverrun.streams.compile.graph import Graph
 from riverrun.streams.run.session import cores, shuffle_partitions
 
 DEFAULT_SPEED: Speed = "near-real-time"
-# A real-time batch: progress, offsets and the event-time clock move at its end, and a crash sends it again.
+# Length of a real-time batch: progress, offsets and watermark move at its end, and after a crash it is sent again.
 REAL_TIME_BATCH_MS = 30_000
-# The least that real-time mode takes. A table whose rows change is read anew for each batch, and counts from the next on.
+# The least that real-time mode allows. A table whose rows change is read again for each batch, so changes count from the
+# next one on.
 MOVING_TABLE_BATCH_MS = 5_000
-# How often a stream's rows are split by key, as a guess before it is compiled: to drop what is double, and to count.
+# A guess, before a stream is compiled, of how many shuffles it has: one to deduplicate and one to aggregate.
 SHUFFLES = 2
 
 
@@ -30,10 +31,10 @@ class StreamPlan:
     name: str
     requested: Speed
     speed: Speed
-    # Why it does not run as asked; empty when it does.
+    # Why it does not run at the requested speed; empty if it does.
     reason: str
     output_mode: str
-    # Milliseconds between two looks for records (near real time), or of a real-time batch.
+    # Milliseconds between two triggers (near real time), or the length of a real-time batch.
     every_ms: int
     slots: int
     notes: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class StreamPlan:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """All streams. `slots` is how many tasks can run at once, `held_slots` how many real-time streams hold."""
+    """The plans of all streams. `slots` is how many tasks can run at once, `held_slots` how many real-time streams hold."""
 
     streams: tuple[StreamPlan, ...]
     slots: int
@@ -60,7 +61,7 @@ class PipelinePlan:
 
 
 def requested_speed(own: Speed | None, settings: Settings, override: Speed | None) -> Speed:
-    """The command line's, else the stream's own, else the project's, else near real time."""
+    """The speed from the command line, else of the stream, else of the project, else near real time."""
     return override or own or settings.streams.speed or DEFAULT_SPEED
 
 
@@ -84,11 +85,11 @@ def plan_streams(
     every: str | None = None,
     partitions: Mapping[str, int] | None = None,
 ) -> PipelinePlan:
-    """Plan every stream. `partitions` is what topics really have, where they are there already."""
+    """Plan every stream. `partitions` has the actual partition counts of topics that exist."""
     plans: list[StreamPlan] = []
     held_slots = 0
     names = [name for name in compilation.graph.order if name in compilation.streams]
-    # Streams that are not in real time take turns in what is left, and tables that are read anew do: it is never nothing.
+    # One slot stays free for streams that do not run in real time, and for tables that are read again.
     reserved = 1 if len(names) > 1 or any(changing_tables(compilation, name) for name in names) else 0
     for name in names:
         compiled = compilation.streams[name]
@@ -109,13 +110,13 @@ def plan_streams(
 
 
 def changing_tables(compilation: Compilation, name: str) -> list[str]:
-    """The tables that a stream's query joins and whose rows change: those that are made of topics."""
+    """The tables that a stream's query joins and whose rows change: those made from topics."""
     inputs = compilation.graph.inputs[name]
     inner = [
         table
-        for each in compilation.streams[name].fused
-        if each in inputs
-        for table in changing_tables(compilation, each)
+        for stream in compilation.streams[name].fused
+        if stream in inputs
+        for table in changing_tables(compilation, stream)
     ]
     tables = compilation.graph.app.tables
     return [input_ for input_ in inputs if input_ in tables and isinstance(tables[input_].source, Topic)] + inner
@@ -155,8 +156,8 @@ def _slots(compilation: Compilation, compiled: CompiledStream, shuffled: int, pa
     for topic in compilation.sources(compiled.stream.name):
         declared = compilation.graph.app.topics.get(topic)
         if declared is None:
-            writer = next(name for name, each in compilation.streams.items() if each.stream.output_topic == topic)
+            writer = next(name for name, stream in compilation.streams.items() if stream.stream.output_topic == topic)
             declared = compilation.output_topic(writer)
         partitions_read += partitions.get(topic, declared.partitions)
-    # Rows are split by key before each operator with state, and every part of each holds a slot.
+    # Each stateful operator is behind a shuffle, and every one of its partitions holds a slot.
     return partitions_read + shuffled * len(compiled.query.stateful)

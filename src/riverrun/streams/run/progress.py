@@ -1,9 +1,9 @@
-"""The account of one stream, kept from Spark's progress, and its offsets where people look: in a consumer group.
+"""The record counts of one stream, from Spark's progress reports, and its offsets, committed to a consumer group.
 
 The group's offsets are behind what Spark has committed, never ahead: they move when the batch is counted and its dead
-letters are in their topic. `counted_offsets` and the counts are written to a file together, so that a crash in between is
-noticed: what lies between is counted again, without the rows that came out of it, and the account says that it is not exact
-any more.
+letters are in their topic. `counted_offsets` and the counts are written to a file together, so that a crash between a batch
+and its counting is noticed: the records in between are counted, without the rows they produced, and the counts are marked as
+not exact any more.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from riverrun.streams.run.dead_letter_writer import DeadLetterWriter
 from riverrun.streams.run.rate import RecordRate
 from riverrun.streams.run.topic_watch import find_offset_regression
 
-# A batch of fewer rows says nothing about how fast many are read.
+# A smaller batch says nothing about the throughput.
 MIN_RATED_ROWS = 1000
 # The note of record counts whose file is broken: what was read before is not known.
 UNREADABLE_COUNTS = "the account of earlier runs could not be read, and begins anew"
@@ -34,7 +34,7 @@ MAX_COUNTED_OFFSETS = 100_000
 
 
 class ProgressTracker:
-    """Takes in one progress report after the other."""
+    """Updates the record counts and offsets of a stream from Spark's progress reports."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class ProgressTracker:
         admin: Admin,
         dead_letters: DeadLetterWriter,
     ) -> None:
-        """`topics` are those the stream reads, and whether their records have a type that some may break."""
+        """`topics` are those the stream reads, each with whether its records have a type, so that some may be dead
+        letters."""
         self._compiled = compiled
         self._topics = list(topics)
         self._typed_topics = {topic for topic, typed in topics.items() if typed}
@@ -65,11 +66,11 @@ class ProgressTracker:
         self._streamed = bool(read_streamed_offsets(file))
 
     def record_batch(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
-        """Book one batch of a streaming query (Spark's progress as JSON says it)."""
+        """Count one batch of a streaming query, from Spark's progress as JSON."""
         observed = report.get("observedMetrics") or {}
         begin, end = _source_offsets(report, "startOffset"), _source_offsets(report, "endOffset")
         if regression := find_offset_regression(begin, end):
-            # Not booked: what is written down stays ahead of the checkpoint, and the next start refuses it, too.
+            # Not counted: the saved offsets stay ahead of the checkpoint, so that the next start refuses it too.
             name = self._compiled.stream.name
             raise CheckpointError(
                 f"The stream {name} has read {regression}: it was cut, or made again. "
@@ -77,8 +78,8 @@ class ProgressTracker:
                 hint=f"Begin again with `riverrun run FILE --fresh {name}`, which reads all there is",
                 stream=name,
             )
-        late = sum(each.get("numRowsDroppedByWatermark", 0) for each in report.get("stateOperators") or [])
-        counts = {name: {key: int(value or 0) for key, value in each.items()} for name, each in observed.items()}
+        late = sum(operator.get("numRowsDroppedByWatermark", 0) for operator in report.get("stateOperators") or [])
+        counts = {name: {key: int(value or 0) for key, value in metrics.items()} for name, metrics in observed.items()}
         rows_out = counts.get(OUT_OBSERVATION, {}).get(COUNT, 0)
         # The progress of an idle trigger repeats the last batch's number and reads nothing.
         if not report.get("numInputRows") and not rows_out and not late:
@@ -91,12 +92,12 @@ class ProgressTracker:
         self._fill_progress(report, progress)
 
     def _update_peak_rate(self, rows: int, millis: int) -> None:
-        """The best that a batch has done: how long it takes to read everything again goes by it."""
+        """Keep the best rate of any batch: it is used to estimate how long reading everything again takes."""
         if rows >= MIN_RATED_ROWS and millis:
             self._peak_rate = max(self._peak_rate, rows / millis * 1000)
 
     def record_full_run(self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Book a batch run over everything: its account begins anew."""
+        """Count a batch run over everything: the record counts start from zero."""
         note = self.record_counts.note
         self._streamed = False
         self.record_counts = RecordCounts(exact=self._compiled.query.one_to_one, note=note)
@@ -108,7 +109,7 @@ class ProgressTracker:
         self, begin: Offsets, end: Offsets, counts: Mapping[str, Mapping[str, int]], *, late: int, rows: int
     ) -> None:
         rows_out = counts.get(OUT_OBSERVATION, {}).get(COUNT, 0)
-        account = self.record_counts
+        record_counts = self.record_counts
         dead = 0
         for topic in self._topics:
             first, last = begin.get(topic, {}), end.get(topic, {})
@@ -118,15 +119,15 @@ class ProgressTracker:
             self._count_missed(topic, first)
             dead_records = topic_counts.get(DEAD, 0)
             dead += dead_records
-            account.expired += self._count_expired(topic, first, last, topic_counts.get(COUNT, rows))
+            record_counts.expired += self._count_expired(topic, first, last, topic_counts.get(COUNT, rows))
             if topic in self._typed_topics:
                 self._dead_letters.add_batch(topic, first, last, dead_records)
-        account.read += rows
-        account.dead_letters += dead
-        account.late += late
-        account.out += rows_out
+        record_counts.read += rows
+        record_counts.dead_letters += dead
+        record_counts.late += late
+        record_counts.out += rows_out
         if self._compiled.query.one_to_one:
-            account.filtered += max(0, rows - dead - late - rows_out)
+            record_counts.filtered += max(0, rows - dead - late - rows_out)
         self._advance_offsets(end)
 
     def _advance_offsets(self, end: Offsets) -> None:
@@ -139,17 +140,19 @@ class ProgressTracker:
             self._save()
 
     def _count_missed(self, topic: str, first: Mapping[int, int]) -> None:
-        """Records of a batch that ended, but that a crash kept from these books."""
+        """Count the records of a batch that was committed, but not counted because of a crash."""
         before = self.counted_offsets.get(topic)
         if before is None:
             return
         ranges = {
-            TopicPartition(topic, part): (before[part], offset) for part, offset in first.items() if part in before
+            TopicPartition(topic, partition): (before[partition], offset)
+            for partition, offset in first.items()
+            if partition in before
         }
         passed = sum(max(0, end - begin) for begin, end in ranges.values())
         if not passed:
             return
-        # Offsets: markers of transactions are among them.
+        # These are offsets, which include transaction markers.
         missed, about = passed, "up to "
         if passed <= MAX_COUNTED_OFFSETS:
             with contextlib.suppress(KafkaError):
@@ -162,38 +165,44 @@ class ProgressTracker:
             )
 
     def _count_expired(self, topic: str, first: Mapping[int, int], last: Mapping[int, int], rows_read: int) -> int:
-        """How many records of this range were deleted before they were read."""
-        if rows_read >= sum(last[part] - first.get(part, last[part]) for part in last) or not first:
+        """How many records of this range retention deleted before they were read."""
+        if rows_read >= sum(last[number] - first.get(number, last[number]) for number in last) or not first:
             return 0
-        places = [TopicPartition(topic, part) for part in first if last.get(part, 0) > first[part]]
-        earliest_offsets = self._admin.offsets(places, "earliest")
+        partitions = [TopicPartition(topic, number) for number in first if last.get(number, 0) > first[number]]
+        earliest_offsets = self._admin.offsets(partitions, "earliest")
         return sum(
-            max(0, min(last[place.partition], earliest) - first[place.partition])
-            for place, earliest in earliest_offsets.items()
+            max(0, min(last[partition.partition], earliest) - first[partition.partition])
+            for partition, earliest in earliest_offsets.items()
         )
 
     def commit_group_offsets(self) -> None:
-        """Bring the consumer group up to where the books are."""
+        """Commit the counted offsets to the consumer group."""
         offsets = {
-            TopicPartition(topic, part): self._committable_offset(TopicPartition(topic, part), offset)
-            for topic, parts in self.counted_offsets.items()
-            for part, offset in parts.items()
+            TopicPartition(topic, number): self._committable_offset(TopicPartition(topic, number), offset)
+            for topic, partitions in self.counted_offsets.items()
+            for number, offset in partitions.items()
         }
-        changed = {place: offset for place, offset in offsets.items() if self._committed.get(place) != offset}
+        changed = {
+            partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
+        }
         if changed:
             self._admin.alter_group_offsets(self.group, changed)
             self._committed |= changed
 
-    def _committable_offset(self, place: TopicPartition, offset: int) -> int:
-        """Not beyond records whose dead letters are still to be written."""
-        return min(offset, self._dead_letters.written_offset(place)) if place.topic in self._typed_topics else offset
+    def _committable_offset(self, partition: TopicPartition, offset: int) -> int:
+        """The offset, but not beyond records whose dead letters are not written yet."""
+        return (
+            min(offset, self._dead_letters.written_offset(partition))
+            if partition.topic in self._typed_topics
+            else offset
+        )
 
     def lag(self, ends: Mapping[TopicPartition, int]) -> int:
-        """Offsets that are there and not read: records, and markers of transactions."""
+        """How many offsets are not read yet: of records, and of transaction markers."""
         lag = 0
-        for place, end in ends.items():
-            if place.topic in self._topics:
-                lag += max(0, end - self.counted_offsets.get(place.topic, {}).get(place.partition, 0))
+        for partition, end in ends.items():
+            if partition.topic in self._topics:
+                lag += max(0, end - self.counted_offsets.get(partition.topic, {}).get(partition.partition, 0))
         return lag
 
     def _fill_progress(self, report: Mapping[str, Any], progress: StreamProgress) -> None:
@@ -240,7 +249,7 @@ def read_record_counts(file: Path) -> tuple[RecordCounts, Offsets]:
 
 
 def read_streamed_offsets(file: Path) -> Offsets:
-    """How far a stream has read by way of its checkpoint; empty when the last that was counted was a batch."""
+    """The offsets a stream has read up to through its checkpoint; empty if the last thing counted was a batch run."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return parse_offsets(content["counted_offsets"]) if content.get("streamed") else {}
@@ -249,7 +258,7 @@ def read_streamed_offsets(file: Path) -> Offsets:
 
 
 def read_peak_rate(file: Path) -> float:
-    """The most records a second that a batch of the stream has read; 0 when none was large enough to say."""
+    """The most records per second that a batch of the stream has read; 0 if no batch was large enough to measure."""
     try:
         return float(json.loads(file.read_text(encoding="utf-8")).get("rate") or 0.0)
     except (OSError, ValueError, TypeError, AttributeError):

@@ -1,7 +1,7 @@
 """The HTTP server of a running pipeline: /metrics, /api/streams, /api/streams/NAME and /healthz, on 127.0.0.1.
 
-It only reads, and nothing that happens here reaches the pipeline: a request that fails is answered with its error. It
-answers only who calls it by a name of this machine (DNS rebinding), sends no CORS headers, and lets nothing be stored.
+It only reads, and no failure here reaches the pipeline: a request that fails is answered with its error. It answers only
+requests for a local host name (against DNS rebinding), sends no CORS headers, and forbids caching.
 """
 
 import json
@@ -20,7 +20,7 @@ from riverrun.model.progress import PipelineProgress
 
 FIRST_PORT = 9404
 JSON = "application/json"
-# A client that says nothing for so long is dropped, and there are never more of them than this.
+# A client that is silent for so long is dropped, and there are never more clients than this.
 CLIENT_SECONDS = 5.0
 MAX_CLIENTS = 32
 STOP_SECONDS = 5.0
@@ -30,7 +30,7 @@ Snapshot = Callable[[], PipelineProgress]
 
 
 class ProgressServer:
-    """Serves what `snapshot` gives, called in the server's threads for each request. `port` 0 takes a free one."""
+    """Serves the result of `snapshot`, which the server's threads call for each request. `port` 0 takes a free one."""
 
     def __init__(self, snapshot: Snapshot, port: int = 0) -> None:
         self._snapshot = snapshot
@@ -40,7 +40,7 @@ class ProgressServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> str:
-        """Listen; gives the address, such as `http://127.0.0.1:9404`."""
+        """Listen; returns the address, such as `http://127.0.0.1:9404`."""
         if self._server is None:
             try:
                 self._server = self._listen()
@@ -64,7 +64,7 @@ class ProgressServer:
         )
 
     def close(self) -> None:
-        """Stop listening and give the port back. Answers under way are not waited for."""
+        """Stop listening and release the port. Does not wait for responses under way."""
         server, thread = self._server, self._thread
         self._server = self._thread = None
         if server is not None and thread is not None:
@@ -90,7 +90,7 @@ class _ProgressHttpServer(ThreadingHTTPServer):
         super().__init__((HOST, port), _ProgressHandler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own would look up this machine's name, which can take seconds where DNS does not answer.
+        # HTTPServer's own would look up this machine's name, which can take seconds if DNS does not answer.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -109,7 +109,7 @@ class _ProgressHttpServer(ThreadingHTTPServer):
             self._free_clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """The client went away, or something is wrong here; neither is the pipeline's trouble."""
+        """Only log: the client went away or this server has a bug, and neither concerns the pipeline."""
         _LOG.debug("a request from %s failed", client_address, exc_info=True)
 
 
@@ -125,7 +125,7 @@ class _ProgressHandler(BaseHTTPRequestHandler):
             return
         try:
             status, body, kind = self._respond(self.path.partition("?")[0])
-        except Exception as error:  # noqa: BLE001  -- whatever it is, the client hears of it and the pipeline goes on
+        except Exception as error:  # noqa: BLE001  -- any error is sent to the client, and the pipeline goes on
             _LOG.debug("%s failed", self.path, exc_info=True)
             self._error(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
         else:
@@ -160,7 +160,7 @@ class _ProgressHandler(BaseHTTPRequestHandler):
         return HTTPStatus.NOT_FOUND, _json(missing), JSON
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What http.server itself refuses: a request it cannot read, or any method but GET."""
+        """Answer what http.server itself refuses: a request it cannot read, or any method but GET."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             self._error(HTTPStatus.METHOD_NOT_ALLOWED, "Only GET is answered here")
@@ -183,7 +183,7 @@ class _ProgressHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Nothing: stderr belongs to the live table."""
+        """Log nothing: the live table uses stderr."""
 
 
 def _json(value: Any) -> bytes:

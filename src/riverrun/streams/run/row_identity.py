@@ -1,10 +1,10 @@
-"""Which record is which, of those that a real-time stream sends: the header `riverrun-id`, the same when one is sent again.
+"""The identity of the records a real-time stream sends: the header `riverrun-id`, the same when a record is sent again.
 
-Where every row is made of one record of the input, its identity is that record's topic, partition and offset, and what the
-row says. So two rows that are equal and were made of two records are two. A user's code does not hand these three columns
-on: they are put into the plan that it has made, from the reader up, through every operator that makes rows of one record
-each; where one makes several by explode(), inline() or stack(), with the place of each in its list (json_tuple() makes one).
-Where rows are made of many (an aggregate's), there is no such record, and equal rows have the same identity.
+If every row is made from one input record, its identity is that record's topic, partition and offset, and the row's content.
+So two equal rows made from two records are two. The user's code does not pass these three columns on: they are added to its
+plan, from the reader up, through every operator that makes each row from one record; where explode(), inline() or stack()
+makes several rows, with the position of each in its list (json_tuple() makes one). If a row is made from many records (an
+aggregate's), there is no such record, and equal rows have the same identity.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 # The header of a real-time stream's records.
 IDENTITY_HEADER = "riverrun-id"
 _ORIGIN_COLUMNS = ("topic", "partition", "offset")
-# Operators that make rows of one row each. They hand on all columns that they get; a projection is told to.
+# Operators that make each row from one row and pass on all columns; a projection is changed to do so.
 _PASS_THROUGH = {"CollectMetrics", "EventTimeWatermark", "Filter", "Generate", "Join", "ResolvedHint", "SubqueryAlias"}
 
 
 def add_identity_header(records: "DataFrame") -> "DataFrame":
-    """Records with a header that says which they are: a record that is sent again after a crash has the same."""
+    """Records with a header that identifies them: a record that is sent again after a crash has the same."""
     from pyspark.sql import functions as F  # noqa: N812
 
     with_origins = with_origin(records)
@@ -33,8 +33,8 @@ def add_identity_header(records: "DataFrame") -> "DataFrame":
 
 
 def with_origin(records: "DataFrame") -> "DataFrame | None":
-    """Records with the topic, partition and offset of the record each is made of, and what else tells its rows apart; None
-    where they are not made of one each."""
+    """Records with the topic, partition and offset of the input record, and what else tells its rows apart; None if a record
+    is not made from exactly one."""
     from pyspark.sql import DataFrame
 
     spark = records.sparkSession
@@ -45,27 +45,29 @@ def with_origin(records: "DataFrame") -> "DataFrame | None":
         return None
     dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, rewritten[0])  # noqa: SLF001
     frame = DataFrame(dataset, spark)
-    # Their names may be there twice.
+    # Renamed, because the user's columns may have the same names.
     return frame.toDF(
         *records.columns, *[f"origin_{number}" for number in range(len(frame.columns) - len(records.columns))]
     )
 
 
 class _OriginRewriter:
-    """Puts the columns that tell where a row came from through a plan of Spark's."""
+    """Passes the columns that say which record a row came from through a Spark plan."""
 
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
         self._expressions = jvm.org.apache.spark.sql.catalyst.expressions
 
     def with_origin_columns(self, plan: Any) -> "tuple[Any, list[Any]] | None":
-        """The plan with these columns in its output, and which they are; None where an operator does not let them pass."""
+        """The plan with these columns in its output, and the columns; None if an operator cannot pass them on."""
         name = plan.nodeName()
         children = list(_iterate(plan.children()))
         if name == "StreamingRelationV2":
-            columns = {str(each.name()): each for each in _iterate(plan.output())}
+            columns = {str(column.name()): column for column in _iterate(plan.output())}
             return (
-                (plan, [columns[each] for each in _ORIGIN_COLUMNS]) if columns.keys() >= set(_ORIGIN_COLUMNS) else None
+                (plan, [columns[column] for column in _ORIGIN_COLUMNS])
+                if columns.keys() >= set(_ORIGIN_COLUMNS)
+                else None
             )
         if name == "View":
             return self.with_origin_columns(children[0])
@@ -80,19 +82,19 @@ class _OriginRewriter:
         below, origin = rewritten
         if name == "Project":
             own = _ids(_iterate(plan.projectList()))
-            more = [each for each in origin if not _ids([each]) & own]
+            more = [column for column in origin if not _ids([column]) & own]
             return self._project([*_iterate(plan.projectList()), *more], below), origin
         if name == "Generate":
             return self._generate(plan, below, origin)
         return plan.withNewChildren(self._seq([below if child.isStreaming() else child for child in children])), origin
 
     def _generate(self, plan: Any, below: Any, origin: list[Any]) -> "tuple[Any, list[Any]] | None":
-        """Several rows of one: explode() is made to tell the place of each in its list, as posexplode() does, and so is what
-        does the same with several columns. None for a generator that we do not know."""
+        """Several rows from one: explode(), and what does the same with several columns, is changed to also return the
+        position of each row in its list, as posexplode() does. None for an unknown generator."""
         generator, outputs = plan.generator(), list(_iterate(plan.generatorOutput()))
         kind = generator.getClass().getSimpleName()
         if kind in ("PosExplode", "JsonTuple"):
-            # That has the place already; this makes one row of each.
+            # The first has the position already; the second makes one row from each.
             position = outputs[:1] if kind == "PosExplode" else []
             return self._generated(plan, generator, outputs, below), [*origin, *position]
         if kind == "Explode":
@@ -102,7 +104,7 @@ class _OriginRewriter:
             structs = generator.child() if kind == "Inline" else self._stacked(generator, outputs)
             generator, position, (struct,) = self._with_place(structs)
             rows = self._generated(plan, generator, [position, struct], below)
-            kept = [each for each in _iterate(rows.output()) if not _ids([each]) & _ids([position, struct])]
+            kept = [column for column in _iterate(rows.output()) if not _ids([column]) & _ids([position, struct])]
             fields = [self._field(struct, number, column) for number, column in enumerate(outputs)]
             return self._project([*kept, *fields, position], rows), [*origin, position]
         return None
@@ -113,11 +115,11 @@ class _OriginRewriter:
         )
 
     def _with_place(self, child: Any) -> tuple[Any, Any, list[Any]]:
-        """posexplode() of an array, its column with the place, and the others."""
+        """posexplode() of an array, its position column, and the other columns."""
         generator = self._expressions.PosExplode(child)
         columns = self._jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(generator.elementSchema())
-        place, *others = _iterate(columns)
-        return generator, place, others
+        position, *others = _iterate(columns)
+        return generator, position, others
 
     def _stacked(self, stack: Any, outputs: list[Any]) -> Any:
         """The rows of stack(n, …) as an array of structs; what is missing in the last one is null."""
@@ -140,11 +142,11 @@ class _OriginRewriter:
         return self._expressions.Literal(None, column.dataType())
 
     def _cast(self, value: Any, column: Any) -> Any:
-        """Of the column's type: a null of stack() may have none."""
+        """The value with the column's type: a null in stack() may have none."""
         return self._null(column) if value.dataType().typeName() == "void" else value
 
     def _field(self, struct: Any, number: int, column: Any) -> Any:
-        """One member of a struct, as the column that it was before."""
+        """One member of a struct, under the name and id of the original column."""
         member = self._expressions.GetStructField(struct, number, self._jvm.scala.Option.empty())
         nothing = self._jvm.scala.Option.empty()
         return self._expressions.Alias(
@@ -152,7 +154,8 @@ class _OriginRewriter:
         )
 
     def _union(self, plan: Any, children: list[Any]) -> "tuple[Any, list[Any]] | None":
-        """Columns go by their place in a union: these have to be the last of each side, as many, and of no side before."""
+        """A union matches columns by position: the origin columns must be the last of each side, equally many, and not in
+        its output before."""
         sides, counts = [], set()
         for child in children:
             rewritten = self.with_origin_columns(child) if child.isStreaming() else None

@@ -1,4 +1,4 @@
-"""One stream at work: started, watched, started again when what is around it failed, stopped."""
+"""One running stream: started, watched, restarted when its environment failed, stopped."""
 
 import contextlib
 import json
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-# A backlog is taken in bites that last about this long, so that progress is seen and a crash repeats little.
+# A backlog is read in batches that last about this long, so that progress is seen and a crash repeats little.
 TARGET_BATCH_SECONDS = 10.0
-# The first bite, before anything was measured, and the bounds of all later ones.
+# The first batch size, before anything was measured, and the bounds of all later ones.
 INITIAL_BATCH_SIZE, MIN_BATCH_SIZE, MAX_BATCH_SIZE = 400_000, 20_000, 5_000_000
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-# A stream that has run this long is well again: the next failure is a first one.
+# A stream that has run this long is healthy: the backoff starts over at the next failure.
 HEALTHY_SECONDS = 60.0
-# Enough of Spark's reports to miss none between two looks.
+# How many progress reports Spark keeps: enough to miss none between two polls.
 RETAINED_REPORTS = 1000
 
 
@@ -64,16 +64,15 @@ class StreamContext:
 
 @dataclass(frozen=True)
 class StreamRun:
-    """Where one generation of a stream keeps its place and sends its rows. `start_offsets` is where it begins to read when
-    it is new; with `single_batch` it runs the one batch that is planned in its checkpoint (streams/run/offset_log.py), and
-    is finished."""
+    """The checkpoint and output topic of one generation of a stream. `start_offsets` is where a new checkpoint begins to
+    read; with `single_batch` only the one batch that is planned in the checkpoint is run (streams/run/offset_log.py)."""
 
     query: str
     topic: str
     checkpoint: str
     start_offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     single_batch: bool = False
-    # A replay: whatever tells people something must stay silent.
+    # Whether this is a replay: nothing may notify people.
     replaying: bool = False
 
 
@@ -106,11 +105,11 @@ class RunningStream:
             name=tracker.group,
             topic=self.stream_run.topic,
             transaction_seconds=context.transaction_seconds,
-            # By this process too what Spark may split otherwise the next time: parts would hold other rows.
+            # Also if Spark may partition rows differently the next time: tasks would have other rows.
             in_driver=self._compiled.query.unstable_partitions
             or (plan.speed == "near-real-time" and is_local(context.compilation.spark)),
         )
-        # The plan to go on with when a batch that another speed had begun is finished.
+        # The plan to continue with after finishing a batch that was begun at another speed.
         self._next_plan: StreamPlan | None = None
         self._query: StreamingQuery | None = None
         self._batch_thread: threading.Thread | None = None
@@ -138,7 +137,7 @@ class RunningStream:
 
     @property
     def caught_up(self) -> bool:
-        """Whether it has read all there is and has nothing more to send: an idle query, not only one without lag."""
+        """Whether it has read all records and has no more rows to send: the query is idle, not only without lag."""
         if self.has_ended:
             return True
         if (
@@ -150,7 +149,7 @@ class RunningStream:
             return False
         return self.plan.speed == "real-time" or self._query.status["message"] == "Waiting for data to arrive"
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._started_at = time.monotonic()
@@ -162,7 +161,7 @@ class RunningStream:
             else:
                 self._start_query()
             self.progress.phase = "running"
-        except Exception as error:  # noqa: BLE001  -- whatever Spark raises is explained, and the other streams go on
+        except Exception as error:  # noqa: BLE001  -- any error of Spark's is explained, and the other streams go on
             self._handle_failure(error)
 
     @property
@@ -170,12 +169,12 @@ class RunningStream:
         return needs_streaming_query(self._context.compilation, self.name)
 
     def _finish_interrupted_batch(self) -> None:
-        """Real-time mode plans anew what was not committed. But rows of that batch are in the topic: it is finished first,
-        as it was begun, or the next batch of its number would be taken for it."""
+        """Finish a batch whose rows are in the topic, at the speed it was begun at. Real-time mode would plan it again,
+        and the new batch of the same number would be mistaken for it."""
         self._context.notice(f"{self.name} finishes a batch that was cut off, and goes on in real time then")
-        self._next_plan, once = self.plan, replace(self.stream_run, single_batch=True)
+        self._next_plan, single_batch_run = self.plan, replace(self.stream_run, single_batch=True)
         self.plan = replace(self.plan, speed="near-real-time", output_mode=self._compiled.mode)
-        self.stream_run = once
+        self.stream_run = single_batch_run
         self._start_query()
 
     def _start_next_plan(self) -> None:
@@ -196,14 +195,15 @@ class RunningStream:
             topics=compilation.graph.app.topics,
         )
         rows = compilation.rows(self.name, source, counters=counters, broadcast=self.plan.speed == "real-time")
-        # Its jobs take turns with those of the other streams.
+        # A scheduler pool of its own, so that its jobs take turns with those of other streams.
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(RETAINED_REPORTS))
-        # As in a batch run: parts that are split by measured size are others when they are computed again.
+        # As in a batch run: tasks that are split by measured size would have other rows when computed again.
         spark.conf.set("spark.sql.adaptive.streaming.stateless.enabled", "false")
         records = encode_records(rows, self._compiled, counters)
         if self.plan.speed == "real-time":
-            # Real-time mode has no batches to write exactly once: Spark's own sink, and records that say which they are.
+            # Real-time mode has no batches to write exactly once: it uses Spark's own sink, and a header identifies each
+            # record.
             writer = add_identity_header(records).writeStream.format("kafka").options(**self._spark_sink())
             real_time: Any = writer.trigger
             writer = real_time(realTime=f"{self.plan.every_ms} milliseconds")
@@ -243,7 +243,7 @@ class RunningStream:
             rows = compilation.rows(self.name, records, counters=counters, streaming=False)
             compilation.spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
             started = time.monotonic()
-            # A part must hold the same rows if it is computed again: Spark must not split by what it measures on the way.
+            # A task must have the same rows if it is computed again, so Spark must not split by sizes measured at run time.
             compilation.spark.conf.set("spark.sql.adaptive.enabled", "false")
             self._sink.write(encode_records(rows, self._compiled, counters), 0, run.id, run.digest)
             self._tracker.record_full_run(run.begin, run.end, counters.results())
@@ -255,14 +255,14 @@ class RunningStream:
             seconds = max(0.001, time.monotonic() - started)
             self.progress.rows_in_per_second = self._tracker.record_counts.read / seconds
             self.progress.rows_out_per_second = self._tracker.record_counts.out / seconds
-        except BaseException as error:  # noqa: BLE001  -- carried to the thread that looks
+        except BaseException as error:  # noqa: BLE001  -- raised in the thread that polls
             self._batch_error = error
 
     def _open_batch_run(self) -> BatchRun:
-        """The run that a crash cut off, or a new one over all there is."""
-        around, code = self._context, compute_fingerprint(self._context.compilation, self.name).digest
-        records = read_topic_ranges(around.admin, around.compilation.sources(self.name))
-        return go_on_or_begin(self._batch_run_file, code, records, self._sink.last_claim(), around.notice)
+        """The run that a crash interrupted, or a new one over all records."""
+        context, code = self._context, compute_fingerprint(self._context.compilation, self.name).digest
+        records = read_topic_ranges(context.admin, context.compilation.sources(self.name))
+        return go_on_or_begin(self._batch_run_file, code, records, self._sink.last_claim(), context.notice)
 
     # --- watching -----------------------------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class RunningStream:
         self._adapt_batch_size(ends)
 
     def _report_late(self, report: Mapping[str, Any]) -> None:
-        """Once for as long as it lasts; batches without records say nothing of it."""
+        """Report late batches once until a batch has records in time; batches without records do not count."""
         message = describe_all_late(report)
         if message and not self._all_late:
             self._context.notice(f"{self.name} takes nothing: {message}")
@@ -327,11 +327,11 @@ class RunningStream:
             self._all_late = bool(message)
 
     def _record_progress(self) -> None:
-        """Book all reports that came since the last look."""
+        """Process all progress reports since the last call."""
         query: Any = self._query
         reports = query._jsq.recentProgress()  # noqa: SLF001
         new_reports: list[dict[str, Any]] = []
-        # Each look into the list is a call to the JVM: from the end, and only to what is known.
+        # Each access to the list is a call to the JVM: go from the end back to the last known report.
         for index in range(len(reports) - 1, -1, -1):
             update = reports[index]
             report_id = (int(update.batchId()), str(update.timestamp()))
@@ -344,7 +344,8 @@ class RunningStream:
             self._last_report = (int(report["batchId"]), str(report["timestamp"]))
 
     def _adapt_batch_size(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Size the bites of a backlog by what a full one took. A query takes a new size only when it starts."""
+        """Set the batch size for a backlog by how long a full batch took. The query is restarted, because it takes a new
+        size only at the start."""
         if self.plan.speed != "near-real-time" or self.stream_run.single_batch or not self._query or not ends:
             return
         last = self._query.lastProgress
@@ -367,14 +368,14 @@ class RunningStream:
         self._start_query()
 
     def fail(self, error: RiverrunError) -> None:
-        """End it for what was found outside of it."""
+        """End the stream for an error that was found outside of it."""
         if not self.has_ended:
             self._handle_failure(error)
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- stop ---------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Stop after what is being done is left in order; what was done is booked."""
+        """Stop the query, and count what it has done."""
         if self._query is not None:
             with contextlib.suppress(Exception):
                 self._query.stop()
@@ -385,13 +386,13 @@ class RunningStream:
             self.progress.phase = "stopped"
 
     def abandon(self) -> None:
-        """Kafka is gone: `stop` is not to wait for it."""
+        """Kafka is gone: `stop` does not wait for it."""
         self._sink.abandon()
 
-    # --- batches that somebody else plans (streams/evolve/replay.py, streams/evolve/cutover.py) -----------------------
+    # --- batches planned elsewhere (streams/evolve/replay.py, streams/evolve/cutover.py) ------------------------------
 
     def pause(self) -> None:
-        """Stop as `stop` does, and stay so until `start` is called."""
+        """Stop as `stop` does, and do not restart until `start` is called."""
         if self._batch_thread is None and self.progress.phase != "failed":
             self.stop()
             self._query = None
@@ -399,12 +400,12 @@ class RunningStream:
             self.progress.phase = "restarting"
 
     def plan_first_batch(self) -> None:
-        """Let Spark plan the first batch of a new checkpoint, and compute nothing."""
+        """Let Spark plan the first batch of a new checkpoint without running it."""
         log = logging.getLogger("py4j.clientserver")
         self._start_query(_refuse_batch)
         assert self._query is not None  # noqa: S101
         try:
-            # It would tell of what is meant to happen, with the stack.
+            # It would log the error that is expected here, with its stack.
             log.disabled = True
             self._query.awaitTermination()
         except Exception as error:
@@ -416,11 +417,11 @@ class RunningStream:
             self._query = None
 
     def run_planned_batch(self, wait: Callable[[], bool]) -> None:
-        """Run the one batch that is planned, and its like again when something around it failed. `wait` lets a moment pass;
-        when it gives False, the batch is left as it is. Raises what ended the stream for good."""
+        """Run the one batch that is planned, again if its environment failed. `wait` sleeps a moment; if it returns False,
+        the batch is left as it is. Raises the error that ended the stream for good."""
         stream_run = self.stream_run
         self.stream_run = replace(stream_run, single_batch=True)
-        # What it failed of before is another matter.
+        # An error from before does not count.
         self.error = None
         try:
             self.start()
@@ -441,21 +442,22 @@ class RunningStream:
 
     @property
     def has_written_uncommitted(self) -> bool:
-        """Whether rows of a batch that has not ended are in its topic. It must be at rest; nobody writes them after this."""
+        """Whether rows of an uncommitted batch are in its topic. The stream must be stopped; no more of them are written
+        later."""
         if not has_uncommitted_batch(self.checkpoint):
             return False
         generation = query_id(self.checkpoint)
-        # This fences its own writers too.
+        # The check below fences its own producers too.
         self._sink.reset_writers()
         return is_batch_written(self._context.admin, self._sink.target, generation, last_planned_batch(self.checkpoint))
 
     def close(self) -> None:
-        """Another takes its place."""
+        """Close it, because another generation takes over."""
         self.commit_group_offsets()
         self._sink.close()
 
     def commit_group_offsets(self) -> None:
-        """Bring the consumer group up to where the stream is."""
+        """Commit the stream's offsets to its consumer group."""
         with contextlib.suppress(RiverrunError):
             self._tracker.commit_group_offsets()
 
@@ -467,10 +469,10 @@ class RunningStream:
 
     def _handle_failure(self, error: BaseException) -> None:
         if not is_spark_alive():
-            # Spark itself is gone, and whoever looks after the streams says so: what this one saw of it is not the cause.
+            # Spark itself is gone, which the pipeline reports: this error is only a consequence.
             return
         if self._query is not None:
-            # What failed may be our own looking: the query must not go on beside the one that is started next.
+            # Our own polling may have failed: the query must not run beside the one that is started next.
             with contextlib.suppress(Exception):
                 self._query.stop()
             self._query = None
@@ -490,7 +492,8 @@ class RunningStream:
 
 
 def needs_streaming_query(compilation: Compilation, name: str) -> bool:
-    """Operators that Spark has for streams only: at the speed batch too it runs as one, with a checkpoint."""
+    """Whether it uses operators that Spark has for streams only: then it runs as a streaming query, with a checkpoint,
+    even at speed batch."""
     return "DeduplicateWithinWatermark" in compilation.streams[name].query.nodes
 
 

@@ -1,6 +1,6 @@
-"""One Spark session for all streams of a process: the right Java and jars, logs in a file, every setting from one place.
+"""One Spark session for all streams of a process: the right Java and jars, a log file, and all settings.
 
-Settings reach Spark's launcher in a file that only the user can read: a command line is there for all to see.
+Settings are passed to Spark's launcher in a file that only the user can read: everybody can see a command line.
 """
 
 import contextlib
@@ -31,44 +31,44 @@ from riverrun.streams.run.worker_launcher import driver_path, write_worker_launc
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# How long Spark may take to stop its queries and itself, and its JVM to end after that.
+# How long Spark may take to stop, and its JVM to exit after that.
 STOP_SECONDS = 30.0
 EXIT_SECONDS = 30.0
-# What a Python class keeps in state comes back in the zone of the JVM and of the worker (state_times.py): in one that
-# has no hours twice.
+# Times that a Python class keeps in state come back in the time zone of the JVM and the worker (state_timezones.py): UTC has
+# no hour twice.
 _UTC = "-Duser.timezone=UTC"
-# Settings that are lists, and what is between their items.
+# Settings that are lists, and their separators.
 _LIST_SEPARATORS = {
     "spark.driver.extraJavaOptions": " ",
     "spark.executor.extraJavaOptions": " ",
     "spark.driver.extraClassPath": os.pathsep,
     "spark.jars": ",",
 }
-# Hadoop's own starts a process for every permission that it sets, many times a batch; this one asks the kernel. Spark
-# reaches it by its second way to keep checkpoints: the first goes by classes of Hadoop's that no setting changes.
+# Hadoop's own local file system starts a process for every permission that it sets, many times a batch; this one calls the
+# kernel. It needs Spark's second checkpoint manager: the first uses classes of Hadoop's that no setting changes.
 LOCAL_FILES = {
     "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
     "FileSystemBasedCheckpointFileManager",
 }
-# Java's second compiler makes code twice as fast and takes a core for the first minute: too much for what is over by then.
+# Java's second compiler makes code twice as fast and takes a core for the first minute: too much for short runs.
 _ONE_JIT_COMPILER = "-XX:TieredStopAtLevel=1"
 _FEW_CORES = 4
-# What a task runs is slow until Java has compiled it, and real-time mode has more tasks than there are cores: among them
-# the two compilers would get a tenth of the machine. Java's priority 4 is one that Linux takes for less than that of the
-# compilers; all threads of Spark's get it (`_prioritize_jit`). Without being root a thread can go down only, never up.
+# A task is slow until Java has compiled its code, and real-time mode has more tasks than there are cores: the two compilers
+# would get a tenth of the machine. With these flags Linux gives threads of Java priority 4 less time than the compilers; all
+# of Spark's threads get it (`_prioritize_jit`). Without root a thread's priority can only be lowered.
 _JIT_PRIORITY = "-XX:ThreadPriorityPolicy=1 -XX:JavaPriority4_To_OSPriority=5 -XX:CompilerThreadPriority=0"
 _BELOW_JIT_PRIORITY = 4
 # With few cores this collector costs less than one with threads of its own.
 _SERIAL_GC = "-XX:+UseSerialGC"
-# A JVM whose heap is full is slow first, and unreliable then. It ends with this exit code, and `check_spark_alive` says why.
+# A JVM with a full heap gets slow and then unreliable. It exits with this code, and `check_spark_alive` says why.
 _EXIT_ON_OUT_OF_MEMORY = "-XX:+ExitOnOutOfMemoryError"
 _OUT_OF_MEMORY_EXIT_CODE = 3
 STATE_MEMORY_MB = "256"
-# More shuffle partitions are not made by themselves: each operator with state has a RocksDB for each of them.
+# The most shuffle partitions that are chosen automatically: each stateful operator has a RocksDB for each of them.
 MOST_PARTITIONS = 64
 IDLE_POLL = "100ms"
-# JVMs that have not told their port yet.
+# JVMs that have not reported their port yet.
 _launching: list["subprocess.Popen[bytes]"] = []
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -90,7 +90,7 @@ appender.file.strategy.max = 3
 
 
 def require_pyspark() -> None:
-    """Say what is missing before modules that need it are imported."""
+    """Raise an error that says how to install PySpark, before modules that need it are imported."""
     if find_spec("pyspark") is None:
         raise not_installed(ImportError(name="pyspark"))
 
@@ -100,9 +100,9 @@ def cores() -> int:
 
 
 def shuffle_partitions(settings: Settings, slots: int = 0) -> int:
-    """Into how many partitions rows are split by key. Where no setting says: on this machine as measured in
-    docs/decisions/0007-streams.md; on a cluster half of the executors' `slots`, so that readers and other streams have
-    some as well, or 8 while these are not known."""
+    """The number of shuffle partitions. Without a setting: on this machine as measured in docs/decisions/0007-streams.md;
+    on a cluster half of the executors' `slots`, so that readers and other streams have some as well, or 8 while these are
+    not known."""
     if settings.spark.shuffle_partitions:
         return settings.spark.shuffle_partitions
     if not is_local_master(master_of(settings)):
@@ -122,8 +122,8 @@ def start_session(
 ) -> "SparkSession":
     """Start Spark, with its files below `folder`. `slots` is how many tasks run at once when Spark is on this machine.
 
-    `brief` is for what is over within a minute: Java compiles less then, where cores are few. `check_wanted` is called
-    before a JVM is started, which may be minutes later, after a download: it raises when nobody waits for it any more.
+    `brief` is for sessions that last less than a minute: with few cores Java then compiles less. `check_wanted` is called
+    before a JVM is started, which may be minutes later, after a download: it raises if the session is no longer wanted.
     """
     try:
         from py4j.protocol import Py4JError
@@ -135,15 +135,15 @@ def start_session(
     _silence_pyspark_logs()
     check_spark_settings(settings)
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
-        # One session a process: reading the pipeline file may have needed it already.
+        # One session per process: reading the pipeline file may have started it already.
         return SparkSession.builder.getOrCreate()
     java = find_java(settings.java)
     cache = cache_folder(settings.artifacts)
     home = spark_java_home(java, cache)
     jars = fetch("spark-kafka", settings.artifacts)
     check_wanted()
-    for each in (folder, folder / "tmp"):
-        each.mkdir(parents=True, exist_ok=True)
+    for needed in (folder, folder / "tmp"):
+        needed.mkdir(parents=True, exist_ok=True)
     defaults = _properties(settings, folder, name, slots or cores(), jars)
     if brief:
         defaults = _merge_properties(defaults, fast_start_options(defaults["spark.master"]))
@@ -172,14 +172,14 @@ def _start(
         file = Path(private) / "spark.properties"
         file.touch(mode=0o600)
         file.write_text(_format(properties), encoding="utf-8")
-        # PySpark asks the environment, not the setting, which Python its workers are.
+        # PySpark takes the workers' Python from the environment, not from the setting.
         environment = {"PYSPARK_PYTHON": properties["spark.pyspark.python"]}
         if is_local_master(properties["spark.master"]):
             environment["PYSPARK_PYTHON"] = str(write_worker_launcher(folder / "python", environment["PYSPARK_PYTHON"]))
         else:
             environment["PYTHONPATH"] = driver_path(folder / "driver-python")
         arguments = f"--properties-file {file} pyspark-shell"
-        # By default glibc keeps memory for each of many threads, which RocksDB and Java's compilers fill and give back.
+        # By default glibc keeps an arena for each of many threads, which RocksDB and Java's compilers fill and free.
         arenas = os.environ.get("MALLOC_ARENA_MAX", "2")
         with _environment(JAVA_HOME=str(home), PYSPARK_SUBMIT_ARGS=arguments, MALLOC_ARENA_MAX=arenas, **environment):
             _launch(context, folder / "spark.out")
@@ -188,7 +188,7 @@ def _start(
 
 
 def _merge_properties(*sources: Mapping[str, str]) -> dict[str, str]:
-    """The later wins, but for lists: there the user's come beside ours."""
+    """Merge settings: the later wins, except for lists, where the values are joined."""
     merged: dict[str, str] = {}
     for source in sources:
         for name, value in source.items():
@@ -202,27 +202,27 @@ def _merge_properties(*sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def fast_start_options(master: str) -> dict[str, str]:
-    """Settings for what is over within a minute; none where there are cores for both compilers."""
+    """Settings for sessions that last less than a minute; none if there are cores for both compilers."""
     few = is_local_master(master) and cores() <= _FEW_CORES
     return {"spark.driver.extraJavaOptions": _ONE_JIT_COMPILER} if few else {}
 
 
 def is_local(session: "SparkSession") -> bool:
-    """Whether Spark computes in a JVM of this machine that only we use."""
+    """Whether Spark runs in a single JVM of ours on this machine."""
     return is_local_master(session.sparkContext.master or "")
 
 
 def kill_spark() -> None:
-    """Kill Spark's JVM, so that no call waits for it any more; also one that is still starting. `stop_session` has still to
-    follow where there is a session."""
+    """Kill Spark's JVM, so that no call waits for it any more; also one that is still starting. `stop_session` must
+    still be called if there is a session."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
     if process is not None:
         process.kill()
-    for each in _launching:
+    for launching in _launching:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(each.pid, signal.SIGKILL)
+            os.killpg(launching.pid, signal.SIGKILL)
 
 
 def stop_session(session: "SparkSession") -> None:
@@ -239,15 +239,15 @@ def stop_session(session: "SparkSession") -> None:
             with contextlib.suppress(Py4JError, OSError):
                 gateway.shutdown()
 
-    # A thread has its own connection to the JVM. The caller's is of no use when a signal has cut it off in the middle of a
-    # call: the next one would wait for an answer that never comes.
+    # A thread has its own connection to the JVM. The caller's is unusable if a signal interrupted a call: the next call
+    # would wait for an answer that never comes.
     stopper = threading.Thread(target=end, name="stop-spark", daemon=True)
     stopper.start()
     stopper.join(STOP_SECONDS)
     if gateway is not None:
         process = getattr(gateway, "proc", None)
         if process is not None:
-            # It ends when nobody holds its input any more.
+            # It exits when its stdin is closed.
             process.stdin.close()
             try:
                 process.wait(EXIT_SECONDS)
@@ -267,26 +267,24 @@ def is_spark_alive() -> bool:
 
 
 class SparkJobProgress:
-    """How far the Spark jobs of a session are, in words; empty when none runs. For people: it may be asked at any time."""
+    """How far the Spark jobs of a session are, as text; empty when none runs. It may be called at any time."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self._tracker: Any = spark.sparkContext.statusTracker()
 
     def __call__(self) -> str:
         try:
-            stages = [
-                self._tracker.getStageInfo(getActiveStageId) for getActiveStageId in self._tracker.getActiveStageIds()
-            ]
+            stages = [self._tracker.getStageInfo(stage_id) for stage_id in self._tracker.getActiveStageIds()]
         except Exception:  # noqa: BLE001  -- Spark is about to end, or has
             return ""
         known = [stage for stage in stages if stage is not None]
         if not known:
             return ""
-        return f"{sum(each.numCompletedTasks for each in known)} of {sum(each.numTasks for each in known)} tasks"
+        return f"{sum(stage.numCompletedTasks for stage in known)} of {sum(stage.numTasks for stage in known)} tasks"
 
 
 def check_spark_alive(folder: Path) -> None:
-    """SparkUnavailableError when Spark's process has ended by itself: no query comes back in a JVM that is gone."""
+    """SparkUnavailableError if Spark's process has ended by itself: no query can be restarted in a JVM that is gone."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001
@@ -315,14 +313,14 @@ def _not_py4j(record: logging.LogRecord) -> bool:
 
 
 def _silence_pyspark_logs() -> None:
-    """PySpark writes every error that it raises to stderr as well, with the plan and the stack of the JVM."""
+    """Turn off PySpark's logs: it also writes every error that it raises to stderr, with the plan and the JVM's stack."""
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
-    # And what a callback raises, with its traceback: `failures` explains it.
+    # Also errors of callbacks, with their traceback: `failures` explains them.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
-    # Py4J tells of a call that was cut off, because Spark is gone, by the root logger.
+    # Py4J reports a call that was interrupted because Spark is gone through the root logger.
     logging.getLogger().addFilter(_not_py4j)
 
 
@@ -337,7 +335,7 @@ def _patched(module: Any, name: str, value: object) -> Iterator[None]:
 
 
 def _launch(context: type, output: Path) -> None:
-    """Start the JVM. What it prints goes to a file, not among what the user reads."""
+    """Start the JVM. Its output goes to a file, not to the terminal."""
     from pyspark import java_gateway
 
     def recorded(*arguments: Any, **options: Any) -> "subprocess.Popen[bytes]":
@@ -345,25 +343,25 @@ def _launch(context: type, output: Path) -> None:
         return _launching[-1]
 
     with output.open("ab") as sink, _patched(java_gateway, "Popen", recorded):
-        # A session of its own: a signal for our process group is for us; the JVM ends when we do.
+        # A process session of its own: signals to our process group must not reach the JVM, which ends when we do.
         options = {"stdout": sink, "stderr": sink, "start_new_session": True}
         try:
             gateway = java_gateway.launch_gateway(None, options)  # type: ignore[no-untyped-call]
         except BaseException:
-            # PySpark removes what a JVM that is still starting wants to write: that one would live for ever.
-            for each in _launching:
+            # PySpark deletes the file that a starting JVM reports its port in: that JVM would never exit.
+            for launching in _launching:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(each.pid, signal.SIGKILL)
-                each.wait()
+                    os.killpg(launching.pid, signal.SIGKILL)
+                launching.wait()
             _launching.clear()
             raise
     context._ensure_initialized(gateway=gateway)  # type: ignore[attr-defined]  # noqa: SLF001
-    # From here on PySpark knows it.
+    # From here on PySpark manages the JVM.
     _launching.clear()
 
 
 def _prioritize_jit(context: Any) -> None:
-    """All threads that Java starts from here on give way to its compilers, which are there already."""
+    """Give all threads that Java starts from here on a lower priority than its compilers, which run already."""
     if sys.platform == "linux":
         context._jvm.java.lang.Thread.currentThread().getThreadGroup().setMaxPriority(_BELOW_JIT_PRIORITY)  # noqa: SLF001
 
@@ -398,29 +396,29 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(shuffle_partitions(settings)),
-        # Batch queries may split by less, never by more; a stream keeps the number its state was made with.
+        # Batch queries may use fewer partitions, never more; a stream keeps the number its state was created with.
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-        # How often a stream that has nothing to read looks again. By Spark's default of 10 ms four idle streams keep half
-        # a core busy, here and in the broker, while nothing comes.
+        # How often an idle stream polls. With Spark's default of 10 ms four idle streams keep half a core busy, here and in
+        # the broker.
         "spark.sql.streaming.pollingDelay": IDLE_POLL,
-        # Several streams share the slots in turns, each in a pool of its own.
+        # Streams take turns in the task slots, each in a pool of its own.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # All state of this process shares one limit, instead of 64 MB of buffers for each part of each operator.
+        # All state of this process shares one limit, instead of 64 MB of buffers for each partition of each operator.
         "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
         "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": STATE_MEMORY_MB,
-        # So that a stream can change between near real time and real time with the state it has.
+        # So that a stream can change between near real time and real time and keep its state.
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-        # A real-time shuffle hands rows on at once instead of waiting for a full buffer (DESIGN: 37 → 10 ms).
+        # A real-time shuffle sends rows at once instead of waiting for a full buffer (DESIGN: 37 → 10 ms).
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
-        # Without Kafka in this list: its older batch writer runs the query in a way that loses the counts of observe().
+        # Without Kafka in this list: its V1 batch writer loses the counts of observe().
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-        # The rows of a batch may come to this process (sink.py); how many they are is bound by the size of a bite.
+        # The rows of a batch may be collected in this process (sink.py); the batch size bounds how many they are.
         "spark.driver.maxResultSize": "0",
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|key[.]pem|private key",
         "spark.pyspark.python": worker_python(settings),
-        # A worker waits that long for a word from Spark: a crowded machine has more to do than that.
+        # How long a worker waits for Spark: the default is too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "120s",
     }
     if not master_of(settings):
@@ -433,10 +431,10 @@ def _properties(settings: Settings, folder: Path, name: str, slots: int, jars: l
         # Java refuses two collectors.
         if cores() <= _FEW_CORES and not re.search(r"-XX:\+Use\w+GC\b", own):
             properties["spark.driver.extraJavaOptions"] += f" {_SERIAL_GC}"
-        # On the class path rather than in `spark.jars`: an archive of classes holds none that a second loader loads.
+        # On the class path rather than in `spark.jars`: a class archive has no classes of a second class loader.
         properties["spark.driver.extraClassPath"] = os.pathsep.join(map(str, jars))
         if local_folder(settings.streams.checkpoints) is not None:
-            # Elsewhere than on this machine's disk, only the first way replaces a file in one step.
+            # On other file systems only the default manager replaces a file atomically.
             properties |= LOCAL_FILES
     else:
         properties["spark.jars"] = ",".join(map(str, jars))

@@ -1,9 +1,8 @@
-"""The end of a pipeline, soon after somebody asked for it, whatever is gone.
+"""The shutdown of a pipeline, soon after it was requested, even if Kafka is gone.
 
-While Kafka answers, the end may take its time: batches are left in order, dead letters are written. When it does not,
-nothing that is waited for can come: Spark's threads wait in Kafka's clients, a call to Spark waits for them, and each
-request of ours takes its whole timeout. Then the end is cut short, as a kill would: the next run goes on from where this
-one was.
+While Kafka answers, the shutdown may take its time: batches are ended cleanly, dead letters are written. If it does not,
+waiting is useless: Spark's threads wait in Kafka's clients, a call to Spark waits for them, and each request of ours takes
+its whole timeout. Then the shutdown is as abrupt as a kill: the next run resumes from the checkpoint.
 """
 
 import threading
@@ -18,16 +17,16 @@ from riverrun.streams.run.session import kill_spark, stop_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Without Kafka: Spark is killed so much later, which ends every call that waits for it.
+# Without Kafka, Spark is killed after this time, which ends every call that waits for it.
 SPARK_SECONDS = 1.5
-# How long what is stopped may take: while Kafka answers, and without it.
+# How long stopping the streams may take: while Kafka answers, and without it.
 STOP_SECONDS = 60.0
 SHORT_STOP_SECONDS = 3.0
 POLL_SECONDS = 0.1
 
 
 class GracefulShutdown:
-    """Watches over the end of one pipeline, from a thread of its own. `abandon` is called when Kafka is gone."""
+    """Watches the shutdown of one pipeline in a thread of its own. Calls `abandon` if Kafka is gone."""
 
     def __init__(
         self,
@@ -51,14 +50,14 @@ class GracefulShutdown:
         self._thread.start()
 
     def begin(self) -> bool:
-        """The end begins now, whoever asked for it. Gives whether Kafka answers: then it is worth to wait."""
+        """Begin the shutdown. Returns whether Kafka answers, so that waiting makes sense."""
         self._started.set()
         self._kafka_checked.wait(RESPONSE_TIMEOUT_SECONDS + 1)
         return self._kafka_checked.is_set() and not self._kafka_gone
 
     def stop(self, stops: Iterable[Callable[[], object]]) -> bool:
-        """Call these, all at once, and wait for them; with Kafka gone only shortly, and what still waits is left to wait.
-        Gives whether Kafka answers."""
+        """Call these in parallel and wait for them; with Kafka gone only briefly, and those that still run are left alone.
+        Returns whether Kafka answers."""
         threads = [threading.Thread(target=stop, name="riverrun-stop", daemon=True) for stop in stops]
         for thread in threads:
             thread.start()
@@ -70,7 +69,7 @@ class GracefulShutdown:
         return answers
 
     def finish(self) -> None:
-        """Nothing waits for Spark any more."""
+        """Say that nothing waits for Spark any more, so that it is not killed."""
         self._finished.set()
 
     def _watch(self) -> None:
@@ -90,7 +89,7 @@ class GracefulShutdown:
 
 
 def stop_spark(spark: "SparkSession", connection: Connection) -> None:
-    """Stop a Spark that has read from Kafka; where that is gone, at once: its tasks would wait for it."""
+    """Stop a Spark that has read from Kafka; kill it first if Kafka is gone, because its tasks would wait for it."""
     if not is_cluster_reachable(connection.properties(), RESPONSE_TIMEOUT_SECONDS):
         kill_spark()
     stop_session(spark)

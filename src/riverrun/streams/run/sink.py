@@ -1,12 +1,12 @@
-"""Rows of a batch into their topic, exactly once, whatever is killed (kafka/exactly_once.py).
+"""Writes the rows of a batch to their topic exactly once, whatever is killed (kafka/exactly_once.py).
 
-Spark computes a batch that a crash cut off again, from the same records and split the same way: parts that were written
-already are computed for their state, and not written. Which part is which goes by what it reads (layout.py), never by the
-number that Spark gives its task: that is another one the second time.
+Spark computes an interrupted batch again, from the same records and partitioned the same way: tasks whose rows were written
+already are computed for their state, and not written again. A task is identified by what it reads (batch_layout.py), never
+by the number that Spark gives it: that is another one the second time.
 
-On a cluster, and in batch runs, every part of a batch is written by the worker that computes it. Near real time on one
-machine, the rows come to this process and are written as one part: the producer stays open from batch to batch, where a
-part would meet another worker each time and have to open it anew, and no worker has to be set up for a few rows.
+On a cluster, and in batch runs, every task of a batch is written by the worker that computes it. Near real time on one
+machine, the rows are collected in this process and written as one task: the producer stays open from batch to batch, while
+a task would run in another worker each time and have to open a new one, and no worker has to be set up for a few rows.
 """
 
 import contextlib
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# What a worker answers for its part: how many rows it has, and whether they were written now.
+# What a worker returns for its task: how many rows it has, and whether it has written them now.
 _RESULT_SCHEMA = "rows bigint, written boolean"
-# The property of a Spark job that says which part of the batch each of its tasks is.
+# The property of a Spark job that has the task number of each partition.
 _TASKS_PROPERTY = "riverrun.parts"
-# How long a stop may wait for a Kafka that does not answer.
+# How long `close` may wait for a Kafka that does not answer.
 RELEASE_SECONDS = 5.0
-# Compacted, and in small segments, or compaction would not touch it for a week.
+# Compacted, with small segments: otherwise it would not be compacted for a week.
 _MARKER_TOPIC_CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": "1048576",
@@ -59,10 +59,10 @@ class ExactlyOnceSink:
     target: OutputTopic
     # Whether rows are written by this process instead of Spark's workers.
     in_driver: bool = False
-    # What the last batch failed of, if it did.
+    # The error of the last batch, if it failed.
     error: Exception | None = field(default=None, init=False)
     _parts: int = field(default=0, init=False)
-    # For how many parts the marks topic is known to have room.
+    # For how many tasks the marker topic is known to have partitions.
     _marker_capacity: int = field(default=0, init=False)
     _transaction_open: bool = field(default=False, init=False)
     _abandoned: bool = field(default=False, init=False)
@@ -81,7 +81,7 @@ class ExactlyOnceSink:
         transaction_seconds: float,
         in_driver: bool,
     ) -> "ExactlyOnceSink":
-        # The user's own name for it comes first: quotas go by it.
+        # The user's own client.id has precedence: quotas depend on it.
         own = {} if "client.id" in connection.settings.client else {"client.id": f"riverrun-{name}"}
         properties = connection.properties(own)
         target = OutputTopic(
@@ -95,8 +95,8 @@ class ExactlyOnceSink:
         return cls(spark, admin, target, in_driver)
 
     def write(self, frame: "DataFrame", batch: int, generation: str = "", records: str = "") -> None:
-        """Write a batch. `generation` names one life of the checkpoint, `records` is a digest of the offsets the batch
-        begins and ends at; of a streaming query both are known."""
+        """Write a batch. `generation` is the query id of the checkpoint or the id of a batch run, `records` a digest of
+        the offsets the batch begins and ends at; for a streaming query both are looked up."""
         self.error = None
         try:
             if not generation:
@@ -104,7 +104,7 @@ class ExactlyOnceSink:
                 records = batch_offsets_digest(self.spark, generation)
             self._write(frame, batch, generation, records)
         except Exception as error:
-            # Spark tells of it as text of a failed callback; here it is as it was raised.
+            # Spark reports it only as the text of a failed callback; keep it as it was raised.
             self.error = error
             raise
 
@@ -116,7 +116,7 @@ class ExactlyOnceSink:
             write_task_output(target, batch_info, 0, _key_value_pairs(_stream_arrow_batches(frame)))
         else:
             written = frame.mapInArrow(_make_task_writer(target, batch), _RESULT_SCHEMA)
-            # Of the very plan that is run: one that is made again may have its parts in another order.
+            # From the very plan that is run: another plan may have its tasks in another order.
             layout = read_layout(_rdd(written))
             batch_info = OutputBatch(batch, len(layout.task_numbers), records, layout.digest)
             target = self._ensure_markers(target, batch_info)
@@ -125,66 +125,67 @@ class ExactlyOnceSink:
         self._transaction_open = False
 
     def _ensure_markers(self, target: OutputTopic, batch: OutputBatch) -> OutputTopic:
-        """A partition for the marks of every part; who else may still write is fenced, and what is left of an earlier run
-        must not be of this batch."""
-        parts = batch.tasks
-        if parts > self._marker_capacity:
+        """Make sure that the marker topic has a partition for every task, that other producers are fenced, and that tasks
+        left over from an earlier run are not of this batch."""
+        tasks = batch.tasks
+        if tasks > self._marker_capacity:
             try:
                 available = max_tasks(len(self.admin.topic(target.marker_topic).partitions))
             except TopicNotFoundError:
-                partitions = marker_partition_count(parts)
+                partitions = marker_partition_count(tasks)
                 self.admin.create_topic(
                     target.marker_topic, partitions=partitions, replicas=0, config=_MARKER_TOPIC_CONFIG
                 )
-                available = parts
-            if available < parts:
-                self.admin.add_partitions(target.marker_topic, marker_partition_count(parts))
+                available = tasks
+            if available < tasks:
+                self.admin.add_partitions(target.marker_topic, marker_partition_count(tasks))
             if not self._marker_capacity:
-                target = self._claim_output(target, max(available, parts))
-                check_removed_tasks(target, range(parts, available), batch)
-            self._marker_capacity = parts
-        self._parts, self._transaction_open = parts, True
+                target = self._claim_output(target, max(available, tasks))
+                check_removed_tasks(target, range(tasks, available), batch)
+            self._marker_capacity = tasks
+        self._parts, self._transaction_open = tasks, True
         return replace(target, claim_offset=self.target.claim_offset, writer_epoch=self.target.writer_epoch)
 
-    def _claim_output(self, target: OutputTopic, parts: int) -> OutputTopic:
-        """Be the run that writes: once a generation, so that two that share a checkpoint do not take it from each other for
-        ever."""
+    def _claim_output(self, target: OutputTopic, tasks: int) -> OutputTopic:
+        """Claim the output for this run: once per generation, so that two runs that share a checkpoint do not take it from
+        each other for ever."""
         if self.target.claim_offset < 0 or self._claimed != target.generation:
             self.target, self._claimed = replace(self.target, claim_offset=claim_output(target)), target.generation
-        # What this fences can be writers of this very run, here or in a worker, which wait for the next batch.
+        # This may fence producers of this very run, here or in a worker, which wait for the next batch.
         self.target = replace(self.target, writer_epoch=self.target.writer_epoch + 1)
         close_writers(self.target.name)
         target = replace(target, claim_offset=self.target.claim_offset, writer_epoch=self.target.writer_epoch)
-        # No part may be looked for before its writer is fenced.
-        abort_open_transactions(target, range(parts))
+        # No task's marker may be read before its producer is fenced.
+        abort_open_transactions(target, range(tasks))
         return target
 
     def last_claim(self) -> Claim | None:
-        """Which run has written last; None when none has."""
+        """The claim of the run that has written last; None if there is none."""
         if not self.admin.topics([self.target.marker_topic], config=False):
             return None
         with CommitMarkerReader(self.target) as reader:
             return reader.last_claim()
 
     def finished(self, generation: str) -> None:
-        """Say that a run which is whole is over: another host can tell it from one that was cut off."""
+        """Record that a run has ended, so that another host can tell it from an interrupted one."""
         claim_output(replace(self.target, generation=generation), ended=True)
 
     def reset_writers(self) -> None:
-        """After a failure, of a batch or between two: look again whether all is there before the next, with new writers."""
+        """After a failure, in a batch or between two: check the marker topic again before the next batch, with new
+        producers."""
         self._marker_capacity = 0
 
     def abandon(self) -> None:
-        """Kafka is gone: it ends what is open itself when its time is over, and `close` does not wait for it."""
+        """Kafka is gone: `close` does not wait for it, because it aborts open transactions itself after their timeout."""
         self._abandoned = True
 
     def close(self) -> None:
-        """After a batch that was cut off: readers of the topic must not wait for what will never be committed."""
+        """Abort the transactions of an interrupted batch: readers of the topic must not wait for what is never committed."""
         if self._abandoned:
             return
         if self._transaction_open:
             self._transaction_open = False
-            # If Kafka does not answer, it ends them itself when their time is over.
+            # If Kafka does not answer, it aborts them itself after their timeout.
             with contextlib.suppress(RiverrunError):
                 abort_open_transactions(replace(self.target, timeout_seconds=RELEASE_SECONDS), range(self._parts))
             self.reset_writers()
@@ -192,10 +193,10 @@ class ExactlyOnceSink:
 
 
 def forget_runs(connection: Connection, admin: Admin, name: str) -> None:
-    """A stream begins anew: a run of it that was cut off is gone on with nowhere."""
-    marks = f"{name}.marks"
-    if admin.topics([marks], config=False):
-        claim_output(OutputTopic(connection.properties(), "", marks, name, "fresh"), ended=True)
+    """Record that a stream begins again, so that no host resumes an interrupted run of it."""
+    marker_topic = f"{name}.marks"
+    if admin.topics([marker_topic], config=False):
+        claim_output(OutputTopic(connection.properties(), "", marker_topic, name, "fresh"), ended=True)
 
 
 def _rdd(frame: "DataFrame") -> Any:
@@ -204,8 +205,8 @@ def _rdd(frame: "DataFrame") -> Any:
 
 
 def _stream_arrow_batches(frame: "DataFrame") -> "Iterator[Any]":
-    """The Arrow batches of a frame, those of each of its parts as soon as that is computed. (`DataFrame.toArrow` waits for
-    all of them, and holds them twice.)"""
+    """The Arrow batches of a frame, those of each partition as soon as it is computed. (`DataFrame.toArrow` waits for all of
+    them, and holds them twice.)"""
     from pyspark.errors.exceptions.captured import unwrap_spark_exception
     from pyspark.serializers import read_int
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
@@ -214,7 +215,7 @@ def _stream_arrow_batches(frame: "DataFrame") -> "Iterator[Any]":
     class ArrowBatchStream(ArrowStreamSerializer):
         def load_stream(self, stream: Any) -> "Iterator[Any]":
             yield from super().load_stream(stream)
-            # Behind the batches are their numbers, or -1 when there are not all: the server says why.
+            # After the batches come their numbers, or -1 if some are missing: the server says why.
             for _ in range(read_int(stream)):  # type: ignore[no-untyped-call]
                 read_int(stream)  # type: ignore[no-untyped-call]
 
@@ -225,7 +226,7 @@ def _stream_arrow_batches(frame: "DataFrame") -> "Iterator[Any]":
             yield from batches
     except Exception:
         with unwrap_spark_exception():
-            # Whatever was wrong with the batches: what the job failed of comes first.
+            # The error of the job comes first, whatever was wrong with the batches.
             server.getResult()
         raise
     with unwrap_spark_exception():
@@ -240,7 +241,7 @@ def _key_value_pairs(batches: "Iterator[Any]") -> "Iterator[tuple[bytes | None, 
 def _share_task_numbers(
     spark: "SparkSession", target: OutputTopic, batch: OutputBatch, layout: BatchLayout
 ) -> "Iterator[None]":
-    """Let the tasks of the jobs that are started here know which parts of the batch they are."""
+    """Pass the task numbers of the batch to the Spark tasks of the jobs that are started here."""
     assignment = {
         "claim": target.claim_offset,
         "turn": target.writer_epoch,
@@ -257,7 +258,7 @@ def _share_task_numbers(
 
 
 def _make_task_writer(target: OutputTopic, batch: int) -> "Callable[[Iterator[Any]], Iterator[Any]]":
-    """What a worker does with the Arrow batches of its part."""
+    """The function with which a worker writes the Arrow batches of its task."""
 
     def write(batches: "Iterator[Any]") -> "Iterator[Any]":
         import pyarrow as pa
@@ -267,11 +268,11 @@ def _make_task_writer(target: OutputTopic, batch: int) -> "Callable[[Iterator[An
         assert context is not None  # noqa: S101
         assignment = json.loads(str(context.getLocalProperty(_TASKS_PROPERTY)))
         batch_info = OutputBatch(batch, len(assignment["parts"]), assignment["records"], assignment["layout"])
-        part = assignment["parts"][context.partitionId()]
+        task = assignment["parts"][context.partitionId()]
         rows, written_now = write_task_output(
             replace(target, claim_offset=assignment["claim"], writer_epoch=assignment["turn"]),
             batch_info,
-            part,
+            task,
             _key_value_pairs(batches),
         )
         yield pa.RecordBatch.from_pydict({"rows": [rows], "written": [written_now]})

@@ -1,6 +1,6 @@
-"""Where Spark runs, and what its settings must bring when that is not this machine: checked before a JVM is started.
+"""Where Spark runs, and which settings it needs when that is not this machine: checked before a JVM is started.
 
-A worker on another machine has none of this machine's files. What it needs is sent to it, or has to be where it sees it.
+A worker on another machine has none of this machine's files. What it needs is sent to it, or must be where it can read it.
 """
 
 import os
@@ -12,17 +12,17 @@ from riverrun.config import Settings
 from riverrun.errors import UsageError
 from riverrun.model.pipeline import FileSource
 
-# Object stores replace no file in one step. This class of Spark's, which is not in PySpark, aborts an upload instead.
+# Object stores cannot replace a file atomically. This class of Spark's, which is not in PySpark, aborts an upload instead.
 S3_CHECKPOINTS = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 _FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-# Settings that bring jars.
+# Settings that add jars.
 _JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
 _S3_FILES, _S3_MANAGER = "hadoop-aws", "spark-hadoop-cloud"
 _SAME_VERSIONS = "in the versions of PySpark's own Hadoop and Spark"
 
 
 def master_of(settings: Settings) -> str:
-    """Where Spark runs, whichever setting says so; empty: on this machine. UsageError when two settings say two places."""
+    """Spark's master, from either setting; empty means this machine. UsageError if two settings disagree."""
     own, from_config = settings.spark.master, settings.spark.config.get("spark.master", "")
     if own and from_config and own != from_config:
         raise UsageError(
@@ -34,7 +34,7 @@ def master_of(settings: Settings) -> str:
 
 
 def is_local_master(master: str) -> bool:
-    """Whether such a Spark computes in one JVM of this machine. `local-cluster[…]` does not: it has workers of their own."""
+    """Whether such a Spark runs in one JVM of this machine. `local-cluster[…]` does not: it has separate workers."""
     return master in ("", "local") or master.startswith("local[")
 
 
@@ -55,7 +55,7 @@ def worker_python(settings: Settings) -> str:
 
 
 def check_spark_settings(settings: Settings) -> None:
-    """UsageError where the settings name what Spark cannot have."""
+    """UsageError for settings that Spark cannot use."""
     _check_worker_python(settings)
     if settings.streams.checkpoints.startswith("s3a://"):
         _check_s3a(settings, "streams.checkpoints", settings.streams.checkpoints, checkpoints=True)
@@ -81,7 +81,7 @@ def check_table_files(app: App, settings: Settings) -> None:
 
 
 def python_notice(settings: Settings) -> str:
-    """What is said at the start where nobody has named the Python of workers on other machines; empty elsewhere."""
+    """The notice for workers on other machines whose Python no setting names; else empty."""
     if not has_other_machines(settings) or _names_python(settings):
         return ""
     return (
@@ -96,7 +96,7 @@ def _names_python(settings: Settings) -> bool:
 
 
 def _check_worker_python(settings: Settings) -> None:
-    """A virtual environment is made on one machine. Whoever has it at the same path on all of them can say so."""
+    """Refuse a virtual environment as the default: workers rarely have it at the same path, and those who do can name it."""
     if has_other_machines(settings) and not _names_python(settings) and sys.prefix != sys.base_prefix:
         raise UsageError(
             f"Spark runs on a cluster ({master_of(settings)}), and no setting names the Python of its workers",
@@ -106,7 +106,7 @@ def _check_worker_python(settings: Settings) -> None:
         )
 
 
-def _check_s3a(settings: Settings, what: str, place: str, *, checkpoints: bool) -> None:
+def _check_s3a(settings: Settings, what: str, location: str, *, checkpoints: bool) -> None:
     config = settings.spark.config
     jars = " ".join(config.get(name, "") for name in _JARS)
     missing = []
@@ -120,6 +120,6 @@ def _check_s3a(settings: Settings, what: str, place: str, *, checkpoints: bool) 
     if missing:
         raise UsageError(
             f"Spark has nothing by which it could {'keep checkpoints' if checkpoints else 'read files'} on S3",
-            found=f"{what} is {place}",
+            found=f"{what} is {location}",
             hint=f"Add to [spark.config]: {'; and '.join(missing)}. Or name a place on HDFS",
         )

@@ -1,8 +1,7 @@
-"""The topics that streams read, watched while they run: one that is deleted, made again or cut is not read on as if nothing
-had been.
+"""Watches the topics that streams read: a stream must not read on if one was deleted, created again or truncated.
 
-Spark compares offsets only. Where a topic ends before the offset it has read to, it goes on from that end, with a line in
-its log (`failOnDataLoss` is off, so that retention does not stop a stream): what the new topic had until then is never read.
+Spark compares offsets only. If a topic ends before the offset it has read to, it continues from that end, with a line in its
+log (`failOnDataLoss` is off, so that retention does not stop a stream): the earlier records of the new topic are never read.
 """
 
 import time
@@ -13,7 +12,7 @@ from riverrun.kafka.admin.admin import Admin
 from riverrun.streams.checkpoint import Offsets
 
 POLL_SECONDS = 2.0
-# Not a moment in which a broker does not know it yet.
+# More than one, because a broker may not know a topic for a moment.
 _MISSING_POLLS = 3
 
 RECREATED = "was deleted and made again while it ran"
@@ -21,7 +20,7 @@ DELETED = "was deleted while it ran"
 
 
 class TopicWatch:
-    """Asks for the ids of topics now and then. `ids` are those that the streams began with."""
+    """Compares the ids of topics with `ids`, those that the streams began with."""
 
     def __init__(self, admin: Admin, ids: Mapping[str, str]) -> None:
         self._admin = admin
@@ -30,14 +29,14 @@ class TopicWatch:
         self._next_poll = 0.0
 
     def poll(self) -> dict[str, str]:
-        """What has become of topics since the last look, each told once: `RECREATED` or `DELETED`."""
+        """Topics that changed since the last poll, each returned once: `RECREATED` or `DELETED`."""
         if not self._ids or time.monotonic() < self._next_poll:
             return {}
         self._next_poll = time.monotonic() + POLL_SECONDS
         try:
             topics = self._admin.topics(list(self._ids), config=False)
         except RiverrunError:
-            # The streams themselves say what is wrong with the cluster.
+            # The streams report what is wrong with the cluster.
             return {}
         changes: dict[str, str] = {}
         for topic, known_id in list(self._ids.items()):
@@ -53,7 +52,7 @@ class TopicWatch:
 
 
 def topic_lost_error(stream: str, topic: str, what: str, file: str) -> CheckpointError:
-    """Why a stream must not go on with a topic."""
+    """The error of a stream that must not read on in a topic."""
     return CheckpointError(
         f"The stream {stream} cannot go on: {topic}, which it reads, {what}. The offset it stood at was in the old one",
         hint=f"`riverrun run {file} --fresh {stream}` begins at the first record of the new one"
@@ -64,9 +63,11 @@ def topic_lost_error(stream: str, topic: str, what: str, file: str) -> Checkpoin
 
 
 def find_offset_regression(before: Offsets, after: Offsets) -> str:
-    """The first partition in which `after` lies before `before`, with both offsets, in words; empty when none does."""
-    for topic, parts in sorted(after.items()):
-        for part, offset in sorted(parts.items()):
-            if offset < before.get(topic, {}).get(part, offset):
-                return f"{topic}[{part}] up to {before[topic][part]}, and its log ended at {offset} after that"
+    """The first partition in which `after` lies before `before`, with both offsets, as text; empty if there is none."""
+    for topic, partitions in sorted(after.items()):
+        for partition, offset in sorted(partitions.items()):
+            if offset < before.get(topic, {}).get(partition, offset):
+                return (
+                    f"{topic}[{partition}] up to {before[topic][partition]}, and its log ended at {offset} after that"
+                )
     return ""

@@ -1,20 +1,20 @@
-"""The Python that Spark starts its workers with on this machine: a small script that goes on as the real one.
+"""The Python that Spark starts its workers with on this machine: a small script that becomes the real one.
 
 Spark puts its own pyspark.zip before the installed package. There is no bytecode in that archive, so every worker
-compiles PySpark anew, which is four fifths of its start. And the worker in which the driver asks a `transformWithState`
-class for its state has ten seconds to connect, by no setting of Spark's (`PythonWorkerFactory.createSimpleWorker`): on a
-slow or crowded machine it imported PySpark for longer than that, at every restart. Here it connects first and imports then;
-for what follows Spark waits five minutes.
+compiles PySpark again, which is four fifths of its start. And the worker in which the driver asks a `transformWithState`
+class for its state has ten seconds to connect, which no setting changes (`PythonWorkerFactory.createSimpleWorker`): on a
+slow or busy machine importing PySpark took longer than that, at every restart. Here it connects first and imports then; for
+what follows Spark waits five minutes.
 
-On a cluster the workers' Python is a path of their machines, which no script of ours stands before. There the worker of the
-driver finds a `sitecustomize` on the driver's own PYTHONPATH (`driver_path`) that connects as early.
+On a cluster the workers' Python is a path on their machines, which our script cannot replace. There the driver's worker
+finds a `sitecustomize` on the driver's own PYTHONPATH (`driver_path`) that connects as early.
 """
 
 import os
 import shlex
 from pathlib import Path
 
-# Runs before anything is imported that is not needed: no more than this is between the start and the connection.
+# Runs before any import that is not needed, so that the worker connects as soon as possible.
 _CONNECT = '''\
 """Made by riverrun (streams/run/worker_launcher.py): starts one of Spark's Python workers."""
 
@@ -73,7 +73,7 @@ sys.argv[1:] = sys.argv[3:]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 
-# Python imports it before it looks for the module that it was asked to run.
+# Python imports `sitecustomize` before the module that it was asked to run.
 _SITE = """
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -96,7 +96,7 @@ if own is not None and own.loader is not None:
 
 
 def driver_path(folder: Path) -> str:
-    """PYTHONPATH for a Spark whose workers are elsewhere; what it names is written into `folder`."""
+    """PYTHONPATH for a Spark whose workers are elsewhere; writes the `sitecustomize` into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "sitecustomize.py", _CONNECT + _SITE, 0o644)
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
@@ -107,7 +107,7 @@ def write_worker_launcher(folder: Path, python: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     start, script = folder / "start_worker.py", folder / "python"
     _replace(start, _CONNECT + _LAUNCHER, 0o644)
-    # Spark asks it for its version and packages as well.
+    # Spark also calls it for its version and packages.
     _replace(
         script,
         f"""#!/bin/sh
@@ -120,7 +120,7 @@ exec {shlex.quote(python)} "$@"
 
 
 def _replace(file: Path, text: str, mode: int) -> None:
-    """In one step: another session of the project may be starting a worker."""
+    """Write a file atomically: another session of the project may be starting a worker."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
     temporary.chmod(mode)

@@ -1,1 +1,1 @@
-"""Proof: a stream computed again in batch and compared with what it has written."""
+"""Verification: a stream is computed again in batch and compared with what it has written."""

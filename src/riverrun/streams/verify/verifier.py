@@ -1,16 +1,16 @@
-"""Proof: is what a stream has written what its code makes of what it has read? Computed again in batch and compared.
+"""Verifies that a stream has written what its code makes of what it has read: computes it again in batch and compares.
 
-Exactly the records that the stream's last whole batch had read are read again, and of the output exactly what it wrote up to
-that batch: each record says in a header which batch wrote it. So a stream that runs can be verified while it goes on.
+Exactly the records that the stream had read up to its last committed batch are read again, and of the output exactly what it
+wrote up to that batch: each record has a header with the batch that wrote it. So a stream can be verified while it runs.
 
-Rows are told apart by their key where later rows replace earlier ones (an aggregate's updates): there the last one counts.
-Elsewhere every row counts, as often as it is there. Numbers that are added up in another order differ in their last digits:
+Rows are compared by key if later rows replace earlier ones (an aggregate's updates): then the last one counts. Otherwise
+every row counts, as often as it occurs. Numbers that are added up in another order differ in their last digits:
 doubles and floats are equal within a billionth.
 
 A stream drops records that come after the watermark has passed their window; a batch knows no watermark and counts them.
-Such rows are told apart from wrong ones: they are missing or differ, their time is before the watermark, and they are no
-more than the stream has counted as late. That they can be of late records is all that is known of them: a row that was lost
-looks the same.
+Such rows are not counted as wrong: they are missing or differ, their time is before the watermark, and they are no more
+than the stream has counted as late. That late records can explain them is all that is known: a row that was lost looks the
+same.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 # So many differing rows are shown; all are counted.
 MAX_SHOWN = 10
-# How far two doubles may be apart, in parts of the larger one.
+# How far two doubles may be apart, relative to the larger one.
 RELATIVE_TOLERANCE = 1e-9
-# State of these has no batch form, or one with other results.
+# Stateful operators with no batch form, or one with other results.
 _NO_BATCH_FORM = {
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark() has no batch form",
     "FlatMapGroupsInPandasWithState": "what applyInPandasWithState() does depends on how records were batched",
@@ -49,7 +49,7 @@ _NO_BATCH_FORM = {
 
 @dataclass(frozen=True)
 class RowDifference:
-    """One row that is not as it should be: `expected` by the code, `found` in the topic, each as JSON or empty."""
+    """One row that differs: `expected` is what the code makes, `found` what the topic has, each as JSON or empty."""
 
     kind: str
     key: str
@@ -57,13 +57,13 @@ class RowDifference:
     found: str
     partition: int | None = None
     offset: int | None = None
-    # The batch that wrote what was found.
+    # The batch that wrote the row in the topic.
     batch: int | None = None
 
 
 @dataclass
 class Verdict:
-    """What came of it for one stream."""
+    """The result for one stream."""
 
     stream: str
     topic: str
@@ -71,19 +71,19 @@ class Verdict:
     batch: int = -1
     # The first batch that counts: those before were made by an earlier version of its code.
     since: int = 0
-    # Records that were read again: markers of transactions take offsets too, and are none.
+    # Records that were read again, without transaction markers.
     records: int = 0
     rows: int = 0
     equal: int = 0
-    # Rows that are missing or differ as late records make them, and how many of those the stream has dropped in all.
+    # Rows that late records explain, and how many late rows the stream has dropped in all.
     late: int = 0
     dropped: int = 0
     # Rows by what else is wrong with them: missing, extra, twice, differs.
     wrong: dict[str, int] = field(default_factory=dict)
     shown: list[RowDifference] = field(default_factory=list)
-    # Where to look, most likely first.
+    # Possible causes, most likely first.
     causes: list[str] = field(default_factory=list)
-    # Why nothing can be said; empty when something can.
+    # Why the stream cannot be verified; empty if it can.
     unproved: str = ""
 
     @property
@@ -108,8 +108,8 @@ class Verifier:
         history: VersionHistory | None = None,
         earlier: Collection[str] = (),
     ) -> Verdict:
-        """Compare. `status` is where the stream's checkpoint is, `late` how many rows it has dropped as late, `history` the
-        versions of its code that it has run as, `earlier` are topics with rows from before those of its own."""
+        """Compare. `status` is the stream's checkpoint status, `late` how many rows it has dropped as late, `history` the
+        versions of its code, `earlier` are topics with rows from before those in its own."""
         compiled = self._compilation.streams[name]
         verdict = Verdict(name, compiled.stream.output_topic)
         if status is None:
@@ -135,7 +135,7 @@ class Verifier:
     def _limit_to_version(
         self, compiled: CompiledStream, status: CheckpointStatus, history: VersionHistory
     ) -> tuple[CheckpointStatus, str]:
-        """What the code as it is now has read and written, and why that cannot be told apart from what earlier code did."""
+        """The status limited to what the current code has read and written, and why that is not possible; else empty."""
         last = history.last
         if last is None:
             return status, ""
@@ -153,8 +153,11 @@ class Verifier:
         if status.batch < last.since_batch:
             return status, f"it has not finished a batch as version {last.number} of its code yet"
         begin = {
-            topic: {part: last.begin.get(topic, {}).get(part, status.begin[topic].get(part, 0)) for part in parts}
-            for topic, parts in status.end.items()
+            topic: {
+                partition: last.begin.get(topic, {}).get(partition, status.begin[topic].get(partition, 0))
+                for partition in partitions
+            }
+            for topic, partitions in status.end.items()
         }
         return replace(status, begin=begin, first_batch=last.since_batch), ""
 
@@ -169,7 +172,7 @@ class Verifier:
         return ""
 
     def _uncertain_reason(self, compiled: CompiledStream, verdict: Verdict) -> str:
-        """Why rows that are not there may be missing all the same."""
+        """Why missing rows may not be an error; else empty."""
         missing = verdict.wrong["missing"]
         if self._sent_in_real_time(compiled):
             return (
@@ -193,32 +196,33 @@ class Verifier:
         return not records.where(named).isEmpty()
 
     def _expired_reason(self, status: CheckpointStatus) -> str:
-        """Records that retention has taken cannot be read again."""
+        """The reason if retention has deleted records, which cannot be read again; else empty."""
         begin_offsets = {
-            TopicPartition(topic, part): offset
-            for topic, parts in status.begin.items()
-            for part, offset in parts.items()
+            TopicPartition(topic, partition_number): offset
+            for topic, partitions in status.begin.items()
+            for partition_number, offset in partitions.items()
         }
         earliest_offsets = self._admin.offsets(list(begin_offsets), "earliest")
         expired = sum(
-            max(0, min(earliest, status.end[place.topic][place.partition]) - begin_offsets[place])
-            for place, earliest in earliest_offsets.items()
+            max(0, min(earliest, status.end[partition.topic][partition.partition]) - begin_offsets[partition])
+            for partition, earliest in earliest_offsets.items()
         )
         return f"{expired} of the records it has read are not in Kafka any more (retention)" if expired else ""
 
-    # --- both sides ---------------------------------------------------------------------------------------------------
+    # --- expected and actual rows -------------------------------------------------------------------------------------
 
     def _records(self, status: CheckpointStatus) -> KafkaRecordSource:
         """Exactly the records that the stream has read."""
         ranges = {
-            topic: (_string_keys(status.begin[topic]), _string_keys(parts)) for topic, parts in status.end.items()
+            topic: (_string_keys(status.begin[topic]), _string_keys(partitions))
+            for topic, partitions in status.end.items()
         }
         return KafkaRecordSource(
             self._compilation.spark, self._connection, ranges=ranges, topics=self._compilation.graph.app.topics
         )
 
     def _expected(self, compiled: CompiledStream, status: CheckpointStatus) -> "DataFrame":
-        """`key` and the row's columns, as the code makes them of the same records."""
+        """`key` and the row's columns, as the code makes them from the same records."""
         from pyspark.sql import functions as F  # noqa: N812
 
         counters = Counters(streaming=False)
@@ -229,7 +233,7 @@ class Verifier:
         return self._typed(compiled, encode_records(rows, compiled, counters))
 
     def _actual(self, compiled: CompiledStream, status: CheckpointStatus, earlier: Collection[str]) -> "DataFrame":
-        """The same of the output topic, with where each is; where rows replace each other, the last of each key."""
+        """The same from the output topic, with partition and offset; if rows replace each other, the last of each key."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F  # noqa: N812
 
@@ -249,7 +253,7 @@ class Verifier:
             own_rows = own_rows.withColumn(
                 "_nth", F.row_number().over(by_key.orderBy(F.desc("_number"), F.desc("offset")))
             )
-            # Where rows do not replace each other, one of each key is all there should be.
+            # If rows do not replace each other, there should be only one of each key.
             times = F.lit(1) if compiled.emits_updates else F.count(F.lit(1)).over(by_key)
             own_rows = own_rows.withColumn("times", times).where("_nth = 1")
         else:
@@ -262,12 +266,12 @@ class Verifier:
         renamed = records.select(
             F.col("key").alias("_key"),
             F.col("value").alias("_value"),
-            *[F.col(each).alias(f"_{each.removeprefix('_')}") for each in more],
+            *[F.col(column).alias(f"_{column.removeprefix('_')}") for column in more],
         )
         return RecordSchema.from_columns(compiled.columns).parse(renamed, "_value")
 
     def _pairs(self, compiled: CompiledStream, status: CheckpointStatus, earlier: Collection[str]) -> "DataFrame":
-        """Rows of both sides beside each other: `_e` and `_f` are their JSON, `_same` whether they are equal."""
+        """Expected and actual rows, joined: `_e` and `_f` are their JSON, `_same` whether they are equal."""
         from pyspark.sql import functions as F  # noqa: N812
 
         expected, actual = self._expected(compiled, status), self._actual(compiled, status, earlier)
@@ -296,7 +300,7 @@ class Verifier:
                 F.lit(1).alias("_times"),
                 F.when(once, 0).otherwise(F.col("_times") - 1).alias("_over"),
             )  # fmt: skip
-        # Every row counts, so often as it is there.
+        # Every row counts, as often as it occurs.
         left = expected.groupBy("_key", "_value").agg(F.count(F.lit(1)).alias("n"), F.max(end_time).alias("_over_ms"))
         right = actual.groupBy("_key", "_value").agg(
             F.count(F.lit(1)).alias("n"),
@@ -317,10 +321,10 @@ class Verifier:
             (actual_count - expected_count).alias("_over"),
         )  # fmt: skip
 
-    # --- what it means ------------------------------------------------------------------------------------------------
+    # --- the result ---------------------------------------------------------------------------------------------------
 
     def _count(self, pairs: "DataFrame", verdict: Verdict, watermark_ms: int) -> dict[str, int]:
-        """Count rows by what is wrong with them; those of them that late records could explain, likewise."""
+        """Count rows by what is wrong with them. Returns the counts of those that late records could explain."""
         from pyspark.sql import functions as F  # noqa: N812
 
         over = F.coalesce("_over", F.lit(0))
@@ -333,28 +337,28 @@ class Verifier:
             .otherwise("differs")
         )
         times = F.when(F.col("_same"), F.col("_times")).otherwise(F.greatest(F.abs(over), F.lit(1)))
-        # Records of a window that is over are dropped; a row of theirs can be missing or differ, and nothing else.
+        # Records of a window that has ended are dropped, so its row can be missing or differ, but not be extra.
         is_past = F.coalesce(F.col("_over_ms") <= F.lit(watermark_ms), F.lit(False))
         kinds = pairs.withColumn("_kind", kind).withColumn("_past", is_past & F.col("_kind").isin("missing", "differs"))
         counts: dict[str, int] = {}
         explainable: dict[str, int] = {}
-        for each in kinds.groupBy("_kind", "_past").agg(F.sum(times).alias("n")).collect():
-            counts[each["_kind"]] = counts.get(each["_kind"], 0) + int(each["n"])
-            if each["_past"]:
-                explainable[each["_kind"]] = int(each["n"])
+        for row in kinds.groupBy("_kind", "_past").agg(F.sum(times).alias("n")).collect():
+            counts[row["_kind"]] = counts.get(row["_kind"], 0) + int(row["n"])
+            if row["_past"]:
+                explainable[row["_kind"]] = int(row["n"])
         verdict.equal = counts.pop("equal", 0)
         verdict.wrong = dict(sorted(counts.items()))
         verdict.rows = verdict.equal + sum(counts.values())
-        for each in kinds.where(~F.col("_same")).orderBy("key").limit(MAX_SHOWN).collect():
+        for row in kinds.where(~F.col("_same")).orderBy("key").limit(MAX_SHOWN).collect():
             verdict.shown.append(
                 RowDifference(
-                    each["_kind"],
-                    each["key"] or "",
-                    each["_e"] or "",
-                    each["_f"] or "",
-                    each["_partition"],
-                    each["_offset"],
-                    each["_number"],
+                    row["_kind"],
+                    row["key"] or "",
+                    row["_e"] or "",
+                    row["_f"] or "",
+                    row["_partition"],
+                    row["_offset"],
+                    row["_number"],
                 )
             )
 
@@ -400,9 +404,9 @@ class Verifier:
         return bool(sums() != sums())
 
     def _is_output_expired(self, compiled: CompiledStream) -> bool:
-        parts = range(len(self._admin.topic(compiled.stream.output_topic).partitions))
-        places = [TopicPartition(compiled.stream.output_topic, part) for part in parts]
-        return any(offset > 0 for offset in self._admin.offsets(places, "earliest").values())
+        partition_numbers = range(len(self._admin.topic(compiled.stream.output_topic).partitions))
+        partitions = [TopicPartition(compiled.stream.output_topic, number) for number in partition_numbers]
+        return any(offset > 0 for offset in self._admin.offsets(partitions, "earliest").values())
 
 
 def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
@@ -411,10 +415,10 @@ def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
     from pyspark.sql.types import ArrayType, DoubleType, FloatType, StructType
 
     if isinstance(kind, StructType):
-        both = F.lit(True)
-        for each in kind.fields:
-            both = both & _equal(left.getField(each.name), right.getField(each.name), each.dataType)
-        return both
+        all_equal = F.lit(True)
+        for member in kind.fields:
+            all_equal = all_equal & _equal(left.getField(member.name), right.getField(member.name), member.dataType)
+        return all_equal
     if "map<" in kind.simpleString():
         # Maps cannot be compared; their JSON can.
         return F.to_json(F.struct(left)).eqNullSafe(F.to_json(F.struct(right)))
@@ -429,17 +433,17 @@ def _equal(left: "Column", right: "Column", kind: "DataType") -> "Column":
 
 
 def _is_compared_by_key(compiled: CompiledStream) -> bool:
-    """Whether rows are told apart by their key: those of an aggregate are. What is made of such rows, one by one, is not."""
+    """Whether rows are compared by key: those of an aggregate are; rows made one by one from such rows are not."""
     return bool(compiled.key) and compiled.query.aggregated
 
 
 def _is_final_aggregate(compiled: CompiledStream) -> bool:
-    """Whether it is an aggregate that sends a row once, when its window is over."""
+    """Whether it is an aggregate that sends a row once, when its window has ended."""
     return compiled.mode == "append" and compiled.query.aggregated
 
 
 def _has_window_time(compiled: CompiledStream) -> bool:
-    """Whether the time of its rows is their window, so that it can be told when one is over."""
+    """Whether the time of its rows is a window, so that its end is known."""
     from pyspark.sql.types import StructType
 
     kind = compiled.columns[compiled.time].dataType if compiled.time else None
@@ -447,8 +451,8 @@ def _has_window_time(compiled: CompiledStream) -> bool:
 
 
 def explain_late(verdict: Verdict, explainable: Mapping[str, int], late: int) -> None:
-    """Rows that can have come of late records are told apart, where they are no more than the stream has counted as late.
-    Where they are more, something else is wrong, and nothing is explained."""
+    """Move rows that late records can explain from `wrong` to `late`, if they are no more than the stream has counted as
+    late. If they are more, something else is wrong, and nothing is moved."""
     verdict.dropped = late
     count = sum(explainable.values())
     if 0 < count <= late:
@@ -458,7 +462,7 @@ def explain_late(verdict: Verdict, explainable: Mapping[str, int], late: int) ->
 
 
 def _end_time(compiled: CompiledStream) -> "Column":
-    """When a row's time is over, in milliseconds since 1970: the end of its window, or its time. Null without one."""
+    """The end of a row's window, or its time, in milliseconds since 1970. Null without one."""
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import TimestampType
 
@@ -470,7 +474,7 @@ def _end_time(compiled: CompiledStream) -> "Column":
 
 
 def _string_keys(offsets: dict[int, int]) -> dict[str, int]:
-    return {str(part): offset for part, offset in offsets.items()}
+    return {str(partition): offset for partition, offset in offsets.items()}
 
 
 def require_streams(compilation: Compilation, names: tuple[str, ...]) -> list[str]:
