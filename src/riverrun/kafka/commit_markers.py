@@ -1,7 +1,7 @@
-"""The marks topic of a stream: which parts of which batch were written, and which run of the stream may write.
+"""The marker topic of a stream: which tasks of which batch were written, and which run of the stream may write.
 
-The marks of a part are in a partition of their own, where no other part's open transaction can hide them. Partition 0 is for
-claims: every run of a stream writes one there before it fences the transactional ids of all parts (kafka/exactly_once.py).
+The markers of a task are in a partition of their own, where no other task's open transaction can hide them. Partition 0 is
+for claims: every run of a stream writes one there before it fences the transactional ids of all tasks (exactly_once.py).
 """
 
 import json
@@ -17,18 +17,18 @@ from confluent_kafka import KafkaError as ClientError
 from riverrun.errors import StreamFailedError, StreamTakenOverError
 from riverrun.kafka.error_mapping import client_log, translate
 
-# The number of parts of a batch that is written as one: then its mark, that of part 0, is for all of it.
+# The number of tasks of a batch that is written as one: then its marker, that of task 0, is for all of it.
 WHOLE = 1
-# Where claims are, and how many partitions of the marks topic come before those of the parts.
+# The partition of claims, and how many partitions of the marker topic come before those of the tasks.
 _CLAIMS, OTHERS = 0, 1
-# How far back a mark is looked for first. One is there after a few aborted ones at most.
+# How far back a marker is searched first. At most a few aborted ones come after it.
 _LOOKBACK_OFFSETS = 64
 _UNKNOWN_PARTITION_CODES = (
     ClientError._UNKNOWN_PARTITION,
     ClientError._UNKNOWN_TOPIC,
     ClientError.UNKNOWN_TOPIC_OR_PART,
 )
-# One call to the client library; what takes longer is asked again until the deadline.
+# The timeout of one call to the client library, which is repeated until the deadline.
 STEP_SECONDS = 5.0
 
 
@@ -53,12 +53,12 @@ class OutputTopic:
 
 
 def marker_partition_count(tasks: int) -> int:
-    """How many partitions a marks topic needs for so many parts."""
+    """How many partitions a marker topic needs for so many tasks."""
     return tasks + OTHERS
 
 
 def max_tasks(partitions: int) -> int:
-    """For how many parts a marks topic of so many partitions has room."""
+    """How many tasks a marker topic of so many partitions has room for."""
     return max(0, partitions - OTHERS)
 
 
@@ -75,7 +75,7 @@ class OutputBatch:
 
 @dataclass(frozen=True)
 class CommitMarker:
-    """A part of a batch that was written."""
+    """Says that a task of a batch was written."""
 
     generation: str
     batch: OutputBatch
@@ -98,7 +98,7 @@ class CommitMarker:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a run has said when it began to write, or when it was over; `ended` is None of one that does not say."""
+    """What a run wrote when it began to write, or when it ended; `ended` is None if it does not say."""
 
     generation: str
     host: str
@@ -112,7 +112,7 @@ class Claim:
 
 
 class CommitMarkerReader:
-    """Asks a marks topic, by one consumer for all questions: making one costs more than an answer."""
+    """Reads a marker topic, with one consumer for all reads: creating one costs more than a read."""
 
     def __init__(self, target: OutputTopic) -> None:
         self._target = target
@@ -143,7 +143,7 @@ class CommitMarkerReader:
         if target.claim_offset < 0:
             return
         try:
-            # Claims are in no transaction: the end for readers of committed records is the end.
+            # Claims are in no transaction: the last stable offset is the end.
             _, end = self._ends(TopicPartition(target.marker_topic, _CLAIMS), self._deadline())
         except KafkaException as error:
             raise translate(error, f"reading the claims in {target.marker_topic}", topic=target.marker_topic) from error
@@ -156,7 +156,7 @@ class CommitMarkerReader:
             )
 
     def last_mark(self, part: int) -> CommitMarker | None:
-        """The newest mark of a part that is committed."""
+        """The newest committed marker of a task."""
         value = self._last_value(part + OTHERS)
         return CommitMarker.decode(value) if value is not None else None
 
@@ -169,24 +169,24 @@ class CommitMarkerReader:
         return time.monotonic() + self._target.timeout_seconds
 
     def _last_value(self, partition: int) -> bytes | None:
-        marks, deadline = self._target.marker_topic, self._deadline()
+        marker_topic, deadline = self._target.marker_topic, self._deadline()
         try:
-            low, high = self._ends(TopicPartition(marks, partition), deadline)
+            low, high = self._ends(TopicPartition(marker_topic, partition), deadline)
             back = _LOOKBACK_OFFSETS
             while True:
                 begin = max(low, high - back)
-                value = self._last_from(TopicPartition(marks, partition, begin), deadline)
+                value = self._last_from(TopicPartition(marker_topic, partition, begin), deadline)
                 if value is not None or begin <= low:
                     return value
                 back *= 16
         except KafkaException as error:
-            raise translate(error, f"reading the marks in {marks}", topic=marks) from error
+            raise translate(error, f"reading the marks in {marker_topic}", topic=marker_topic) from error
 
-    def _ends(self, place: TopicPartition, deadline: float) -> tuple[int, int]:
-        """The first and the last offset, asked again while a leader is being chosen."""
+    def _ends(self, partition: TopicPartition, deadline: float) -> tuple[int, int]:
+        """The first and the last offset, retried while a leader is being elected."""
         while True:
             try:
-                low, high = self._consumer.get_watermark_offsets(place, STEP_SECONDS)
+                low, high = self._consumer.get_watermark_offsets(partition, STEP_SECONDS)
             except KafkaException as error:
                 if time.monotonic() > deadline or error.args[0].code() in _UNKNOWN_PARTITION_CODES:
                     raise
@@ -194,15 +194,15 @@ class CommitMarkerReader:
             else:
                 return low, high
 
-    def _last_from(self, place: TopicPartition, deadline: float) -> bytes | None:
-        self._consumer.assign([place])
+    def _last_from(self, start: TopicPartition, deadline: float) -> bytes | None:
+        self._consumer.assign([start])
         last: bytes | None = None
         while True:
             message = self._consumer.poll(0.5)
             if message is None:
                 if time.monotonic() > deadline:
                     raise StreamFailedError(
-                        f"No broker answered while the marks in {place.topic} were read", topic=place.topic
+                        f"No broker answered while the marks in {start.topic} were read", topic=start.topic
                     )
                 continue
             error = message.error()
@@ -212,11 +212,11 @@ class CommitMarkerReader:
                 self._consumer.unassign()
                 return last
             elif error.fatal():
-                raise translate(error, f"reading the marks in {place.topic}", topic=place.topic)
+                raise translate(error, f"reading the marks in {start.topic}", topic=start.topic)
 
 
 def last_committed_marker(target: OutputTopic, task: int) -> CommitMarker | None:
-    """The newest mark of a part that is committed."""
+    """The newest committed marker of a task."""
     with CommitMarkerReader(target) as reader:
         return reader.last_mark(task)
 
@@ -229,8 +229,8 @@ def check_claim(target: OutputTopic) -> None:
 
 
 def claim_output(target: OutputTopic, *, ended: bool = False) -> int:
-    """Say that a new run begins to write, or that it is over; the offset of that. All ids are to be fenced after a run has
-    begun (`parts.release`)."""
+    """Write that a new run begins to write, or that it has ended; returns the offset. After a run has begun, all ids must be
+    fenced (`exactly_once.abort_open_transactions`)."""
     reports: list[Any] = []
     producer = Producer(target.properties | {"enable.idempotence": True}, logger=client_log)
     claimant = {"generation": target.generation, "host": socket.gethostname(), "pid": os.getpid(), "ended": ended}

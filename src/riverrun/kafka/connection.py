@@ -1,4 +1,4 @@
-"""Where the cluster is and how to log in, as properties of the client library."""
+"""The address of the cluster and the login, as properties of the client library."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _SSL_FILE_PROPERTIES = {
     "ssl.certificate.location": "ssl_certificate_file",
     "ssl.key.location": "ssl_key_file",
 }
-# librdkafka's property that takes the content of the file which another one names.
+# The librdkafka properties that take the content of a file instead of its path.
 _BY_CONTENT = {name: name.replace(".location", ".pem") for name in _SSL_FILE_PROPERTIES}
 # A bundle of certificates may have names between them, in any encoding.
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
@@ -24,8 +24,8 @@ _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.D
 
 @dataclass(frozen=True)
 class Connection:
-    """A cluster to talk to, and the registry of its schemas. Cheap to make and to pass around; nothing is opened until a
-    client is made of it."""
+    """A cluster, and the registry of its schemas. Cheap to create and to pass around; nothing is opened until a client is
+    created from it."""
 
     settings: KafkaSettings
     registry: RegistrySettings = field(default_factory=RegistrySettings)
@@ -72,17 +72,17 @@ class Connection:
 def with_pem_contents(properties: Mapping[str, Any]) -> dict[str, Any]:
     """librdkafka's properties for a process on another machine: certificates and key themselves, not the paths of their
     files. A folder of certificates stays a path."""
-    found = dict(properties)
+    inlined = dict(properties)
     for name, by_content in _BY_CONTENT.items():
-        path = found.get(name)
+        path = inlined.get(name)
         if path and not Path(path).is_dir():
-            del found[name]
-            found[by_content] = read_pem(path, f"kafka.{_SSL_FILE_PROPERTIES[name]}")
-    return found
+            del inlined[name]
+            inlined[by_content] = read_pem(path, f"kafka.{_SSL_FILE_PROPERTIES[name]}")
+    return inlined
 
 
 def read_pem(path: str, setting: str) -> str:
-    """The certificates or keys in a file, without what stands between them."""
+    """The certificates or keys in a file, without the text between them."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -92,8 +92,8 @@ def read_pem(path: str, setting: str) -> str:
 
 
 def client_id() -> str:
-    """How brokers, `riverrun groups` and logs name this process: the program and its pid, such as `watch-4711`."""
-    # `python -c …` has no program.
+    """The name of this process for brokers, `riverrun groups` and logs: program and pid, such as `watch-4711`."""
+    # `python -c …` has no program name.
     program = Path(sys.argv[0] if sys.argv else "").stem.strip("_").removeprefix("-c") or "python"
     return f"{'riverrun' if program == 'main' else program}-{os.getpid()}"
 
@@ -103,7 +103,7 @@ def connect(
 ) -> Connection:
     """The cluster to use: the one named here, else the one the project's settings name, else the one `riverrun up` runs.
 
-    Keywords are settings of [kafka] (`sasl_username="…"`), above all other places a setting can come from.
+    Keywords are settings of [kafka] (`sasl_username="…"`), which override all other sources of settings.
     """
     flags = {f"kafka.{name}": value for name, value in settings.items()}
     if bootstrap_servers:
@@ -113,7 +113,7 @@ def connect(
 
 
 def as_connection(connection: "Connection | str | None") -> Connection:
-    """What a client is made with: a connection, an address (host:port, …), or None for the project's cluster."""
+    """A connection from a connection, an address (host:port, …), or None for the project's cluster."""
     return connection if isinstance(connection, Connection) else connect(connection or "")
 
 

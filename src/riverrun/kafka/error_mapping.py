@@ -1,4 +1,4 @@
-"""Where the client library's errors become ours, and its log lines go to Python's logging."""
+"""Maps the client library's errors to ours, and its log lines to Python's logging."""
 
 import logging
 from typing import Any
@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 
 from riverrun import errors
 
-# librdkafka logs to stderr by itself; with this it goes where the user's logging sends it.
+# librdkafka logs to stderr by itself; with this it goes to the user's logging.
 client_log = logging.getLogger("riverrun.kafka.client")
 client_log.addHandler(logging.NullHandler())
 
@@ -17,7 +17,7 @@ _UNREACHABLE_CODES = frozenset({
     ClientError.REQUEST_TIMED_OUT, ClientError.BROKER_NOT_AVAILABLE, ClientError.COORDINATOR_NOT_AVAILABLE,
     ClientError.NETWORK_EXCEPTION, ClientError._TIMED_OUT_QUEUE, ClientError._WAIT_COORD,
 })  # fmt: skip
-# The cluster is about to find out who leads what: a moment later the same request works.
+# The cluster is electing leaders or coordinators: a moment later the same request works.
 RETRIABLE_CODES = frozenset({
     ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
     ClientError.LEADER_NOT_AVAILABLE, ClientError.NOT_LEADER_FOR_PARTITION, ClientError.NOT_CONTROLLER,
@@ -28,7 +28,7 @@ _AUTHENTICATION_CODES = frozenset({
     ClientError._AUTHENTICATION, ClientError.SASL_AUTHENTICATION_FAILED, ClientError._SSL,
     ClientError.UNSUPPORTED_SASL_MECHANISM, ClientError.ILLEGAL_SASL_STATE,
 })  # fmt: skip
-# What a right is missing on, and how kafka-acls.sh calls it.
+# The resource on which a right is missing, and its option of kafka-acls.sh.
 _ACL_RESOURCES = {
     ClientError.TOPIC_AUTHORIZATION_FAILED: ("topic", "--topic"),
     ClientError.GROUP_AUTHORIZATION_FAILED: ("group", "--group"),
@@ -36,7 +36,7 @@ _ACL_RESOURCES = {
     ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "--transactional-id"),
     ClientError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: ("delegation token", "--delegation-token"),
 }
-# The ACL operation that is needed, by the first word of what was done, where nobody says it.
+# The required ACL operation by the first word of `doing`, if the caller does not give it.
 _ACL_OPERATIONS = {
     "reading": "Read", "committing": "Read", "sending": "Write", "writing": "Write",
     "creating": "Create", "looking": "Describe",
@@ -113,7 +113,7 @@ def translate(error: ClientError | KafkaException, doing: str, **fields: Any) ->
 
 
 def _authorization_error(code: int, text: str, doing: str, fields: dict[str, Any]) -> errors.AuthorizationError:
-    """Which right on what is missing, in the words of Kafka's ACLs. `right` is the operation, where the caller knows it."""
+    """Which right on what is missing, in terms of Kafka's ACLs. `right` in `fields` is the operation, if known."""
     kind, option = _ACL_RESOURCES[code]
     name = str(fields.get(kind.replace(" ", "_"), ""))
     operation = fields.get("right") or _ACL_OPERATIONS.get(

@@ -1,16 +1,16 @@
-"""One part of a batch into a topic, exactly once: its rows and a mark, in one transaction, and never a second time.
+"""Write one task's output of a batch to a topic exactly once: its rows and a commit marker, in one transaction.
 
-A batch has parts, numbered from 0, and is computed again after a crash, part by part the same. Each part has a transactional
-id of its own. Who opens an id ends what an earlier holder has begun and keeps it from committing anything more: so the last
-mark (kafka/commit_markers.py) that is read after that is the truth, and a part whose mark is there is not written again.
+A batch has tasks, numbered from 0, and is computed again after a crash, task by task the same. Each task has a transactional
+id of its own. Opening an id aborts the open transaction of an earlier holder and fences it: so the last marker
+(kafka/commit_markers.py) that is read after that is the truth, and a task whose marker is there is not written again.
 
-A mark says of which records the batch was made and how it was split. A batch of the same number that is made of others, or
-split otherwise, is refused: skipping a part for such a mark would lose rows.
+A marker identifies the records the batch was made of and how it was split. A batch of the same number made of other records,
+or split otherwise, is refused: skipping a task for such a marker would lose rows.
 
-A writer that opens an id looks whether the newest claim is still its run's own, so a run that was replaced writes nothing
-more.
+A writer that opens an id checks that the newest claim is still that of its own run, so a run that was replaced writes
+nothing more.
 
-Rows are kept back until the part is whole or large: a transaction that is open keeps readers waiting.
+Rows are buffered until the task's output is complete or large: an open transaction keeps readers waiting.
 """
 
 import contextlib
@@ -42,31 +42,31 @@ Row = tuple[bytes | None, bytes | None]
 
 # The header that says which batch of which generation of a stream wrote a record.
 BATCH_HEADER = "riverrun-batch"
-# Above this a part is sent while the rest of it is still computed.
+# Above this, rows are sent while the rest of the task is still computed.
 SPOOL_BYTES = 32 << 20
-# How long a writer that failed may take to abort what it has sent.
+# How long a writer that failed may take to abort its transaction.
 ABORT_SECONDS = 5.0
-# How many parts are released at a time.
+# For how many tasks transactions are aborted at a time.
 _ABORT_THREADS = 8
 
 
 class TransactionalWriter:
-    """Writes one part of batch after batch. Made in the process that computes the part."""
+    """Writes one task's output of batch after batch. Created in the process that computes the task."""
 
     def __init__(self, target: OutputTopic, task: int) -> None:
         self.target = target
         self.task = task
-        # The batch that may follow without a look at the marks: nobody else can have written it.
+        # The batch that may follow without reading the markers: nobody else can have written it.
         self.next_batch = -1
         self._deadline = 0.0
-        # From `open` to the first look at the marks.
+        # From `open` until the markers are first read.
         self._reader: CommitMarkerReader | None = None
         self._producer = Producer(
             target.properties
             | {
                 "transactional.id": target.transactional_id(task),
                 "transaction.timeout.ms": round(target.transaction_seconds * 1000),
-                # As Kafka's own client and Spark's sink choose partitions, so that a key stays where it is.
+                # Chooses partitions as Kafka's own client and Spark's sink do, so that a key stays in its partition.
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "compression.type": "lz4",
@@ -78,8 +78,8 @@ class TransactionalWriter:
         )
 
     def open(self) -> None:
-        """Take the part's id over: whatever another holder has begun is aborted, and it can commit nothing more."""
-        # Before, or a run that was replaced would fence the one that replaced it; after, or it would not see one that came
+        """Take over the task's id: another holder's open transaction is aborted, and it can commit nothing more."""
+        # Checked before, else a run that was replaced would fence the one that replaced it; and after, to see one that came
         # in between.
         if self.target.claim_offset >= 0:
             self._reader = CommitMarkerReader(self.target)
@@ -93,9 +93,9 @@ class TransactionalWriter:
             self._reader.check_claim()
 
     def write(self, batch: OutputBatch, rows: Iterator[Row]) -> tuple[int, bool]:
-        """Write a part's rows unless they are there; how many they are, and whether they were written now.
+        """Write a task's rows unless they are there; returns how many they are, and whether they were written now.
 
-        All rows are taken in any case: what computes them keeps state of its own that must move on.
+        All rows are consumed in any case: what computes them keeps state of its own that must move on.
         """
         if self.next_batch != batch.number:
             with self._reader or CommitMarkerReader(self.target) as reader:
@@ -132,8 +132,8 @@ class TransactionalWriter:
         return count, True
 
     def _fencing_error(self, begun: float = math.inf) -> StreamFailedError:
-        """Why Kafka takes nothing more of this writer, as the stream's error: StreamTakenOverError when another run has
-        claimed the stream, and else one that says that it can be tried again with a new writer."""
+        """Why Kafka rejects this writer, as the stream's error: StreamTakenOverError when another run has claimed the
+        stream, and else one that says that it can be tried again with a new writer."""
         topic, open_for = self.target.topic, time.monotonic() - begun
         check_claim(self.target)
         if open_for >= self.target.transaction_seconds:
@@ -151,13 +151,13 @@ class TransactionalWriter:
         )
 
     def _abort(self) -> None:
-        """Readers of committed records must not wait for what will never be. If Kafka does not take it, whoever opens the
-        id next does it, or Kafka when the transaction's time is over."""
+        """Abort, so that readers of committed records do not wait for nothing. If this fails, the next holder of the id does
+        it, or Kafka when the transaction times out."""
         with contextlib.suppress(KafkaException):
             self._producer.abort_transaction(ABORT_SECONDS)
 
     def close(self) -> None:
-        """Drop what is not sent: its transaction is aborted by whoever opens the id next."""
+        """Drop what is not sent: its transaction is aborted by the next holder of the id."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -198,7 +198,7 @@ class TransactionalWriter:
         return True
 
     def _retry_step(self, doing: str, step: Any) -> None:
-        """A step of a transaction, again as long as it may be tried again and there is time."""
+        """Run a step of a transaction, again as long as its error is retriable and there is time."""
         while True:
             try:
                 step(STEP_SECONDS)
@@ -217,8 +217,8 @@ class TransactionalWriter:
 
 
 def abort_open_transactions(target: OutputTopic, tasks: Iterable[int]) -> None:
-    """Abort what is still open for these parts, so that no reader waits for a writer that is gone. A run that was replaced
-    must not do that to the one that replaced it."""
+    """Abort what is still open for these tasks, so that no reader waits for a dead writer. A run that was replaced must not
+    do that to the one that replaced it."""
     check_claim(target)
     with ThreadPoolExecutor(_ABORT_THREADS) as pool:
         for future in [pool.submit(_abort_open_transaction, replace(target, claim_offset=-1), task) for task in tasks]:
@@ -234,7 +234,7 @@ def _abort_open_transaction(target: OutputTopic, task: int) -> None:
 
 
 def check_removed_tasks(target: OutputTopic, removed: Iterable[int], batch: OutputBatch) -> None:
-    """Parts that a batch does not have any more must not have been written when it had them."""
+    """Check that tasks which a batch no longer has were not written when it had them."""
     for task in removed:
         marker = last_committed_marker(target, task)
         if marker is not None and marker.generation == target.generation and marker.batch.number >= batch.number:
@@ -242,7 +242,7 @@ def check_removed_tasks(target: OutputTopic, removed: Iterable[int], batch: Outp
 
 
 def _check_same_batch(target: OutputTopic, marker: CommitMarker, task: int, batch: OutputBatch) -> None:
-    """That a mark of this batch, or of a later one, is of the very same batch."""
+    """Check that a marker of this batch, or of a later one, is of the very same batch."""
     written = marker.batch
     if written.number > batch.number:
         raise _checkpoint_mismatch_error(target, marker, task, batch)
@@ -285,12 +285,12 @@ def _checkpoint_mismatch_error(
 
 # --- in Spark's workers, or the process that runs the pipeline ------------------------------------------------------------
 
-# By stream and part. A worker is used again, for any part.
+# By stream and task. A worker is used again, for any task.
 _writers: dict[tuple[str, int], TransactionalWriter] = {}
 
 
 def write_task_output(target: OutputTopic, batch: OutputBatch, task: int, rows: Iterator[Row]) -> tuple[int, bool]:
-    """`PartWriter.write` with a writer that this process may have from the batch before."""
+    """`TransactionalWriter.write` with a writer that this process may have from the batch before."""
     key = (target.name, task)
     _close_stale(target, batch)
     writer = _writers.pop(key, None)
@@ -314,23 +314,23 @@ def write_task_output(target: OutputTopic, batch: OutputBatch, task: int, rows: 
 
 
 def _close_stale(target: OutputTopic, batch: OutputBatch) -> None:
-    """Close the writers of parts that have gone to other workers: those that did not write the batch before, and those of
+    """Close the writers of tasks that have moved to other workers: those that did not write the batch before, and those of
     another run. Each has a producer, with threads and connections of its own, for as long as the worker lives."""
-    for place, writer in list(_writers.items()):
-        if place[0] == target.name and (writer.next_batch < batch.number or writer.target != target):
-            _writers.pop(place, None)
+    for key, writer in list(_writers.items()):
+        if key[0] == target.name and (writer.next_batch < batch.number or writer.target != target):
+            _writers.pop(key, None)
             writer.close()
 
 
 def close_writers(name: str) -> None:
-    """Let go of the writers that this process has for a stream."""
+    """Close the writers that this process has for a stream."""
     for key in [writer_key for writer_key in _writers if writer_key[0] == name]:
         if (writer := _writers.pop(key, None)) is not None:
             writer.close()
 
 
 def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """All rows of a small part at once; of a large one, as many as fit."""
+    """All rows of a small task at once; of a large one, as many as fit."""
     chunk: list[Row] = []
     size = 0
     for key, value in rows:

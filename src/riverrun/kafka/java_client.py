@@ -1,9 +1,9 @@
-"""The same cluster and login in the words of Kafka's Java client, for what runs on the JVM."""
+"""The same cluster and login as properties of Kafka's Java client, for what runs on the JVM."""
 
 from riverrun.kafka.connection import Connection, read_pem
 
 _SECURITY_PACKAGE = "org.apache.kafka.common.security"
-# Of [kafka.client], what the Java client calls the same. The rest is librdkafka's own and means nothing to it.
+# The properties of [kafka.client] with the same name in the Java client. The rest is librdkafka's own.
 _SHARED_PROPERTIES = {
     "client.id",
     "client.rack",
@@ -23,7 +23,7 @@ def java_properties(connection: Connection) -> dict[str, str]:
     if kafka.security_protocol != "PLAINTEXT":
         properties["security.protocol"] = kafka.security_protocol
     if kafka.ssl_ca_file:
-        # By content, as the key: a path would have to be there on every machine of a cluster.
+        # By content, like the key: a path would have to exist on every machine of a cluster.
         certificates = read_pem(kafka.ssl_ca_file, "kafka.ssl_ca_file")
         properties |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": certificates}
     if kafka.ssl_certificate_file and kafka.ssl_key_file:

@@ -1,4 +1,4 @@
-"""Is a Kafka there, and which brokers has it? What readiness, `status` and `doctor` ask."""
+"""Check whether a Kafka cluster answers, and which brokers it has. Used by readiness checks, `status` and `doctor`."""
 
 import itertools
 import logging
@@ -10,12 +10,12 @@ from typing import Any
 
 from riverrun.errors import BrokerUnreachableError, KafkaError, RiverrunError
 
-# A probe asks brokers that are not there yet: the client's complaints about that are nobody's news.
+# A probe asks brokers that are not up yet: the client's log lines about that are noise.
 _silent_log = logging.getLogger("riverrun.kafka.probe")
 _silent_log.addHandler(logging.NullHandler())
 _silent_log.propagate = False
 
-# How long a cluster may take to answer one question when a program ends. One that is down refuses at once.
+# How long a cluster may take to answer one request when a program ends. One that is down refuses at once.
 RESPONSE_TIMEOUT_SECONDS = 4.0
 _API_VERSIONS = 18
 _INCREMENTAL_ALTER_CONFIGS = 44
@@ -26,7 +26,7 @@ _correlation_ids = itertools.count(1)
 
 @dataclass(frozen=True)
 class BrokerMetadata:
-    """A broker as the cluster's metadata names it."""
+    """A broker in the cluster's metadata."""
 
     id: int
     host: str
@@ -39,7 +39,7 @@ class BrokerMetadata:
 
 @dataclass(frozen=True)
 class ClusterMetadata:
-    """A cluster as one of its brokers describes it: the brokers that take part now."""
+    """A cluster as one of its brokers describes it: the brokers that are in it now."""
 
     id: str
     controller: int
@@ -66,7 +66,7 @@ def is_kafka_responding(host: str, port: int, timeout: float) -> bool:
 
 
 def is_connection_refused(bootstrap_servers: str, timeout: float = 1.0) -> bool:
-    """Whether nothing listens at any of these addresses. False when that cannot be told: some do not answer at all."""
+    """Whether nothing listens at any of these addresses. False when that is not certain: some do not answer at all."""
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")
         try:
@@ -80,9 +80,9 @@ def is_connection_refused(bootstrap_servers: str, timeout: float = 1.0) -> bool:
 
 
 def set_cluster_default(host: str, port: int, name: str, value: str, timeout: float) -> None:
-    """Set a broker property for the whole cluster, above the brokers' own files, without TLS or login.
+    """Set a broker property for the whole cluster, which overrides the brokers' own files, without TLS or login.
 
-    The client library cannot: it refuses a broker without a name, which is what stands for all of them.
+    The client library cannot: it refuses a broker without a name, which means all of them.
     """
     entry = _encode_string(name) + b"\x00" + _encode_string(value)
     body = struct.pack(">ib", 1, _BROKER_RESOURCE) + _encode_string("") + struct.pack(">i", 1) + entry + b"\x00"
@@ -101,7 +101,7 @@ def _encode_string(text: str) -> bytes:
 
 
 def _request(host: str, port: int, api: int, body: bytes, timeout: float) -> bytes:
-    """One request of version 0 and the body of its answer."""
+    """Send one request of version 0 and return the body of its answer."""
     number = next(_correlation_ids) & 0x7FFFFFFF
     # Request header 1: api key, version, correlation id, client id.
     request = struct.pack(">hhih", api, 0, number, -1) + body
@@ -136,12 +136,12 @@ class ClusterProbe:
         self._client = AdminClient(settings, logger=_silent_log)
 
     def fetch_metadata(self, timeout: float) -> ClusterMetadata:
-        """The cluster as it is now. Raises what stands in the way: no answer, no login, no right."""
+        """The current metadata. Raises the cause of a failure: no answer, no login, no right."""
         from confluent_kafka import KafkaException
 
         self._client_errors.clear()
         try:
-            # The library's own types say None where it gives text.
+            # The library's own types say None where it returns text.
             metadata: Any = self._client.list_topics(timeout=timeout)
         except KafkaException as error:
             raise self._root_cause(error) from error
@@ -149,16 +149,16 @@ class ClusterProbe:
         return ClusterMetadata(
             str(metadata.cluster_id or ""),
             int(metadata.controller_id),
-            tuple(sorted(brokers, key=lambda each: each.id)),
+            tuple(sorted(brokers, key=lambda metadata_broker: metadata_broker.id)),
         )
 
     def _root_cause(self, error: Any) -> RiverrunError:
-        """The cause: the client times out on everything, and says why only on the side."""
+        """The cause: the client times out on everything, and reports why only to the error callback."""
         from riverrun.errors import AuthenticationError
         from riverrun.kafka.error_mapping import translate
 
         doing = "asking for the brokers of the cluster"
-        causes = [translate(each, doing, bootstrap=self._bootstrap) for each in self._client_errors]
+        causes = [translate(client_error, doing, bootstrap=self._bootstrap) for client_error in self._client_errors]
         for cause in causes:
             if isinstance(cause, AuthenticationError):
                 return cause
@@ -166,7 +166,7 @@ class ClusterProbe:
 
 
 def is_cluster_reachable(properties: Mapping[str, Any], timeout: float) -> bool:
-    """Whether a cluster answers one question within `timeout`. One that is down is known at once."""
+    """Whether a cluster answers one request within `timeout`. One that is down is known at once."""
     if is_connection_refused(str(properties.get("bootstrap.servers", ""))):
         return False
     try:
@@ -179,7 +179,7 @@ def is_cluster_reachable(properties: Mapping[str, Any], timeout: float) -> bool:
 def create_topic(
     properties: Mapping[str, Any], topic: str, *, partitions: int, config: Mapping[str, str], timeout: float = 30.0
 ) -> None:
-    """Create a topic for a test. What users create topics with is riverrun.kafka.admin.topics."""
+    """Create a topic for a test. Users create topics with riverrun.kafka.admin.topics."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -1,1 +1,1 @@
-"""What a cluster has, and how to change it: topics, groups, offsets."""
+"""Describe and change a cluster: topics, groups, offsets."""

@@ -1,7 +1,7 @@
-"""What a cluster has and how to change it: topics, offsets and groups, as plain typed values.
+"""Describe and change a cluster: topics, offsets and groups, as plain typed values.
 
-Every call waits at most `kafka.request_timeout_seconds`, tries again what a cluster that is still settling refuses for the
-moment, and raises riverrun's errors. A wrong password ends a call at once: waiting does not make it right.
+Every call waits at most `kafka.request_timeout_seconds`, retries what a cluster that is still electing leaders refuses, and
+raises riverrun's errors. A wrong password ends a call at once: waiting does not help.
 """
 
 import threading
@@ -57,7 +57,7 @@ _INVALID_REQUEST_CODES = frozenset({
     ClientError.POLICY_VIOLATION, ClientError.INVALID_REQUEST, ClientError.TOPIC_EXCEPTION,
 })  # fmt: skip
 _METADATA_LAG_SECONDS = 2.0
-# A broker that is not, or not any more, the coordinator of a group; and how often at most a new client is made for it.
+# A broker that is not, or no longer, the coordinator of a group; and how often at most a new client is created for it.
 _COORDINATOR_MOVED_CODES = frozenset({ClientError.NOT_COORDINATOR, ClientError.COORDINATOR_NOT_AVAILABLE})
 _RENEW_SECONDS = 1.0
 _AUTHENTICATION_CODES = frozenset(
@@ -86,7 +86,7 @@ class Admin:
             raise self._translate(error, "reading its properties") from error
 
     def cancel(self) -> None:
-        """Wait for no answer any more, also not for one that another thread waits for: the cluster is gone."""
+        """Stop waiting for answers, also in other threads: the cluster is gone."""
         self._cancelled.set()
 
     # --- topics -------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class Admin:
                         replicas=tuple(node.id for node in partition.replicas),
                         in_sync=tuple(node.id for node in partition.isr),
                     )
-                    for partition in sorted(topic.partitions, key=lambda each: each.id)
+                    for partition in sorted(topic.partitions, key=lambda info: info.id)
                 ),
                 config=settings.get(name, {}),
                 topic_id=str(topic.topic_id),
@@ -134,7 +134,7 @@ class Admin:
         }
 
     def topic(self, name: str) -> TopicState:
-        """One topic; TopicNotFoundError, with a near name if there is one, when the cluster does not have it."""
+        """One topic; TopicNotFoundError, with a similar name if there is one, when the cluster does not have it."""
         state = self.topics([name]).get(name)
         if state is None:
             raise self.topic_not_found(name)
@@ -174,7 +174,7 @@ class Admin:
         self._wait_for_leaders(name, total, deadline)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set these settings of a topic; None gives one back to the cluster's default. Others stay as they are."""
+        """Set these settings of a topic; None resets one to the cluster's default. Others stay as they are."""
         entries = [
             ConfigEntry(
                 setting,
@@ -213,7 +213,7 @@ class Admin:
             self._client.poll(0.05)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete all records before these offsets; gives the first offset that is left in each partition."""
+        """Delete all records before these offsets; returns the first remaining offset of each partition."""
         results = self._request_each(
             "deleting records",
             lambda timeout, keys: {
@@ -237,8 +237,8 @@ class Admin:
         *,
         committed_only: bool = False,
     ) -> dict[TopicPartition, int]:
-        """An offset in each partition: its first, its end, or that of the first record at or after a time in
-        milliseconds since 1970 (the end, where there is none so late).
+        """An offset in each partition: its first, its end, or that of the first record at or after a time in milliseconds
+        since 1970 (the end, if there is none so late).
 
         With `committed_only` the end is where readers of committed records stop: before the first open transaction.
         """
@@ -268,7 +268,7 @@ class Admin:
     # --- groups -------------------------------------------------------------------------------------------------------
 
     def group_names(self) -> list[str]:
-        """The groups that there are; of a cluster with rights, those that we may describe."""
+        """The existing groups; on a cluster with ACLs, those that we may describe."""
         listed = self._request(
             "listing groups", lambda timeout: self._client.list_consumer_groups(request_timeout=timeout)
         )
@@ -277,12 +277,12 @@ class Admin:
         return sorted(listing.group_id for listing in listed.valid)
 
     def can_see_all_groups(self) -> bool:
-        """Whether `group_names` names all: Kafka leaves out, without a word, those that we have no right to describe."""
+        """Whether `group_names` returns all: Kafka silently leaves out those that we have no right to describe."""
         cluster = self._request(
             "asking for our rights",
             lambda timeout: self._client.describe_cluster(include_authorized_operations=True, request_timeout=timeout),
         )
-        # None where there is none at all: without rights to give, Kafka names all of them.
+        # None if the cluster has no ACLs at all: then Kafka returns all operations.
         return not {AclOperation.DESCRIBE, AclOperation.ALL}.isdisjoint(cluster.authorized_operations or ())
 
     def groups(self, names: Iterable[str] | None = None) -> dict[str, GroupState]:
@@ -319,9 +319,9 @@ class Admin:
         )
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What the group has committed, in every partition where it has."""
+        """The group's committed offsets, in every partition that has one."""
         # The client library crashes the process when the group's coordinator answers that it is not (yet) one, as on a
-        # cluster that has just started (confluent-kafka-javascript#374, librdkafka 2.16.0): ask what it survives first.
+        # cluster that has just started (confluent-kafka-javascript#374, librdkafka 2.16.0): first a request it survives.
         if not self.groups([group]):
             return {}
         request = ConsumerGroupTopicPartitions(group)
@@ -338,7 +338,7 @@ class Admin:
         }
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the committed offsets of a group that has no members; GroupLiveError when it has."""
+        """Set the committed offsets of a group that has no members; GroupNotEmptyError when it has."""
         request = ConsumerGroupTopicPartitions(
             group, [ClientPartition(*partition, offset) for partition, offset in offsets.items()]
         )
@@ -386,7 +386,7 @@ class Admin:
                     raise self._translate(error, "asking what the cluster has") from error
 
     def _topic_config(self, names: list[str]) -> dict[str, dict[str, ConfigValue]]:
-        """The settings of topics that exist. A broker that has not heard of a new one yet is asked again for a while."""
+        """The settings of topics that exist. A broker that does not know a new one yet is asked again for a while."""
         deadline = time.monotonic() + min(self.timeout, _METADATA_LAG_SECONDS)
         configs = self._describe_topic_config(names)
         while (missing := [name for name in names if name not in configs]) and time.monotonic() < deadline:
@@ -429,7 +429,7 @@ class Admin:
             self._client.poll(0.05)
 
     def _request(self, doing: str, start: Callable[[float], "Future[V]"], **fields: Any) -> V:
-        """The result of one request, tried again while the cluster settles."""
+        """The result of one request, retried while the error is a temporary one of the cluster."""
         results = self._request_each(doing, lambda timeout, _: {doing: start(timeout)}, [doing], **fields)
         return results[doing]
 
@@ -461,7 +461,7 @@ class Admin:
                         continue
                     if code not in RETRIABLE_CODES or time.monotonic() >= deadline:
                         if code == ClientError._NOENT and key_kind == "topic" and isinstance(key, TopicPartition):
-                            # «No leaders found»: it is not there, or not for us, and describing it says which.
+                            # "No leaders found": it does not exist, or not for us, and describing it says which.
                             self.topics([key.topic], config=False)
                         named = {key_kind: key.topic if isinstance(key, TopicPartition) else key} if key_kind else {}
                         raise self._translate(error, doing, **named, **fields) from error
@@ -473,11 +473,11 @@ class Admin:
         return results
 
     def _wait_before_retry(self, codes: set[int]) -> None:
-        """A moment; and where a broker said that it does not coordinate the group, a client that asks who does. The library
-        remembers who did for a quarter of an hour, whatever that one answers."""
+        """Wait a moment. If a broker is not the group's coordinator, use a new client, which looks it up: the library caches
+        the coordinator for a quarter of an hour, whatever that one answers."""
         if codes & _COORDINATOR_MOVED_CODES and time.monotonic() >= self._renewed_at + _RENEW_SECONDS:
             self._renewed_at = time.monotonic()
-            # What other threads have asked the old one is still to be answered.
+            # Requests of other threads to the old client are still to be answered.
             self._retired_clients = [*self._retired_clients[-1:], self._client]
             self._client = self._open()
         self._client.poll(0.1)

@@ -1,4 +1,4 @@
-"""What the client library tells of a cluster, as riverrun's own values."""
+"""Convert the client library's descriptions of a cluster to riverrun's own types."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def group_state(described: Any) -> GroupState:
     """A consumer group with its members."""
     state = _STATE_WORDS.get(described.state, described.state.name.lower())
     if state == "unknown" and described.members:
-        # The client has no word for the states of KIP-848 in which members wait for each other.
+        # The client has no name for the states of KIP-848 in which members wait for each other.
         state = "rebalancing"
     return GroupState(
         name=described.group_id,
@@ -38,7 +38,8 @@ def group_state(described: Any) -> GroupState:
                 client_id=member.client_id,
                 host=member.host.lstrip("/"),
                 assignment=frozenset(
-                    TopicPartition(part.topic, part.partition) for part in (member.assignment.topic_partitions or ())
+                    TopicPartition(partition.topic, partition.partition)
+                    for partition in (member.assignment.topic_partitions or ())
                 ),
             )
             for member in described.members

@@ -1,7 +1,7 @@
-"""Consumer groups: who reads what, and how far behind, in offsets (as Kafka counts lag) and in seconds.
+"""Consumer groups: which topics they read, and their lag, in offsets (as Kafka counts it) and in seconds.
 
-Lag in seconds is the age of the oldest record the group has not read. It is unknown (None) where that record cannot be
-read: nothing committed, or removed by retention.
+Lag in seconds is the age of the oldest record the group has not read. It is unknown (None) if that record cannot be read:
+nothing committed, or removed by retention.
 """
 
 import time
@@ -16,8 +16,8 @@ from riverrun.model.cluster_state import GroupMember, GroupState, TopicPartition
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """One partition of a group. `committed` is None where the group has committed nothing yet: then it is behind by all
-    the partition has."""
+    """One partition of a group. `committed` is None if the group has committed nothing yet: then its lag is the whole
+    partition."""
 
     topic_partition: TopicPartition
     committed: int | None
@@ -48,17 +48,17 @@ class GroupLag:
 
     @property
     def lag_seconds(self) -> float | None:
-        """The age of the oldest unread record; None when it is unknown for a partition that is behind."""
+        """The age of the oldest unread record; None when it is unknown for a partition with lag."""
         lags = [partition.lag_seconds for partition in self.partitions if partition.lag]
-        if any(each is None for each in lags):
+        if any(seconds is None for seconds in lags):
             return None
         if not lags:
             return 0.0 if self.lag is not None else None
-        return max(each for each in lags if each is not None)
+        return max(seconds for seconds in lags if seconds is not None)
 
 
 def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: bool = True) -> list[GroupLag]:
-    """The lag of these groups (of all by default) that exist. `seconds` costs a read of one record per partition behind."""
+    """The lag of these groups (default: all), if they exist. `seconds` costs a read of one record per partition with lag."""
     groups = admin.groups(names)
     committed = {name: admin.committed_offsets(name) for name in groups}
     assigned = {
@@ -66,13 +66,13 @@ def group_lags(admin: Admin, names: Iterable[str] | None = None, *, seconds: boo
         for name, group in groups.items()
     }
     partitions = {partition for name in groups for partition in (*committed[name], *assigned[name])}
-    # A group keeps the offsets of a topic that was deleted for a while; there is nothing to be behind of any more.
+    # A group keeps the offsets of a deleted topic for a while; it has no lag there any more.
     existing = {
         partition
         for topic in admin.topics({p.topic for p in partitions}, config=False).values()
         for partition in topic.topic_partitions
     }
-    # A partition without a commit counts too: what is in it has not been read, as far as anybody can tell.
+    # A partition without a commit counts too: as far as anybody can tell, it has not been read.
     topics = {name: {partition.topic for partition in (*committed[name], *assigned[name])} for name in groups}
     partitions = existing
     earliest = admin.offsets(partitions, "earliest")
@@ -114,8 +114,8 @@ def _lag_seconds_at(
     ends: dict[TopicPartition, int],
     earliest: dict[TopicPartition, int],
 ) -> dict[tuple[TopicPartition, int], float]:
-    """Seconds behind at each (partition, offset) a group stands at. Groups that stand at different offsets of one
-    partition take turns, because a reader has one position in it."""
+    """Lag in seconds at each (partition, offset) of a group. Groups at different offsets of one partition are read in
+    separate rounds, because a reader has one position in it."""
     ages: dict[tuple[TopicPartition, int], float] = {}
     rounds: list[dict[TopicPartition, int]] = []
     for partition, offset in {
@@ -142,7 +142,7 @@ def _lag_seconds_at(
 
 
 def require_idle(group: GroupState) -> None:
-    """GroupLiveError, with the names of its members, when the group has some."""
+    """GroupNotEmptyError, with the names of its members, when the group has some."""
     if not group.live:
         return
     members = [f"{member.client_id} on {member.host}" for member in group.members]

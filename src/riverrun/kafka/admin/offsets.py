@@ -21,7 +21,7 @@ class OffsetTarget:
 
 @dataclass(frozen=True)
 class OffsetMove:
-    """One partition's move. `before` is None where nothing was committed; `after` is None where it is left alone."""
+    """One partition's move. `before` is None if nothing was committed; `after` is None if it is left alone."""
 
     topic_partition: TopicPartition
     before: int | None
@@ -31,12 +31,12 @@ class OffsetMove:
 
     @property
     def reread(self) -> int:
-        """Offsets that the group will read again: records, and markers of transactions."""
+        """Offsets that the group will read again: records, and transaction markers."""
         return max(0, self.before - self.after) if self.before is not None and self.after is not None else 0
 
     @property
     def skipped(self) -> int:
-        """Offsets that are there and that the group will never read."""
+        """Offsets that exist and that the group will never read."""
         if self.before is None or self.after is None:
             return 0
         return max(0, self.after - max(self.before, self.first))
@@ -61,8 +61,8 @@ def plan_partition_moves(
     latest: Mapping[TopicPartition, int],
     at_time: Mapping[TopicPartition, int] | None = None,
 ) -> list[OffsetMove]:
-    """The move of every partition in `earliest`. An offset outside of what the partition has is moved to its nearest
-    end, and the note says so."""
+    """The move of every partition in `earliest`. An offset outside of the partition's range is moved to its nearest end, and
+    the note says so."""
     moves = []
     for partition in sorted(earliest):
         first, end, before = earliest[partition], latest[partition], committed.get(partition)
@@ -97,7 +97,7 @@ def _note(requested: int, nearest: int) -> str:
 
 @dataclass(frozen=True)
 class OffsetMovePlan:
-    """What `move` would do to a group. `new` when the group does not exist yet."""
+    """What `apply_offset_moves` would do to a group. `new` when the group does not exist yet."""
 
     group: str
     new: bool
@@ -123,7 +123,7 @@ class OffsetMovePlan:
 def plan_offset_moves(
     admin: Admin, group: str, target: OffsetTarget, *, topics: Collection[str] = (), partitions: Collection[int] = ()
 ) -> OffsetMovePlan:
-    """What moving would do. Without `topics`: all that the group has committed in. GroupLiveError while it has members."""
+    """Plan a move. Without `topics`: all that the group has committed in. GroupNotEmptyError while it has members."""
     state = admin.groups([group]).get(group)
     if state is None and not topics:
         raise admin.group_not_found(group)
@@ -171,13 +171,13 @@ def _select_partitions(admin: Admin, topics: Collection[str], partitions: Collec
 
 
 def apply_offset_moves(admin: Admin, move_plan: OffsetMovePlan) -> None:
-    """Commit the plan. A group that came to life since is refused by the cluster."""
+    """Commit the plan. If the group has members again, the cluster refuses it."""
     if move_plan.changes:
         admin.alter_group_offsets(move_plan.group, move_plan.changes)
 
 
 def offsets_at(admin: Admin, partitions: Collection[TopicPartition], position: OffsetSpec) -> dict[TopicPartition, int]:
-    """The offset of a position in each partition, within what readers of committed records find there."""
+    """The offset of a position in each partition, within what readers of committed records can read."""
     earliest = admin.offsets(partitions, "earliest")
     latest = admin.offsets(partitions, "latest", committed_only=True)
     match position.kind:

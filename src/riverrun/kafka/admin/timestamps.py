@@ -1,4 +1,4 @@
-"""When the first record at or after an offset was written: what lag in seconds is made of."""
+"""When the first record at or after an offset was written: the basis of lag in seconds."""
 
 import time
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.error_mapping import client_log, translate
 from riverrun.model.cluster_state import TopicPartition
 
-# Enough for a few batches: one record of each partition is all that is wanted.
+# Enough for a few batches: only one record of each partition is needed.
 _FETCH_PROPERTIES = {"fetch.message.max.bytes": 262_144, "queued.max.messages.kbytes": 4096, "fetch.wait.max.ms": 100}
 
 
 def first_timestamps(connection: Connection, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Milliseconds since 1970 of the first readable record at or after each offset.
 
-    A partition is left out where there is none (its end is markers of transactions, or a transaction is open), where
-    the offset is gone, or where nothing came within `kafka.request_timeout_seconds`.
+    A partition is left out if there is none (its end is transaction markers, or a transaction is open), if the offset has
+    expired, or if nothing came within `kafka.request_timeout_seconds`.
     """
     if not positions:
         return {}

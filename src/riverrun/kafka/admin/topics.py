@@ -1,6 +1,6 @@
 """Make the topics of a cluster what the code declares: create what is missing, change what is safe, refuse the rest.
 
-Safe is what removes no record and weakens no promise: a longer retention, another compression. What deletes records (a
+Safe is what removes no record and weakens no guarantee: a longer retention, another compression. What deletes records (a
 shorter retention, a new compaction), moves keys (more partitions) or cannot be done at all (fewer partitions, other
 replicas) is refused with declared and real value side by side, before anything is changed.
 """
@@ -19,7 +19,7 @@ from riverrun.model.event import Event
 from riverrun.model.topic import Topic
 from riverrun.model.units import format_duration, format_size
 
-# Settings for which a smaller number removes records or weakens a promise; -1 stands for no limit.
+# Settings for which a smaller number removes records or weakens a guarantee; -1 means no limit.
 _LOSSY_WHEN_LOWERED = {
     "retention.ms": "deletes records that are older",
     "retention.bytes": "deletes the oldest records",
@@ -35,7 +35,7 @@ _POLICY_LOSS = {
 
 @dataclass(frozen=True)
 class TopicDifference:
-    """One thing that is declared and is otherwise on the cluster. `refused` says why it is not made equal."""
+    """One setting that differs from its declaration. `refused` says why it is not changed."""
 
     setting: str
     real: str
@@ -74,7 +74,7 @@ class TopicChanges:
 def plan_topic_changes(
     declared: Topic[Event], real: TopicState | None, *, brokers: int, allow_more_partitions: bool = False
 ) -> TopicChanges:
-    """What would make `real` what is `declared`. Pure: looks at nothing else."""
+    """The changes that would make `real` what is `declared`. A pure function."""
     if real is None:
         if declared.replicas > brokers:
             raise DeclarationError(
@@ -146,7 +146,7 @@ def _declared_config(declared: Topic[Event], real: TopicState) -> dict[str, str]
     config = declared.full_config()
     policy = real.config.get(_POLICY)
     if _POLICY not in config and policy is not None and policy.origin == "topic" and "compact" in policy.value:
-        # compact=False is a statement too: whoever reads this topic as a log would miss what compaction removed.
+        # compact=False is a statement too: a reader of this topic as a log would miss what compaction removed.
         return config | {_POLICY: "delete"}
     return config
 
@@ -165,17 +165,17 @@ def _config_differences(declared: Topic[Event], real: TopicState) -> list[TopicD
     return differences
 
 
-def _same_value(name: str, one: str, other: str) -> bool:
+def _same_value(name: str, before: str, after: str) -> bool:
     if name == _POLICY:
-        return _policies(one) == _policies(other)
-    return one == other or (_number(one) is not None and _number(one) == _number(other))
+        return _policies(before) == _policies(after)
+    return before == after or (_number(before) is not None and _number(before) == _number(after))
 
 
 def data_loss_of(name: str, before: str, after: str) -> str:
     """What is lost when a topic setting changes from one value to another; empty when nothing is."""
     if name == _POLICY:
         new = sorted(_policies(after) - _policies(before))
-        return " and ".join(_POLICY_LOSS.get(word, f"starts to {word}") for word in new)
+        return " and ".join(_POLICY_LOSS.get(policy, f"starts to {policy}") for policy in new)
     if name == "unclean.leader.election.enable":
         return "may lose acknowledged records when brokers fail" if after == "true" != before else ""
     old, new_number = _number(before), _number(after)
@@ -189,7 +189,7 @@ def data_loss_of(name: str, before: str, after: str) -> str:
 def plan_alter(
     real: TopicState, *, config: Mapping[str, str | None], partitions: int | None = None
 ) -> list[TopicDifference]:
-    """What changing these settings does; `refused` says what would be lost. None gives a setting back to the default."""
+    """What changing these settings does; `refused` says what would be lost. None resets a setting to its default."""
     differences = []
     if partitions is not None and partitions != len(real.partitions):
         if partitions < len(real.partitions):
@@ -225,7 +225,7 @@ def plan_alter(
 
 
 def _policies(policy: str) -> set[str]:
-    return {word.strip() for word in policy.split(",") if word.strip()}
+    return {name.strip() for name in policy.split(",") if name.strip()}
 
 
 def _number(text: str) -> float | None:
@@ -249,7 +249,7 @@ def format_setting(name: str, value: str) -> str:
 
 
 def create_topic(admin: Admin, topic: Topic[Event]) -> None:
-    """Create a topic as declared. TopicExistsError when there is one of that name, whatever it is like."""
+    """Create a topic as declared. TopicExistsError when one of that name exists, whatever its settings."""
     registry = admin.connection.registry
     compatibility.check_schemas(registry, [topic])
     change = plan_topic_changes(topic, None, brokers=len(admin.brokers()))
@@ -261,7 +261,7 @@ def create_topic(admin: Admin, topic: Topic[Event]) -> None:
 def alter_topic(
     admin: Admin, topic: TopicState, *, config: Mapping[str, str | None], partitions: int | None = None
 ) -> None:
-    """Change a topic without asking what is lost: `plan_alter` says that first."""
+    """Change a topic without checking what is lost: `plan_alter` says that first."""
     if config:
         admin.alter_config(topic.name, config)
     if partitions is not None and partitions > len(topic.partitions):
@@ -269,7 +269,7 @@ def alter_topic(
 
 
 def describe_deletion(admin: Admin, names: Collection[str]) -> list[dict[str, Any]]:
-    """What deleting these topics loses: their records, and who reads them. TopicNotFoundError if one is not there."""
+    """What deleting these topics loses: their records, and the groups that read them. Or TopicNotFoundError."""
     states = [admin.topic(name) for name in names]
     internal = [state.name for state in states if state.internal]
     if internal:
@@ -320,7 +320,7 @@ def _apply(admin: Admin, topic: Topic[Event], change: TopicChanges, allow_more_p
         try:
             create_topic(admin, topic)
         except TopicExistsError:
-            # Somebody else made it since we looked: compare with theirs.
+            # Somebody else created it meanwhile: compare with theirs.
             return apply_topics(admin, [topic], allow_more_partitions=allow_more_partitions)[0]
     elif change.action == "alter":
         if change.config:
@@ -331,7 +331,7 @@ def _apply(admin: Admin, topic: Topic[Event], change: TopicChanges, allow_more_p
 
 
 def topic_differs_error(refused: Collection[TopicChanges]) -> TopicDiffersError:
-    """Why these are not made equal, and what to do about each."""
+    """Why these are not changed, and what to do about each."""
     lines = []
     for change in refused:
         for difference in change.differences:

@@ -1,11 +1,11 @@
-"""The consumer for asyncio: the same reading, commits and promises, with nothing that blocks the loop.
+"""The consumer for asyncio: the same reading, commits and guarantees, with nothing that blocks the loop.
 
     async with AsyncConsumer(readings, group="alerts") as consumer:
         async for record in consumer:
             await handle(record.value)
 
-The client library blocks, so it is called in one thread of its own; records that were fetched are handed out without it.
-A wait that is cancelled loses nothing: what it fetched is handed out by the next one.
+The client library blocks, so it is called in one thread of its own; records that were fetched are returned without it. A
+cancelled wait loses nothing: what it fetched is returned by the next one.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ log = logging.getLogger("riverrun.kafka.consumer")
 
 
 class AsyncConsumer(Generic[V]):
-    """Reads topics in an event loop; see `Consumer` for what the arguments and methods mean. For one task at a time."""
+    """Reads topics in an event loop; see `Consumer` for the arguments and methods. For one task at a time."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class AsyncConsumer(Generic[V]):
         self._commits_before_delivery = self._consumer.options.delivery == "at-most-once"
 
     async def _run_in_thread(self, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
-        """Call what blocks, in our thread, after what is under way there; a cancelled wait does not end the call."""
+        """Run a blocking call in our thread, after the current one there; a cancelled wait does not end the call."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._thread, functools.partial(function, *arguments, **keywords))
         self._pending_call = future
         return await asyncio.shield(future)
 
     async def _await_pending_call(self) -> None:
-        """Wait for a call whose own wait was cancelled: until it ends, the records at hand are its."""
+        """Wait for a call whose own wait was cancelled: until it ends, it owns the buffered records."""
         if self._pending_call is not None and not self._pending_call.done():
             await asyncio.wait([self._pending_call])
 
@@ -77,7 +77,7 @@ class AsyncConsumer(Generic[V]):
         return self
 
     async def __anext__(self) -> Record[V]:
-        """The next record; by asking, the one before is done."""
+        """The next record; asking for it marks the one before as done."""
         await self._await_pending_call()
         consumer = self._consumer
         consumer._check_usable()
@@ -101,7 +101,7 @@ class AsyncConsumer(Generic[V]):
             consumer._check_usable()
             await self._run_in_thread(consumer._mark_batch_done)
             steps = consumer._fill_batch_steps(max_records, wait_seconds)
-            # A turn at a time: a wait that is cancelled must not keep our thread from a commit, or from closing.
+            # One step at a time: a cancelled wait must not keep our thread from a commit, or from closing.
             while await self._run_in_thread(next, steps, "done") is None:
                 pass
             if not consumer._has_batch:
@@ -129,17 +129,17 @@ class AsyncConsumer(Generic[V]):
         return self.metrics()
 
     def stop(self) -> None:
-        """End the loop or `run` soon: what was begun is finished and committed."""
+        """End the loop or `run` soon: what was started is finished and committed."""
         self._consumer.stop()
 
     # --- the rest, as in Consumer -------------------------------------------------------------------------------------
 
     async def commit(self, *, wait: bool = True, through: Record[V] | None = None) -> None:
-        """Commit all that was handed out, what is in hand included; or of one partition all `through` this record."""
+        """Commit everything returned, the current record included; or of one partition all `through` this record."""
         if self._consumer._runner is None:
             await self._run_in_thread(self._consumer.commit, wait=wait, through=through)
         else:
-            # While `run` goes on, our thread reads.
+            # During `run`, our thread reads.
             await asyncio.to_thread(self._consumer.commit, wait=wait, through=through)
 
     async def seek(self, partition: int | TopicPartition, offset: int) -> None:
@@ -186,12 +186,12 @@ class AsyncConsumer(Generic[V]):
             self._thread.shutdown(wait=False)
 
     async def close(self) -> None:
-        """Commit what was handed out and leave the group."""
+        """Commit what was returned and leave the group."""
         await self.__aexit__(None, None, None)
 
 
 class _AsyncWorkerPool(Generic[V]):
-    """Tasks that handle records while the engine reads in its thread."""
+    """Tasks that handle records while the runner reads in its thread."""
 
     def __init__(
         self,
@@ -218,13 +218,13 @@ class _AsyncWorkerPool(Generic[V]):
         self._runner.on_ready = wake
         try:
             await self._handle_until_done(loop.run_in_executor(self._thread, self._read))
-            # What is in front of a record that is done is handled while the engine waits for it.
+            # Records in front of one that is done are handled while the runner waits for them.
             await self._handle_until_done(loop.run_in_executor(self._thread, self._runner.finish))
         except asyncio.CancelledError:
             self._stop()
             for task in self._tasks:
                 task.cancel()
-            # Behind a `finish` that is under way already, this one has nothing to do.
+            # Behind a `finish` that is running already, this one has nothing to do.
             finishing = loop.run_in_executor(self._thread, functools.partial(self._runner.finish, hurry=True))
             await asyncio.wait([finishing])
             if finishing.exception() is not None:
@@ -232,7 +232,7 @@ class _AsyncWorkerPool(Generic[V]):
             raise
 
     async def _handle_until_done(self, thread: asyncio.Future[None]) -> None:
-        """Handle records until the engine has done this."""
+        """Handle records until this call of the runner returns."""
         thread.add_done_callback(lambda _: self._wake.set())
         while not thread.done():
             self._wake.clear()
@@ -270,7 +270,7 @@ class _AsyncWorkerPool(Generic[V]):
             if problem is None:
                 try:
                     await self._handler(work.record)
-                except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
+                except Exception as error:  # noqa: BLE001  -- any error of a user's handler is handled below
                     problem = error
             if problem is None:
                 runner.succeeded(work)

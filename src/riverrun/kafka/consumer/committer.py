@@ -1,14 +1,14 @@
-"""What is to be committed, what is on its way, and what failed.
+"""Commits: what is pending, what is in flight, and what failed.
 
-The client lets one thread at a time into a consumer, and whoever polls in a loop hardly leaves it: a commit of another
+The client lets one thread at a time into a consumer, and a thread that polls in a loop hardly leaves it: a commit of another
 thread waits for ever. And its synchronous commit has no deadline: it was seen to wait for minutes on a broker that hangs.
-So commits are sent, without waiting, by the thread that polls (`pump`), and answered within its next poll (`answered`);
-whoever waits, waits with a deadline. Partitions that go to another member need no wait: the client does not let them go
-before the group has answered the commits that were sent before.
+So commits are sent, without waiting, by the thread that polls (`send_pending`), and answered within its next poll
+(`on_response`); callers wait with a deadline. Revoked partitions need no wait: the client does not let them go before the
+group has answered the commits that were sent before.
 
 Per partition only the newest offset is sent, one request at a time, never a smaller offset than before, and never for a
-partition that was forgotten. A commit that failed for the moment is sent again; why it failed is logged, counted, and
-raised by the next one who asks.
+partition that was forgotten. A commit that failed temporarily is sent again; its error is logged, counted, and raised by the
+next call that asks.
 """
 
 import logging
@@ -26,7 +26,7 @@ from riverrun.model.cluster_state import TopicPartition
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
-# What a group answers while it is being shared out anew, or its coordinator moves: the same commit works a moment later.
+# A group's answers during a rebalance, or while its coordinator moves: the same commit works a moment later.
 _RETRIABLE_CODES = frozenset({
     ClientError.REBALANCE_IN_PROGRESS, ClientError.ILLEGAL_GENERATION, ClientError.STALE_MEMBER_EPOCH,
     ClientError.COORDINATOR_LOAD_IN_PROGRESS, ClientError.COORDINATOR_NOT_AVAILABLE, ClientError.NOT_COORDINATOR,
@@ -34,7 +34,7 @@ _RETRIABLE_CODES = frozenset({
     ClientError.UNKNOWN_MEMBER_ID, ClientError._ALL_BROKERS_DOWN,
 })  # fmt: skip
 _RETRY_SECONDS = 0.25
-# So many such answers in a row are told; fewer are how groups work.
+# So many such answers in a row are logged; fewer are normal.
 _FAILURES_BEFORE_WARNING = 8
 
 Clock = Callable[[], float]
@@ -55,10 +55,10 @@ class Committer:
         self._in_flight: dict[TopicPartition, int] = {}
         self._committed: dict[TopicPartition, int] = {}
         self._retry_at = 0.0
-        # Why a commit failed, and of what; forgotten as soon as all of that is committed after all.
+        # Why a commit failed, and for which partitions; cleared as soon as all of them are committed after all.
         self._failure: CommitError | None = None
         self._failed: set[TopicPartition] = set()
-        # Partitions that went before what was wanted of them was answered; those that go once it is.
+        # Partitions that were lost before their commit was answered; those that are released once it is.
         self._revoked_uncommitted: set[TopicPartition] = set()
         self._released: set[TopicPartition] = set()
         self._consecutive_failures = 0
@@ -66,7 +66,7 @@ class Committer:
         self.failed = 0
 
     def put(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these next."""
+        """Commit these offsets next."""
         with self._changed:
             for given, offset in offsets.items():
                 partition = TopicPartition(*given)
@@ -79,7 +79,7 @@ class Committer:
                     self._pending[partition] = offset
 
     def send_pending(self, *, at_once: bool = False) -> None:
-        """Send what is wanted, unless a request is on its way; `at_once` sends it even then."""
+        """Send what is pending, unless a request is in flight; `at_once` sends it even then."""
         with self._changed:
             if not self._pending or (not at_once and (self._in_flight or self._clock() < self._retry_at)):
                 return
@@ -92,7 +92,7 @@ class Committer:
             self.on_response(error.args[0], request)
 
     def on_response(self, error: ClientError | None, partitions: Sequence[ClientPartition]) -> None:
-        """What became of a request."""
+        """Handle the answer to a request."""
         with self._changed:
             retriable = False
             failure: ClientError | None = None
@@ -156,7 +156,7 @@ class Committer:
 
     def _begin_wait(self) -> None:
         with self._changed:
-            # Somebody waits: what failed for the moment is sent again at once.
+            # Somebody waits: what failed temporarily is sent again at once.
             self._retry_at = 0.0
             self._revoked_uncommitted.clear()
 
@@ -177,7 +177,7 @@ class Committer:
                 raise failure
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """These are about to go: send what is wanted of them, now or never."""
+        """These are about to be revoked: send their pending commits, now or never."""
         self.send_pending(at_once=True)
         with self._changed:
             self._released |= self._in_flight.keys() & set(partitions)
@@ -185,7 +185,7 @@ class Committer:
                 self._committed.pop(partition, None)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These are not ours any more, or are read from elsewhere: commit nothing for them, whatever is answered."""
+        """These are not ours any more, or are read from another offset: commit nothing for them, whatever the answer."""
         with self._changed:
             for partition in partitions:
                 if self._pending.pop(partition, None) is not None or self._in_flight.pop(partition, None) is not None:
@@ -198,7 +198,7 @@ class Committer:
             self._changed.notify_all()
 
     def committed(self) -> dict[TopicPartition, int]:
-        """What was committed."""
+        """The committed offsets."""
         with self._changed:
             return dict(self._committed)
 

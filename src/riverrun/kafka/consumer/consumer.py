@@ -1,12 +1,12 @@
-"""Reading records: one by one, in batches, or handled in parallel.
+"""Read records: one by one, in batches, or handled in parallel.
 
     with Consumer(readings, group="alerts") as consumer:
         for record in consumer:
             print(record, record.value.load_kw)
 
 At least once by default: a record counts as done when the next one is asked for, and only what is done is committed. A loop
-that ends by an exception leaves the record in hand, so it is read again. `run` handles many records at a time and commits up
-to the first one that is not done (riverrun.kafka.consumer.parallel_runner).
+that ends by an exception leaves the current record undone, so it is read again. `run` handles many records at a time and
+commits up to the first one that is not done (riverrun.kafka.consumer.parallel_runner).
 """
 
 import contextlib
@@ -46,11 +46,11 @@ else:
 
 log = logging.getLogger("riverrun.kafka.consumer")
 
-# How many records a plain loop fetches at a time, and how long it goes on without looking after the group.
+# How many records a plain loop fetches at a time, and how long it continues without serving the group.
 _FETCH_RECORDS = 500
 _MAX_BUFFERED = 1000
 _POLL_INTERVAL_SECONDS = 0.5
-# How long a wait for records goes on before it looks whether it is to end.
+# How long a wait for records lasts before it checks for a stop.
 _POLL_WAIT_SECONDS = 0.1
 
 
@@ -93,7 +93,7 @@ class Consumer(Generic[V]):
         return self
 
     def __next__(self) -> Record[V]:
-        """The next record; by asking, the one before is done. Ends after `stop`, or at the end if not to `follow`."""
+        """The next record; asking for it marks the one before as done. Ends after `stop`, or at the end without `follow`."""
         self._check_usable()
         self._mark_done()
         while (record := self._next_buffered()) is None:
@@ -103,13 +103,13 @@ class Consumer(Generic[V]):
         return record
 
     def _mark_done(self) -> None:
-        """What was handed out is done."""
+        """Mark what was returned as done."""
         self._counts.handled += self._buffer.mark_done()
         if self.options.commit == "record":
             self._commit_done()
 
     def _next_buffered(self) -> Record[V] | None:
-        """The next record, if it was fetched and the group can do without us for the moment."""
+        """The next record, if it is buffered and the group need not be served at the moment."""
         if time.monotonic() < self._poll_due_at and not self._stopping.is_set():
             message = self._buffer.take_one()
             if message is not None:
@@ -117,7 +117,7 @@ class Consumer(Generic[V]):
         return None
 
     def _refill(self) -> bool:
-        """Fetch, for a moment; False when it is over."""
+        """Fetch for a moment; False when it is over."""
         if self._stopping.is_set():
             return False
         buffered = len(self._buffer)
@@ -138,7 +138,7 @@ class Consumer(Generic[V]):
     def batches(self, max_records: int = 1000, *, wait_seconds: float = 1.0) -> Iterator[Batch[V]]:
         """Batches of up to `max_records` records; a batch that is not full is given out `wait_seconds` after it began.
 
-        By asking for the next batch, the one before is done.
+        Asking for the next batch marks the one before as done.
         """
         check_batch_size(max_records)
         while True:
@@ -160,7 +160,7 @@ class Consumer(Generic[V]):
         return self._has_batch
 
     def _fill_batch_steps(self, max_records: int, wait_seconds: float) -> Iterator[None]:
-        """Fetch until there is a batch, or it is over; for a moment from one turn to the next."""
+        """Fetch until there is a batch, or it is over; each step takes only a moment."""
         buffer = self._buffer
         end: float | None = None
         while len(buffer) < max_records and not self._stopping.is_set():
@@ -196,7 +196,7 @@ class Consumer(Generic[V]):
         """Call `handler` for every record, in `workers` threads, until `stop`, SIGTERM or SIGINT, or the end.
 
         Keywords are those of `RunOptions`: the order to keep, how much may be in flight, and what to do with errors. What
-        was begun is finished and committed. Gives the counts.
+        was started is finished and committed. Returns the counts.
         """
         with self._begin_run(RunOptions(**options)) as runner:
             run_in_threads(runner, handler, workers, self.stop)
@@ -204,7 +204,7 @@ class Consumer(Generic[V]):
 
     @contextlib.contextmanager
     def _begin_run(self, options: RunOptions) -> Iterator[ParallelRunner[V]]:
-        """What `run` stands on, for crews of another kind."""
+        """The basis of `run`, for other kinds of workers."""
         self._check_usable()
         self._mark_done()
         self._subscription.seek(self._buffer.drop_buffered(self._subscription.assignment))
@@ -230,13 +230,13 @@ class Consumer(Generic[V]):
             self._subscription.seek(runner.resume_offsets)
 
     def stop(self) -> None:
-        """End the loop or `run` soon, from any thread or a signal handler: what was begun is finished and committed."""
+        """End the loop or `run` soon, from any thread or a signal handler: what was started is finished and committed."""
         self._stopping.set()
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def commit(self, *, wait: bool = True, through: Record[V] | None = None) -> None:
-        """Commit all that was handed out, what is in hand included; or of one partition all `through` this record.
+        """Commit everything that was returned, the current record included; or of one partition all `through` this record.
 
         With `wait` CommitError is raised when the cluster does not confirm it; without, by the next commit.
         """
@@ -256,10 +256,10 @@ class Consumer(Generic[V]):
         self._committer.put(offsets)
         seconds = self._subscription.timeout if seconds is None else seconds
         if self._subscription.in_callback:
-            # Nothing can be awaited here, nor must it: the client lets no partition go before this is answered.
+            # Nothing can be awaited here, nor must it: the client revokes no partition before this is answered.
             self._subscription.send_commits(at_once=True)
         elif self._runner is not None:
-            # Asked by a handler: the thread that reads does it.
+            # Called by a handler: the reading thread sends it.
             if wait:
                 self._committer.wait(seconds)
         elif wait:
@@ -276,13 +276,13 @@ class Consumer(Generic[V]):
         wait: bool | None = None,
         seconds: float | None = None,
     ) -> None:
-        """Commit what is done, the way that was chosen, if this consumer commits at all."""
+        """Commit what is done, in the chosen mode, if this consumer commits at all."""
         if self.group and self.options.delivery == "at-least-once":
             wait = self.options.waits_for_commit if wait is None else wait
             self._commit(self._buffer.done if done is None else done, wait=wait, seconds=seconds)
 
     def _commit_before_delivery(self) -> None:
-        """At most once: commit what is about to be handed out; when that fails, it is not handed out."""
+        """At most once: commit what is about to be returned; when that fails, it is not returned."""
         if self.options.delivery != "at-most-once" or not self.group:
             return
         try:
@@ -292,7 +292,7 @@ class Consumer(Generic[V]):
             raise
 
     def _run_periodic(self, now: float) -> None:
-        """What is due from time to time in a plain loop."""
+        """Do what is due from time to time in a plain loop."""
         if self.options.commit == "interval" and now >= self._commit_at:
             self._commit_at = now + self.options.commit_interval_seconds
             self._commit_done()
@@ -303,7 +303,7 @@ class Consumer(Generic[V]):
             self._metrics_at = now + self.options.metrics_seconds
             self.options.on_metrics(self.metrics())
 
-    # --- partitions come and go ---------------------------------------------------------------------------------------
+    # --- rebalancing --------------------------------------------------------------------------------------------------
 
     def _assigned(self, partitions: list[TopicPartition]) -> None:
         if self._runner is not None:
@@ -334,7 +334,7 @@ class Consumer(Generic[V]):
             self.options.on_lost(partitions)
 
     def _moved(self, partition: TopicPartition, offset: int) -> None:
-        """By a seek, or because the topic was made anew: what lies before counts as done, and going back is right."""
+        """By a seek, or because the topic was created again: everything before counts as done, and going back is right."""
         self._committer.forget([partition])
         if self._runner is not None:
             self._runner.moved(partition, offset)
@@ -342,7 +342,7 @@ class Consumer(Generic[V]):
             self._buffer.forget([partition])
             self._buffer.done[partition] = offset
 
-    # --- where it stands ----------------------------------------------------------------------------------------------
+    # --- positions and metrics ----------------------------------------------------------------------------------------
 
     @property
     def partitions(self) -> list[TopicPartition]:
@@ -350,11 +350,11 @@ class Consumer(Generic[V]):
         return sorted(self._subscription.assignment)
 
     def position(self) -> dict[TopicPartition, int]:
-        """The offset of the next record to be handed out, of each partition of which that is known."""
+        """The offset of the next record to be returned, of each partition of which that is known."""
         return {**self._subscription.positions, **self._buffer.first_buffered()}
 
     def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition goes on behind what is done. Asks the cluster; while it runs, see `metrics`."""
+        """How many offsets each partition continues behind what is done. Asks the cluster; during `run`, use `metrics`."""
         self._refuse_in_run("ask for its lag")
         self._check_usable()
         self._await_partitions()
@@ -368,7 +368,7 @@ class Consumer(Generic[V]):
         return {partition: max(0, ends[partition] - done[partition]) for partition in partitions}
 
     def metrics(self) -> ConsumerMetrics:
-        """The counts so far, and how it stands. Asks nobody."""
+        """The counts so far, and the current state. Makes no request."""
         in_flight = self._runner.in_flight if self._runner is not None else (0, 0)
         return ConsumerMetrics(
             **dataclasses.asdict(self._counts),
@@ -391,22 +391,22 @@ class Consumer(Generic[V]):
             return None
         return sum(max(0, ends[partition] - done[partition]) for partition in partitions)
 
-    # --- elsewhere ----------------------------------------------------------------------------------------------------
+    # --- seek and pause -----------------------------------------------------------------------------------------------
 
     def seek(self, partition: int | TopicPartition, offset: int) -> None:
-        """Go on at this offset of a partition. What lies before counts as done, for the next commit as well."""
+        """Continue at this offset of a partition. Everything before counts as done, for the next commit as well."""
         self._seek({self._resolve_partition(partition): offset})
 
     def seek_to_beginning(self, *partitions: int | TopicPartition) -> None:
-        """Go on at the oldest records, of these partitions or of all this consumer has."""
+        """Continue at the oldest records, of these partitions or of all this consumer has."""
         self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), OFFSET_BEGINNING))
 
     def seek_to_end(self, *partitions: int | TopicPartition) -> None:
-        """Go on with the records that come from now on."""
+        """Continue with the records that come from now on."""
         self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), OFFSET_END))
 
     def seek_to_time(self, moment: datetime, *partitions: int | TopicPartition) -> None:
-        """Go on with the first record that has this timestamp or a later one; at the end where there is none."""
+        """Continue with the first record that has this timestamp or a later one; at the end if there is none."""
         if moment.tzinfo is None:
             raise UsageError(f"{moment} has no time zone", hint="Add one: moment.replace(tzinfo=UTC)")
         self._seek(self._subscription.lookup.offsets_at(self._resolve_partitions(partitions), moment))
@@ -419,7 +419,7 @@ class Consumer(Generic[V]):
             self._moved(partition, offset)
 
     def pause(self, *partitions: int | TopicPartition) -> None:
-        """Hand out no records of these partitions, or of all, until `resume`. The loop goes on with the others."""
+        """Return no records of these partitions, or of all, until `resume`. The loop continues with the others."""
         self._refuse_in_run("pause")
         topic_partitions = self._resolve_partitions(partitions)
         self._subscription.pause(topic_partitions)
@@ -459,7 +459,7 @@ class Consumer(Generic[V]):
         return topic_partition
 
     def _await_partitions(self) -> None:
-        """Take part in the group until it has given us partitions, or none."""
+        """Poll the group until it has assigned us partitions, or none."""
         end = time.monotonic() + max(self._subscription.timeout, 2 * self.options.session_timeout_seconds)
         while not self._subscription.has_partitions and not self._stopping.is_set():
             if time.monotonic() > end:
@@ -474,7 +474,7 @@ class Consumer(Generic[V]):
     def _finished(self) -> bool:
         return not self.options.follow and self._subscription.at_end
 
-    # --- the end ------------------------------------------------------------------------------------------------------
+    # --- closing ------------------------------------------------------------------------------------------------------
 
     def _refuse_in_run(self, doing: str) -> None:
         if self._runner is not None:
@@ -500,7 +500,7 @@ class Consumer(Generic[V]):
             error.add_note(f"While the consumer was closed after this: {problem}")
 
     def close(self) -> None:
-        """Commit what was handed out and leave the group, within `close_seconds` for each. May be called twice."""
+        """Commit what was returned and leave the group, within `close_seconds` for each. May be called twice."""
         if not self._closed:
             self._counts.handled += self._buffer.mark_done()
             self._close()

@@ -1,7 +1,7 @@
-"""Records that could not be handled, kept with all that is known about them.
+"""Records that could not be handled, kept with everything known about them.
 
-A dead letter has the value, the key and the headers of the record as they were, and headers that tell where it was and why
-it is here. All in-sync replicas have it before its offset is committed, so a record that was given up is always in one topic
+A dead letter has the value, the key and the headers of the record as they were, and headers that say where it was and why
+it failed. All in-sync replicas have it before its offset is committed, so a record that was given up is always in one topic
 or the other.
 """
 
@@ -27,10 +27,10 @@ HEADER_PREFIX = "riverrun.dead."
 DEFAULT_TOPIC = "{topic}.dead"
 
 _DELIVERY_SECONDS = 30.0
-# A dead letter is its record and these headers; the message is the part that has no end.
+# A dead letter is its record and these headers; only the message has no limit of its own.
 _MESSAGE_CHARACTERS = 2000
 _HEADER_BYTES = 16_384
-# What is kept of one that is larger than its topic takes: of the value, of each header, and how many of those.
+# What is kept of a dead letter larger than its topic allows: of the value, of each header, and how many headers.
 _TRUNCATED_BYTES = 16_384
 _TRUNCATED_HEADER_BYTES = 256
 _TRUNCATED_HEADERS = 8
@@ -42,7 +42,7 @@ _LetterContent = tuple[bytes | None, bytes | None, list[Any]]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """What the headers of a dead letter tell. `timestamp_ms` is the record's own, `at` when it was given up."""
+    """What the headers of a dead letter say. `timestamp_ms` is the record's own, `at` when it was given up."""
 
     topic: str
     partition: int
@@ -54,8 +54,8 @@ class DeadLetter:
     group: str
     at: datetime
     headers: tuple[tuple[str, bytes | None], ...]
-    # Of what a connector could make no record of: where it came from (a file and offset, an MQTT topic), and how many
-    # bytes it had where only a part of it was kept.
+    # For input that a connector could not turn into a record: where it came from (a file and offset, an MQTT topic), and how
+    # many bytes it had if only a part of it was kept.
     source: str = ""
     original_size: int = 0
 
@@ -66,7 +66,7 @@ class DeadLetter:
 
     @classmethod
     def from_record(cls, record: Record[Any]) -> "DeadLetter | None":
-        """What is known of a record in a dead-letter topic; None when it is not a dead letter."""
+        """Read the headers of a record in a dead-letter topic; None when it is not a dead letter."""
         values = {name: value or b"" for name, value in record.headers if name.startswith(HEADER_PREFIX)}
         try:
             text = {name.removeprefix(HEADER_PREFIX): value.decode() for name, value in values.items()}
@@ -90,7 +90,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class RecordCopy:
-    """A record that was read by somebody else than a consumer, such as Spark, with what a dead letter needs of it."""
+    """A record that something other than a consumer has read, such as Spark, with what a dead letter needs of it."""
 
     topic: str
     partition: int
@@ -107,7 +107,7 @@ class RecordCopy:
 def dead_letter_headers(
     record: Record[Any] | RecordCopy, error: BaseException, attempts: int, group: str, at: datetime
 ) -> list[Any]:
-    """The record's own headers, then ours. What an earlier death told is replaced: its record is the one before."""
+    """The record's own headers, then ours. Headers of an earlier failure are replaced: they describe the record before."""
     stamp = record.timestamp_ms
     values = {
         "topic": record.topic,
@@ -125,12 +125,12 @@ def dead_letter_headers(
 
 
 def _truncated_variants(record: Record[Any] | RecordCopy, headers: list[Any]) -> Iterator[_LetterContent]:
-    """What can be kept of a letter that is too large for its topic, with how many bytes the value had: less and less."""
+    """Shortened versions of a dead letter too large for its topic, ever smaller, with how many bytes the value had."""
     raw = record.raw or b""
     size_header = [(f"{HEADER_PREFIX}cut", str(len(raw)).encode())] if raw else []
     yield record.raw and raw[:_TRUNCATED_BYTES], record.key, headers + size_header
     ours = [
-        # Whole characters: what cannot be decoded is no dead letter.
+        # Whole characters: headers that cannot be decoded make it no dead letter.
         (
             name,
             value[:_TRUNCATED_HEADER_BYTES].decode(errors="ignore").encode()
@@ -150,7 +150,7 @@ def _truncated_variants(record: Record[Any] | RecordCopy, headers: list[Any]) ->
 
 
 class DeadLetterProducer:
-    """Writes dead letters to the topic `name` says, where `{topic}` stands for the record's own. Safe to share."""
+    """Writes dead letters to the topic `name`, where `{topic}` is replaced by the record's topic. Safe to share."""
 
     def __init__(self, connection: Connection, group: str, name: str = DEFAULT_TOPIC, *, create: bool = True) -> None:
         self._connection = connection
@@ -165,13 +165,13 @@ class DeadLetterProducer:
         return self._topic_template.replace("{topic}", topic)
 
     def prepare(self, topics: Collection[str]) -> None:
-        """Make sure that the dead letters of these topics have a place, before there are any."""
+        """Make sure that these topics have a dead-letter topic, before there are any dead letters."""
         with self._lock:
             for topic in topics:
                 self._ensure(topic)
 
     def write(self, record: Record[Any], error: BaseException, attempts: int) -> str:
-        """Write a record and wait until it is safe; the place it is at. Raises what prevents it: then it is nowhere."""
+        """Write a dead letter, wait until it is acknowledged, and return its position. If this raises, it is not written."""
         with self._lock:
             target = self._ensure(record.topic)
             producer = self._open()
@@ -182,7 +182,7 @@ class DeadLetterProducer:
     def _deliver(
         self, producer: Producer, target: str, record: Record[Any] | RecordCopy, headers: list[Any]
     ) -> Message:
-        """Write a letter as it is, or what of it fits where its topic takes less than that."""
+        """Write a dead letter whole, or shortened if its topic does not allow the size."""
         failure: ClientError | None = None
         for value, key, own_headers in ((record.raw, record.key, headers), *_truncated_variants(record, headers)):
             failure, message = self._produce(
@@ -198,10 +198,10 @@ class DeadLetterProducer:
         raise self._write_error(failure, f"writing the dead letter of {record}", target)
 
     def _produce(
-        self, producer: Producer, target: str, letter: _LetterContent, doing: str
+        self, producer: Producer, target: str, content: _LetterContent, doing: str
     ) -> tuple[ClientError | None, Message]:
-        """What became of one letter, once that is known."""
-        value, key, headers = letter
+        """The delivery result of one dead letter, once it is known."""
+        value, key, headers = content
         outcome: list[tuple[ClientError | None, Message]] = []
         end = time.monotonic() + _DELIVERY_SECONDS + 5
         try:
@@ -223,20 +223,20 @@ class DeadLetterProducer:
         return outcome[0]
 
     def write_all(self, letters: Iterable[tuple[Record[Any] | RecordCopy, BaseException]]) -> int:
-        """Write many and wait until all are safe; how many. Raises what prevents one: then some may be written, and the
+        """Write many, wait until all are acknowledged, and return how many. If this raises, some may be written, and the
         same call can be made again."""
         failures: list[tuple[ClientError, str]] = []
         too_large: list[tuple[str, Record[Any] | RecordCopy, list[Any]]] = []
 
         def answered(
-            letter: tuple[str, Record[Any] | RecordCopy, list[Any]], failure: ClientError | None, _: Message
+            dead_letter: tuple[str, Record[Any] | RecordCopy, list[Any]], failure: ClientError | None, _: Message
         ) -> None:
             if failure is None:
                 return
             if failure.code() == ClientError.MSG_SIZE_TOO_LARGE:
-                too_large.append(letter)
+                too_large.append(dead_letter)
             else:
-                failures.append((failure, f"writing a dead letter to {letter[0]}"))
+                failures.append((failure, f"writing a dead letter to {dead_letter[0]}"))
 
         count = 0
         with self._lock:
@@ -266,7 +266,7 @@ class DeadLetterProducer:
         return count
 
     def close(self) -> None:
-        """Nothing waits here: every `write` waited for its own."""
+        """Drop the producer. Nothing is pending: every `write` waited for its own delivery."""
         with self._lock:
             self._producer = None
 

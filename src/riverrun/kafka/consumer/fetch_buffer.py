@@ -1,4 +1,4 @@
-"""What a plain loop has in hand: records fetched ahead, the record or batch that was given out, and what is done."""
+"""The buffer of a plain loop: records fetched ahead, the delivered record or batch, and what is done."""
 
 from collections import deque
 from collections.abc import Collection, Mapping
@@ -11,14 +11,14 @@ from riverrun.model.cluster_state import TopicPartition
 
 
 class _PartitionEnd(NamedTuple):
-    """Behind the last record of a partition: up to here there is nothing more to read."""
+    """Marks the end of a partition: up to this offset there is nothing more to read."""
 
     topic_partition: TopicPartition
     offset: int
 
 
 class FetchBuffer:
-    """Records move from `ahead` to in hand to done. Nothing becomes done that was not given out."""
+    """Records move from buffered to delivered to done. Nothing becomes done that was not delivered."""
 
     def __init__(self) -> None:
         # The next offset to commit, of each partition of which anything was done.
@@ -26,16 +26,16 @@ class FetchBuffer:
         self._buffered: deque[Message | _PartitionEnd] = deque()
         self._count = 0
         self._delivered: list[Message] = []
-        # Where the partitions stand when what was given out is done: of one record, or of a batch.
+        # The positions of the partitions when what was delivered is done: of one record, or of a batch.
         self._delivered_position: tuple[tuple[str, int], int] | None = None
         self._delivered_positions: dict[TopicPartition, int] | None = None
 
     def __len__(self) -> int:
-        """How many records are ahead."""
+        """How many records are buffered."""
         return self._count
 
     def put(self, fetched: FetchedRecords) -> None:
-        """Records to give out later. An end counts once all before it is done."""
+        """Add records to deliver later. An end counts once everything before it is done."""
         self._buffered.extend(fetched.messages)
         self._count += len(fetched.messages)
         self._buffered.extend(_PartitionEnd(partition, offset) for partition, offset in fetched.ends.items())
@@ -44,7 +44,7 @@ class FetchBuffer:
 
     @property
     def has_delivered(self) -> bool:
-        """Whether a record or batch was given out and is not done yet."""
+        """Whether a record or batch was delivered and is not done yet."""
         return self._delivered_position is not None or self._delivered_positions is not None
 
     def _mark_ends_done(self) -> None:
@@ -57,7 +57,7 @@ class FetchBuffer:
         self.done[end.topic_partition] = max(self.done.get(end.topic_partition, -1), end.offset)
 
     def take_one(self) -> Message | None:
-        """The next record, now in hand; None when there is none ahead."""
+        """Deliver the next record; None when none is buffered."""
         self._mark_ends_done()
         if not self._buffered:
             return None
@@ -91,10 +91,10 @@ class FetchBuffer:
         return self._delivered
 
     def mark_done(self) -> int:
-        """What is in hand is done: how many records that were."""
+        """Mark what was delivered as done; returns how many records that were."""
         if self._delivered_position is not None:
             key, offset = self._delivered_position
-            # A plain tuple finds the same entry as a Place, and costs half as much.
+            # A plain tuple finds the same entry as a TopicPartition, and costs half as much.
             self.done[key] = offset  # type: ignore[index]
             self._delivered_position = None
             self._mark_ends_done()
@@ -107,14 +107,14 @@ class FetchBuffer:
         return 0
 
     def delivered_positions(self) -> dict[TopicPartition, int]:
-        """Where the partitions of what is in hand stand when it is done."""
-        # Another thread may commit while this one settles.
+        """The positions of the delivered partitions when they are done."""
+        # Another thread may commit while this one marks it done.
         if (position := self._delivered_position) is not None:
             return {TopicPartition(*position[0]): position[1]}
         return dict(self._delivered_positions or {})
 
     def return_delivered(self) -> None:
-        """What is in hand was not given out after all. What is of partitions that went meanwhile is dropped."""
+        """Put what was delivered back into the buffer. Records of partitions that were revoked meanwhile are dropped."""
         ours = self.delivered_positions()
         returned = [message for message in self._delivered if (message.topic(), message.partition()) in ours]
         self._buffered.extendleft(reversed(returned))
@@ -122,7 +122,7 @@ class FetchBuffer:
         self._delivered_position = self._delivered_positions = None
 
     def drop_buffered(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Drop the records ahead of these partitions; the first offset dropped of each."""
+        """Drop the buffered records of these partitions; returns the first dropped offset of each."""
         first: dict[TopicPartition, int] = {}
         kept: deque[Message | _PartitionEnd] = deque()
         for item in self._buffered:
@@ -139,7 +139,7 @@ class FetchBuffer:
         return first
 
     def first_buffered(self) -> dict[TopicPartition, int]:
-        """The offset of the first record ahead of each partition that has one."""
+        """The offset of the first buffered record of each partition that has one."""
         first: dict[TopicPartition, int] = {}
         for item in self._buffered:
             if not isinstance(item, _PartitionEnd):
@@ -147,7 +147,7 @@ class FetchBuffer:
         return first
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are not ours any more, or are read from elsewhere: nothing of them counts."""
+        """Forget partitions that are not ours any more, or are read from another offset."""
         self.drop_buffered(partitions)
         for partition in partitions:
             self.done.pop(partition, None)

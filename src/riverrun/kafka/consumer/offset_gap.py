@@ -17,12 +17,12 @@ class OffsetGap(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """How many offsets are gone."""
+        """How many offsets are missing."""
         return max(0, self.next - self.first)
 
     @property
     def log_recreated(self) -> bool:
-        """Whether the position lies behind the end: the log is not the one that was read."""
+        """Whether the position is behind the end: the log is not the one that was read."""
         return self.first > self.end
 
     def __str__(self) -> str:
@@ -32,7 +32,7 @@ class OffsetGap(NamedTuple):
 
 
 def offset_gap_error(gaps: Sequence[OffsetGap], group: str, *, stops: bool = False) -> OffsetOutOfRangeError:
-    """One error for all partitions that were found out of range together. `stops` says that the reader ends with it."""
+    """One error for all partitions that were out of range together. `stops` says that the reader ends with it."""
     consequence = "Reading goes on at the oldest record there is"
     if stops:
         move = f" (riverrun offsets move {group} --to-earliest)" if group else ""
@@ -49,18 +49,18 @@ def offset_gap_error(gaps: Sequence[OffsetGap], group: str, *, stops: bool = Fal
             else {}
         ),
     }
-    found = "; ".join(str(gap) for gap in gaps)
+    gap_texts = "; ".join(str(gap) for gap in gaps)
     if any(gap.log_recreated for gap in gaps):
         return OffsetOutOfRangeError(
             f"What was to be read of {topics} is not there: the topic was deleted and made anew, or lost its end",
-            found=found,
+            found=gap_texts,
             hint=consequence,
             **fields,
         )
     return OffsetOutOfRangeError(
         f"{count} record{'s' if count != 1 else ''} of {topics} {'are' if count != 1 else 'is'} gone: retention removed "
         f"{'them' if count != 1 else 'it'} before {'they were' if count != 1 else 'it was'} read",
-        found=found,
+        found=gap_texts,
         hint=f"{consequence}; keep records longer (retention), or read faster",
         **fields,
     )

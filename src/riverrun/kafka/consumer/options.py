@@ -1,4 +1,4 @@
-"""What can be chosen about a consumer, the client properties that follow, and what a consumer counts."""
+"""The options of a consumer, the client properties that follow from them, and its counts."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ IsolationLevel = Literal["committed", "uncommitted"]
 GroupProtocol = Literal["classic", "consumer"]
 PartitionsCallback = Callable[[list[TopicPartition]], Any]
 
-# Properties a consumer needs as they are: with other values it could lose records or not notice that they are gone.
+# Properties a consumer sets itself: with other values it could lose records or not notice that they are gone.
 _RESERVED_PROPERTIES = {
     "group.id": "use group",
     "group.instance.id": "use instance",
@@ -44,13 +44,13 @@ _RESERVED_PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
-    """A consumer's counts since it was made, and how it stands now.
+    """A consumer's counts since it was created, and its current state.
 
-    `handled` records were done: handed out and not given back, or their handler returned. `failed` counts attempts of
-    handlers that raised, `retried` those that were tried again; of the records given up, `dead` went to a dead-letter topic
-    and `skipped` were left out. `gone` records were removed by retention before they were read. `in_flight` records (and
-    bytes) are in `run`: waiting, being handled, or done behind one that is not. `lag` is how many offsets the partitions of
-    this consumer go on behind what it has done; None where that is not known yet.
+    `handled` records are done: returned and not given back, or their handler returned. `failed` counts attempts of handlers
+    that raised, `retried` those that were tried again; of the records given up, `dead` went to a dead-letter topic and
+    `skipped` were left out. `gone` records were removed by retention before they were read. `in_flight` records (and bytes)
+    are in `run`: waiting, being handled, or done behind one that is not. `lag` is how many offsets the partitions of this
+    consumer continue behind what it has done; None if that is not known yet.
     """
 
     handled: int
@@ -81,7 +81,7 @@ class ConsumerCounts:
 
 
 class ConsumerKeywords(TypedDict, total=False):
-    """The keywords of `Consumer` and `AsyncConsumer`; `ConsumerOptions` says what they mean."""
+    """The keywords of `Consumer` and `AsyncConsumer`; `ConsumerOptions` explains them."""
 
     start: Literal["earliest", "latest"] | datetime
     partitions: Collection[int | TopicPartition] | None
@@ -110,29 +110,29 @@ class ConsumerKeywords(TypedDict, total=False):
 class ConsumerOptions:
     """How a consumer behaves.
 
-    - `start`: where to begin in a partition for which the group has no offset, or always when there is no group.
-    - `partitions`: read exactly these, instead of letting the group share them out; with several topics, `Place`s.
-    - `follow`: False ends at the end of the partitions instead of waiting for more. In a group that is moving partitions,
-      it waits a few seconds for those that may still come.
-    - `commit`: what was handled is committed every `commit_interval_seconds`, after each fetched or asked-for batch, after
+    - `start`: where to start in a partition for which the group has no offset, or always when there is no group.
+    - `partitions`: read exactly these, instead of those the group assigns; with several topics, `TopicPartition`s.
+    - `follow`: False ends at the end of the partitions instead of waiting for more. During a rebalance of the group, it
+      waits a few seconds for partitions that may still be assigned.
+    - `commit`: what was handled is committed every `commit_interval_seconds`, after each fetched or requested batch, after
       each record, or only by `commit()`. `commit_wait`: whether to wait for the cluster's answer; by default for "batch" and
-      "record". Whatever is chosen, leaving and losing partitions to another member commits and waits ("manual" waits when
-      it leaves, for what commit(wait=False) asked for).
-    - `delivery`: "at-most-once" commits before records are handed out, and waits for it.
-    - `on_gone`: records were removed by retention before they were read. "continue" logs a warning, counts them and goes on
-      at the oldest there is; a function does the same and is called with the error; "stop" raises it.
+      "record". In all modes, leaving and losing partitions to another member commits and waits ("manual" waits when it
+      leaves, for what commit(wait=False) asked for).
+    - `delivery`: "at-most-once" commits before records are returned, and waits for it.
+    - `on_gone`: records were removed by retention before they were read. "continue" logs a warning, counts them and
+      continues at the oldest there is; a function does the same and is called with the error; "stop" raises it.
     - `isolation`: "committed" hides records of transactions that are open or were aborted.
     - `protocol`: of the group; "consumer" is Kafka 4's own (KIP-848). `instance` makes the member static: it may leave and
       come back within `session_timeout_seconds` without moving partitions. That is also how long a member that died keeps
       its partitions (with "consumer" the brokers decide).
     - `max_poll_seconds`: how long a plain loop may take for one record or batch before its partitions go to others. `run`
       has no such limit.
-    - `prefetch_mb`: how much the client fetches ahead, in MiB; besides, each record that waits costs about 1 KiB, and about
+    - `prefetch_mb`: how much the client fetches ahead, in MiB; besides, each waiting record costs about 1 KiB, and about
       10,000 of each partition wait.
     - `close_seconds`: how long leaving may take.
-    - `on_assigned`, `on_revoked`, `on_lost` are told which partitions came, are about to go, and are gone already. A `seek`
-      in `on_assigned` says where to begin.
-    - `on_metrics` is given the counts every `metrics_seconds`. `properties` are any other properties of librdkafka.
+    - `on_assigned`, `on_revoked`, `on_lost` are called with the partitions that were assigned, are about to be revoked, and
+      are lost already. A `seek` in `on_assigned` sets where to start.
+    - `on_metrics` is called with the counts every `metrics_seconds`. `properties` are any other properties of librdkafka.
     """
 
     start: Literal["earliest", "latest"] | datetime = "earliest"
@@ -199,18 +199,18 @@ class ConsumerOptions:
 
     @property
     def start_position(self) -> datetime | int:
-        """Where a group begins that has no offset yet, as `Lookup.offsets_at` takes it."""
+        """Where a group without a committed offset starts, as `TopicLookup.offsets_at` takes it."""
         if isinstance(self.start, datetime):
             return self.start
         return OFFSET_BEGINNING if self.start == "earliest" else OFFSET_END
 
     @property
     def commits_start_position(self) -> bool:
-        """Whether the position of a new group is committed before there was a record: a rebalance must not move it."""
+        """Whether the start position of a new group is committed before its first record: a rebalance must not move it."""
         return self.start != "earliest" and self.commit != "manual"
 
     def client_properties(self, connection: Connection, group: str) -> dict[str, Any]:
-        """librdkafka's properties for these options. Those of the connection ([kafka.client]) stand below ours."""
+        """librdkafka's properties for these options. They override those of the connection ([kafka.client])."""
         ours: dict[str, Any] = {
             "group.id": group,
             "auto.offset.reset": "error",
@@ -221,15 +221,15 @@ class ConsumerOptions:
             "allow.auto.create.topics": False,
             "max.poll.interval.ms": round(self.max_poll_seconds * 1000),
             "queued.max.messages.kbytes": self.prefetch_mb * 1024,
-            # Of each partition. A record that waits costs about 1 KiB besides its bytes: with the default of 100,000, a slow
+            # Of each partition. A waiting record costs about 1 KiB besides its bytes: with the default of 100,000, a slow
             # reader of small records held 160 MB instead of 60 to 110, and a fast one was no faster.
             "queued.min.messages": 10_000,
             "fetch.max.bytes": max(self.prefetch_mb, 16) * 1024 * 1024,
-            # With the default of 1 s the client sits idle after its queue was full: 196,000 records/s instead of 590,000.
+            # With the default of 1 s the client is idle after its queue was full: 196,000 records/s instead of 590,000.
             "fetch.queue.backoff.ms": 5,
-            # Requests to a broker queue behind a fetch that waits for records; a record that comes ends the wait at once.
+            # Requests to a broker queue behind a fetch that waits for records; a new record ends the wait at once.
             "fetch.wait.max.ms": 100,
-            # How long a topic that is gone may be explained by metadata that has not arrived. We look before we subscribe.
+            # How long a missing topic may be due to metadata that has not arrived. We check before we subscribe.
             "topic.metadata.propagation.max.ms": 5000,
             "group.protocol": self.protocol,
         }
@@ -237,9 +237,9 @@ class ConsumerOptions:
             session = round(self.session_timeout_seconds * 1000)
             ours["partition.assignment.strategy"] = "cooperative-sticky"
             ours["session.timeout.ms"] = session
-            # Members learn with a heartbeat that partitions move, and cooperation takes two rounds: 2 s instead of 6 s.
+            # Members learn of a rebalance with a heartbeat, and cooperation takes two rounds: 2 s instead of 6 s.
             ours["heartbeat.interval.ms"] = min(1000, session // 3)
-            # librdkafka wants the poll interval to be at least the session's.
+            # librdkafka requires the poll interval to be at least the session's.
             ours["max.poll.interval.ms"] = max(ours["max.poll.interval.ms"], session)
         if self.instance:
             ours["group.instance.id"] = self.instance

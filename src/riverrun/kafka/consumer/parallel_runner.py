@@ -1,12 +1,12 @@
-"""Handling many records at a time: what is in flight, what is slow, what failed, and what can be committed.
+"""Handle many records at a time: what is in flight, what is slow, what failed, and what can be committed.
 
-One thread reads (`Engine.read`); a crew handles: threads (`worker`) or tasks (`aio`).
+One thread reads (`ParallelRunner.read`); workers handle: threads (`worker_threads`) or tasks (`aio`).
 
 Memory is bounded: at most `max_in_flight` records and about `max_in_flight_mb` of keys and values are in flight (the last
 fetch may go over by the difference between its largest record and the average), and the client fetches at most `prefetch_mb`
-ahead. When handlers are slow, nothing more is taken; when that lasts, the partitions are paused, so that the group sees a
-consumer that lives. One partition cannot keep the others from their part of the room: it gives back what it has beyond its
-own, and is read again when it has done enough.
+ahead. When handlers are slow, nothing more is fetched; when that lasts, the partitions are paused, so that the group sees a
+live consumer. One partition cannot take the others' share of the capacity: it gives back what it has beyond its own, and is
+read again when it has done enough.
 """
 
 import logging
@@ -30,12 +30,12 @@ log = logging.getLogger("riverrun.kafka.consumer")
 _MAX_FETCH = 500
 _MIN_FETCH = 50
 _POLL_SECONDS = 0.1
-# How long there may be no room before partitions are paused. Not at once: pausing drops what was fetched ahead.
+# How long capacity may be full before partitions are paused. Not at once: pausing drops what was fetched ahead.
 _PAUSE_AFTER_SECONDS = 0.5
 
 
 class ParallelRunner(Generic[V]):
-    """One `run`. The reading thread calls `read` and then `finish`; the crew calls the rest."""
+    """One `run`. The reading thread calls `read` and then `finish`; the workers call the rest."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class ParallelRunner(Generic[V]):
         self.options = options
         self.dead_letters = dead_letters
         self.counts = counts
-        # After `finish`: where to read on, of partitions that had records in hand.
+        # After `finish`: where to continue reading, of partitions that had records in flight.
         self.resume_offsets: dict[TopicPartition, int] = {}
-        # Told when a record may be ready; for crews that do not wait in `take`.
+        # Called when a record may be ready; for workers that do not wait in `take`.
         self.on_ready: Callable[[], None] = lambda: None
         self._subscription = subscription
         self._committer = subscription.committer
@@ -69,23 +69,23 @@ class ParallelRunner(Generic[V]):
         self._ready = threading.Condition(lock)
         self._changed = threading.Condition(lock)
         self._error: BaseException | None = None
-        # No more is read, and what need not be finished is not begun; then: go home.
+        # Draining: no more is read, and what need not be finished is not started. Dismissed: the workers end.
         self._draining = False
         self._dismissed = False
         self._average_bytes = 0.0
         self._full_since: float | None = None
-        # The partitions paused because nothing has room; None when they are not.
+        # The partitions paused because the capacity is full; None when they are not.
         self._paused_while_full: set[TopicPartition] | None = None
-        # Partitions that hold more than their part, since when; those that gave back for it, and are paused.
+        # Partitions that hold more than their share, since when; those that gave records back for it, and are paused.
         self._over_share_since: dict[TopicPartition, float] = {}
         self._throttled: set[TopicPartition] = set()
         self._commit_at = time.monotonic() + consumer.commit_interval_seconds
         self._max_bytes = round(options.max_in_flight_mb * 1024 * 1024)
 
-    # --- for the crew -------------------------------------------------------------------------------------------------
+    # --- for the workers ----------------------------------------------------------------------------------------------
 
     def take(self) -> WorkItem[V] | None:
-        """The next record to handle; waits for one. None: go home."""
+        """The next record to handle; waits for one. None: the worker ends."""
         with self._ready:
             while not self._dismissed:
                 now = time.monotonic()
@@ -103,21 +103,21 @@ class ParallelRunner(Generic[V]):
             return None if self._dismissed else self._scheduler.take(time.monotonic())
 
     def seconds_to_due(self) -> float | None:
-        """How long until a record is to be tried again; None when none is."""
+        """How long until a record is retried; None when none is."""
         with self._ready:
             due = self._scheduler.next_due()
         return None if due is None else max(0.0, due - time.monotonic())
 
     def read_value(self, work: WorkItem[V]) -> Exception | None:
-        """Read the record's value before its handler is called; why that cannot be done.
+        """Decode the record's value before its handler is called; returns the error if that fails.
 
-        RecordUnreadableError is about the record. All else, as a registry that does not answer, is treated like an error of
-        the handler: it may be over at the next attempt.
+        RecordUnreadableError is about the record. Any other error, such as a registry that does not answer, is treated like
+        an error of the handler: it may be over at the next attempt.
         """
         try:
             if not work.record.deleted:
                 _ = work.record.value
-        except Exception as error:  # noqa: BLE001  -- judged
+        except Exception as error:  # noqa: BLE001  -- handled by the caller
             return error
         return None
 
@@ -131,7 +131,7 @@ class ParallelRunner(Generic[V]):
         with self._changed:
             self.counts.failed += 1
             if work.revoked or self._draining:
-                # Whoever has the partition next will try.
+                # The next consumer of the partition will try.
                 self._release(work)
                 return False
             wait = None if unreadable else self._retry.wait_after(work.attempts, error)
@@ -157,7 +157,7 @@ class ParallelRunner(Generic[V]):
         return False
 
     def dead_letter_written(self, work: WorkItem[V], problem: Exception | None) -> None:
-        """The dead letter is written; or, when there was a problem, it is not, and all must stop."""
+        """The dead letter is written; or, with a problem, it is not, and the run must stop."""
         with self._changed:
             if problem is None:
                 self.counts.dead += 1
@@ -192,7 +192,7 @@ class ParallelRunner(Generic[V]):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self) -> None:
-        """Read until it is to end. Errors of the cluster are raised."""
+        """Read until it should stop. Errors of the cluster are raised."""
         if "dead-letter" in (self.options.on_error, self.options.unreadable):
             self.dead_letters.prepare(self._subscription.selection.names)
         while not self._should_stop():
@@ -213,7 +213,7 @@ class ParallelRunner(Generic[V]):
             return not self._consumer.follow and self._subscription.at_end and not self._scheduler.records
 
     def _fetch_seconds(self) -> float:
-        # With a commit per record, what was done meanwhile should not wait for the next record to come.
+        # With a commit per record, what was done meanwhile should not wait for the next record.
         return 0.01 if self._consumer.commit == "record" else _POLL_SECONDS
 
     def _capacity(self) -> int:
@@ -228,7 +228,7 @@ class ParallelRunner(Generic[V]):
             return 0
         if not self._average_bytes:
             return min(records, 8)
-        # A fetch often brings records of one partition only; it should not be much more than its part.
+        # A fetch often brings records of one partition only; it should not be much more than its share.
         return min(records, max(_MIN_FETCH, min(_MAX_FETCH, fair_share)), max(1, int(free / self._average_bytes)))
 
     def _enqueue(self, fetched: FetchedRecords) -> None:
@@ -253,7 +253,7 @@ class ParallelRunner(Generic[V]):
     # --- slow handlers ------------------------------------------------------------------------------------------------
 
     def _wait_for_capacity(self, now: float) -> None:
-        """Nothing may be taken now: wait for handlers, and after a while look after the group meanwhile."""
+        """Nothing may be fetched now: wait for handlers, and after a while serve the group meanwhile."""
         if self._full_since is None:
             self._full_since = now
         if self._paused_while_full is None and now - self._full_since > _PAUSE_AFTER_SECONDS:
@@ -277,8 +277,8 @@ class ParallelRunner(Generic[V]):
         )
 
     def _share_capacity(self, now: float) -> None:
-        """Share the room: a partition that holds more than its part, while another with records to read has next to
-        nothing, gives back what it has beyond it, and is not read until half of its part is done."""
+        """Share the capacity: a partition that holds more than its share, while another with records to read has next to
+        nothing, gives back what it has beyond it, and is not read until half of its share is done."""
         with self._changed:
             in_flight = self._scheduler.partitions
             count, size = self._fair_share()
@@ -313,14 +313,14 @@ class ParallelRunner(Generic[V]):
                 self._subscription.seek({partition: offset})
 
     def _fair_share(self) -> tuple[int, int]:
-        """Records and bytes a partition may have in flight when others want theirs."""
+        """Records and bytes a partition may have in flight when others need theirs."""
         count = max(1, len(self._scheduler.partitions))
         return max(1, self.options.max_in_flight // count), max(1, self._max_bytes // count)
 
     def _has_starved_partition(self, count: int, size: int) -> bool:
-        """Whether a partition has records to read and no room for them."""
+        """Whether a partition has records to read and no capacity for them."""
         full = self._scheduler.records > self.options.max_in_flight / 2 or self._scheduler.bytes > self._max_bytes / 2
-        # Those that are paused because nothing has room are the very ones that want some.
+        # Those that are paused because the capacity is full are the very ones that need some.
         idle = self._subscription.at_log_end | (self._subscription.paused - (self._paused_while_full or set()))
         return full and any(
             _within_limits(progress, count / 4, size / 4)
@@ -328,11 +328,11 @@ class ParallelRunner(Generic[V]):
             if partition not in idle
         )
 
-    # --- commits, and partitions that come and go ---------------------------------------------------------------------
+    # --- commits and rebalancing --------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> tuple[int, int]:
-        """Records and bytes."""
+        """Records and bytes in flight."""
         with self._changed:
             return self._scheduler.records, self._scheduler.bytes
 
@@ -365,7 +365,7 @@ class ParallelRunner(Generic[V]):
             self._subscription.pause(partitions)
 
     def moved(self, partition: TopicPartition, offset: int) -> None:
-        """A partition goes on elsewhere: what is in hand of it does not count, and up to there nothing is left to do."""
+        """A partition continues at another offset: its records in flight do not count, and everything before is done."""
         with self._changed:
             if partition in self._scheduler.partitions:
                 self._scheduler.close([partition])
@@ -374,7 +374,7 @@ class ParallelRunner(Generic[V]):
             self._changed.notify_all()
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Finish what was begun of these partitions and what is in front of it, drop the rest, commit what is done."""
+        """Finish what was started of these partitions and what is in front of it, drop the rest, commit what is done."""
         limit = min(self.options.stop_seconds, self._consumer.max_poll_seconds / 2)
         self._drain_partitions(partitions, limit)
         self._committer.release(partitions)
@@ -404,7 +404,7 @@ class ParallelRunner(Generic[V]):
             self._committer.put(offsets)
 
     def finish(self, *, hurry: bool = False) -> None:
-        """No more records: wait for handlers, commit what is done, and raise why it ended, if that was an error."""
+        """No more records: wait for handlers, commit what is done, and raise the error that ended it, if any."""
         with self._changed:
             self._draining = True
             self._dismissed = hurry
@@ -421,7 +421,7 @@ class ParallelRunner(Generic[V]):
         try:
             self._await_commits()
         except CommitError as error:
-            # Logged; leaving tries once more, and raises it.
+            # Logged; closing tries once more, and raises it.
             log.debug("%s", error)
         done = self.committable()
         self.resume_offsets = {

@@ -1,7 +1,7 @@
-"""Records as a consumer hands them out: typed when asked, raw bytes kept, and always able to say where they were.
+"""Records as a consumer returns them: typed when asked, with the raw bytes and their position.
 
-Nothing is read out of a record until it is asked for, so a handler that looks at keys only does not pay for values, and a
-record that is not what its topic promises raises where its value is used, with its place.
+Nothing is decoded until it is asked for, so a handler that only uses keys does not pay for values, and a record that does
+not match its topic's type raises where its value is used, with its position.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ _load_json: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
 class RecordDecoder(Generic[V]):
-    """How the values of each topic are read: as its event type, or as any JSON where no type is declared."""
+    """Decodes the values of each topic: as its event type, or as any JSON if no type is declared."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RecordDecoder(Generic[V]):
         wires: Mapping[str, WireFormat] | None = None,
         registry: RegistrySettings | None = None,
     ) -> None:
-        """`wires` are the formats of topics that are not plain JSON; `registry` opens values of topics without a type."""
+        """`wires` are the formats of topics that are not plain JSON; `registry` decodes values of topics without a type."""
         self._schemas = dict(schemas)
         self._registry = registry or RegistrySettings()
         any_json = self._load_registered if self._registry.url else _load_json
@@ -42,14 +42,14 @@ class RecordDecoder(Generic[V]):
         loads |= {topic: wire.decode for topic, wire in (wires or {}).items()}
         self._default_load = any_json
         self._loads: dict[str, Callable[[bytes], V]] = loads
-        # The one function for all values, where there is one: what makes a batch fast.
+        # The one function for all values, if there is only one: this makes a batch fast.
         self.single_decode: Callable[[bytes], V] | None = (
             next(iter(loads.values())) if len(set(loads.values())) == 1 else None
         )
 
     def decode(self, record: "Record[V]") -> V:
-        """The value of a record; RecordUnreadableError, with the place, when its bytes are not one. What a registry that is
-        needed for it cannot answer is raised as it is: that says nothing about the bytes."""
+        """The value of a record; RecordUnreadableError, with the position, when its bytes are invalid. An error of a
+        registry that is needed for it is raised unchanged: it says nothing about the bytes."""
         topic, raw = record.topic, record.raw
         if raw is None:
             raise RecordUnreadableError(
@@ -98,7 +98,7 @@ class RecordDecoder(Generic[V]):
 
 
 def _is_about_value(error: Exception) -> bool:
-    """Whether an error while a value is read is about its bytes, and not of the registry or the machine that reads them."""
+    """Whether an error while decoding is about the value's bytes, and not of the registry or this machine."""
     return isinstance(error, RecordUnreadableError) or not isinstance(error, RiverrunError | ImportError | MemoryError)
 
 
@@ -107,7 +107,7 @@ def _position_fields(record: "Record[Any]") -> dict[str, Any]:
 
 
 class Record(Generic[V_co]):
-    """One record. `str(record)` is its place: `readings[3]@41`."""
+    """One record. `str(record)` is its position: `readings[3]@41`."""
 
     __slots__ = ("_decoder", "_message", "_value")
 
@@ -118,7 +118,7 @@ class Record(Generic[V_co]):
 
     @property
     def value(self) -> V_co:
-        """The event; for a topic without a type, what its JSON says. RecordUnreadableError when the bytes are neither."""
+        """The event; for a topic without a type, its JSON value. RecordUnreadableError when the bytes are neither."""
         value = self._value
         if value is _NOT_DECODED:
             value = self._value = self._decoder.decode(self)
@@ -126,12 +126,12 @@ class Record(Generic[V_co]):
 
     @property
     def raw(self) -> bytes | None:
-        """The bytes of the value as they lie in the topic. None: a deletion."""
+        """The bytes of the value as they are in the topic. None: a deletion."""
         return self._message.value()
 
     @property
     def deleted(self) -> bool:
-        """Whether this record has no value: in a compacted topic, its key is to be forgotten."""
+        """Whether this record is a tombstone: in a compacted topic, its key is deleted."""
         return self._message.value() is None
 
     @property
@@ -204,14 +204,14 @@ class Batch(Sequence[Record[V_co]]):
     def values(self, on_unreadable: Callable[[Record[V_co], RecordUnreadableError], Any] | None = None) -> list[V_co]:
         """All values, the fast way.
 
-        A record that cannot be read raises RecordUnreadableError, or is given to `on_unreadable` and left out.
+        A record that cannot be decoded raises RecordUnreadableError, or is passed to `on_unreadable` and left out.
         """
         load = self._decoder.single_decode
         if load is not None:
             try:
                 return [load(message.value()) for message in self._messages]  # type: ignore[arg-type]
             except Exception as error:
-                # One of them is not readable or a deletion: go through them again to say which.
+                # One of them is invalid or a deletion: decode them one by one to find out which.
                 if not _is_about_value(error):
                     raise
         decoded = []

@@ -1,4 +1,4 @@
-"""When a handler that failed is tried again."""
+"""When a failed handler is retried."""
 
 import random
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from riverrun.errors import UsageError
 class Retry:
     """Try again up to `times` times, waiting longer each time.
 
-    The first wait is `first_seconds`, each next one `factor` times as long, up to `longest_seconds`; of each wait a random
-    part of up to `jitter` is left out, so that many that failed together do not come back together. Only exceptions of the
-    classes in `on` are worth another try.
+    The first wait is `first_seconds`, each next one `factor` times as long, up to `longest_seconds`; each wait is shortened
+    by a random part of up to `jitter`, so that many that failed together do not retry together. Only exceptions of the
+    classes in `on` are retried.
     """
 
     times: int = 3
@@ -35,7 +35,7 @@ class Retry:
     def wait_after(self, attempts: int, error: Exception, *, chance: float | None = None) -> float | None:
         """Seconds to wait after this many attempts, the last of which ended in `error`; None: give up.
 
-        `chance` is the random part, from 0 to 1; left out, it is drawn.
+        `chance` is the random part, from 0 to 1; random by default.
         """
         if attempts > self.times or not isinstance(error, self.on):
             return None

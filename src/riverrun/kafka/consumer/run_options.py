@@ -1,4 +1,4 @@
-"""What can be chosen about handling records in parallel."""
+"""The options of handling records in parallel."""
 
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
@@ -12,7 +12,7 @@ OnError = Literal["stop", "dead-letter", "skip"]
 
 
 class RunKeywords(TypedDict, total=False):
-    """The keywords of `run`; `RunOptions` says what they mean."""
+    """The keywords of `run`; `RunOptions` explains them."""
 
     order: Order
     max_in_flight: int
@@ -29,16 +29,16 @@ class RunKeywords(TypedDict, total=False):
 class RunOptions:
     """How records are handled in parallel.
 
-    - `order`: what must follow each other: records of a "partition", records of a "key" (more of them at a time), "none".
-    - `max_in_flight`, `max_in_flight_mb`: how many records and MiB may be taken and not done.
-    - `retry`: how often a handler that raised is tried again, and when; a number, or a `Retry`. Only records that must
-      follow wait for it.
+    - `order`: what is handled in order: records of a "partition", records of a "key" (more of them at a time), "none".
+    - `max_in_flight`, `max_in_flight_mb`: how many records and MiB may be read and not done.
+    - `retry`: how often a handler that raised is retried, and when; a number, or a `Retry`. Only records that must be
+      handled after it wait for it.
     - `on_error`: then "stop" (HandlerError; the record and all behind it in its partition stay uncommitted), write it to the
-      "dead-letter" topic and go on, or "skip" it with a warning. `on_unreadable` is the same for records that are not what
-      their topic promises; by default as `on_error`. They are not tried again. A schema registry that does not answer is no
-      such record: it counts as an error of the handler.
+      "dead-letter" topic and continue, or "skip" it with a warning. `on_unreadable` is the same for records that do not
+      match their topic's type; by default as `on_error`. They are not retried. A schema registry that does not answer does
+      not make a record unreadable: it counts as an error of the handler.
     - `dead_letter`: the topic for them; `{topic}` is the record's own. It is created unless `create_dead_letter` is False.
-    - `stop_seconds`: how long handlers may take to finish when it is to end, or a partition goes to another member.
+    - `stop_seconds`: how long handlers may take to finish when it stops, or a partition is revoked.
     """
 
     order: Order = "partition"

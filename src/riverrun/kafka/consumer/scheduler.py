@@ -1,8 +1,8 @@
-"""Which record may be handled next, and up to where everything is done: the pure part of parallel handling.
+"""Which record may be handled next, and up to which offset everything is done: the pure part of parallel handling.
 
-No threads, no Kafka, no clock of its own: callers hold one lock around it and say what time it is. Records wait in lanes; in
-a lane one record is handled at a time, in order. A lane is a partition, a key of a partition, or a single record, as `order`
-says. Offsets are committable up to the first record of a partition that is not done, whatever is done behind it.
+No threads, no Kafka, no clock of its own: callers hold one lock around it and pass the time. Records wait in queues; of a
+queue one record is handled at a time, in order. There is a queue per partition, per key of a partition, or per record, as
+`order` says. Offsets are committable up to the first record of a partition that is not done, whatever is done behind it.
 """
 
 import heapq
@@ -36,12 +36,12 @@ class WorkItem(Generic[V]):
 
     @property
     def revoked(self) -> bool:
-        """Whether its partition was taken from us meanwhile: how it ends is nobody's business here any more."""
+        """Whether its partition was revoked meanwhile: its outcome does not matter here any more."""
         return self.partition.closed
 
 
 class PartitionProgress(Generic[V]):
-    """One partition for as long as it is ours: the records in hand, in order, and up to where all are done."""
+    """One partition while it is assigned: the records in flight, in order, and up to which offset all are done."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.topic_partition = partition
@@ -49,11 +49,11 @@ class PartitionProgress(Generic[V]):
         self.bytes = 0
         self.running = 0
         self.closed = False
-        # Whether it is about to go: nothing is tried again.
+        # Whether it is about to be revoked: nothing is retried.
         self.draining = False
-        # The next offset to commit; None until there is something to say.
+        # The next offset to commit; None until there is one.
         self.committable_offset: int | None = None
-        # When a record was last finished or, with none before it, taken in.
+        # When a record was last finished or, with none before it, added.
         self.progressed_at = 0.0
         self.queues: dict[Any, _RecordQueue[V]] = {}
         self._end_offset = -1
@@ -65,7 +65,7 @@ class PartitionProgress(Generic[V]):
         self.bytes += work.size
 
     def finish(self, work: WorkItem[V], now: float) -> None:
-        """Mark a record done, and move on over all that are done from the front."""
+        """Mark a record done, and advance over all that are done from the front."""
         work.done = True
         self.progressed_at = now
         in_flight = self.in_flight
@@ -77,15 +77,15 @@ class PartitionProgress(Generic[V]):
             self.mark_end(self._end_offset)
 
     def mark_end(self, offset: int) -> None:
-        """The partition has no more records before `offset`: past the last one there may be markers of transactions."""
+        """The partition has no more records before `offset`: past the last one there may be transaction markers."""
         self._end_offset = offset
         if not self.in_flight and offset > (-1 if self.committable_offset is None else self.committable_offset):
             self.committable_offset = offset
 
     def drop_unstarted(self, count: int, size: int) -> int | None:
-        """Forget the newest records that nobody began, down to this count and size, but for the first one.
+        """Drop the newest records that were not started, down to this count and size, except the first one.
 
-        Gives the offset to read from again; None when there was nothing to forget.
+        Returns the offset to read from again; None when nothing was dropped.
         """
         offset = None
         while (len(self.in_flight) > count or self.bytes > size) and len(self.in_flight) > 1:
@@ -102,9 +102,9 @@ class PartitionProgress(Generic[V]):
         return offset
 
     def drain(self) -> None:
-        """Forget the records that nobody began, but for those in front of one that is done or being handled: with them
-        done, that one can be committed, and is not handled again by whoever is next. A record that failed is not tried
-        again, and ends that: what is behind it cannot be committed any more.
+        """Drop the records that were not started, except those in front of one that is done or being handled: with them
+        done, that one can be committed, and the next consumer does not handle it again. A record that failed is not retried,
+        and ends that: what is behind it cannot be committed any more.
         """
         self.draining = True
         in_flight = self.in_flight
@@ -129,7 +129,7 @@ class PartitionProgress(Generic[V]):
 
 
 class _RecordQueue(Generic[V]):
-    """Records that must follow each other. The first one is the one that is handled or waits to be tried again."""
+    """Records that must be handled in order. The first one is being handled or waits for its retry."""
 
     __slots__ = ("key", "partition", "waiting")
 
@@ -140,7 +140,7 @@ class _RecordQueue(Generic[V]):
 
 
 class WorkScheduler(Generic[V]):
-    """All records in hand of all partitions."""
+    """All records in flight of all partitions."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -148,18 +148,18 @@ class WorkScheduler(Generic[V]):
         self._ready: deque[_RecordQueue[V]] = deque()
         self._retries: list[tuple[float, int, _RecordQueue[V]]] = []
         self._number = itertools.count()
-        # Of partitions that were taken from us while a handler was at work.
+        # Of partitions that were revoked while a handler was running.
         self._revoked_running = 0
         self._revoked_running_bytes = 0
 
-    # --- partitions come and go ---------------------------------------------------------------------------------------
+    # --- partitions are assigned and revoked --------------------------------------------------------------------------
 
     def open(self, partitions: Collection[TopicPartition]) -> None:
         for partition in partitions:
             self._partitions[partition] = PartitionProgress(partition)
 
     def drain(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions go soon: forget what need not be finished first."""
+        """These partitions are revoked soon: drop what need not be finished first."""
         for partition in partitions:
             if (progress := self._partitions.get(partition)) is not None:
                 progress.drain()
@@ -177,12 +177,12 @@ class WorkScheduler(Generic[V]):
     def partitions(self) -> Mapping[TopicPartition, PartitionProgress[V]]:
         return self._partitions
 
-    # --- records come and go ------------------------------------------------------------------------------------------
+    # --- records are added and finished -------------------------------------------------------------------------------
 
     def add(self, records: Collection[Record[V]], now: float) -> None:
-        """Take in records, in the order they were read. Those of partitions that are not ours are left out."""
+        """Add records, in the order they were read. Those of partitions that are not ours are left out."""
         for record in records:
-            # A plain tuple finds the same entry as a Place, and costs half as much.
+            # A plain tuple finds the same entry as a TopicPartition, and costs half as much.
             progress = self._partitions.get((record.topic, record.partition))  # type: ignore[call-overload]
             if progress is None:
                 continue
@@ -223,7 +223,7 @@ class WorkScheduler(Generic[V]):
         return None
 
     def next_due(self) -> float | None:
-        """When the next record that waits to be tried again is due."""
+        """When the next retry is due."""
         return self._retries[0][0] if self._retries else None
 
     @property
@@ -243,19 +243,19 @@ class WorkScheduler(Generic[V]):
             queue.partition.remove_if_empty(queue)
 
     def retry_at(self, work: WorkItem[V], at: float) -> None:
-        """Try this record again at a time; its lane waits, the others go on. Not in a partition that goes soon."""
+        """Retry this record at a time; its queue waits, the others continue. Not in a partition that is revoked soon."""
         if self.release(work) and not work.partition.draining:
             heapq.heappush(self._retries, (at, next(self._number), work.queue))
 
     def release(self, work: WorkItem[V]) -> bool:
-        """Nobody handles this record after all: it is not done, and is not given out again. Whether it is still ours."""
+        """This record is not being handled any more: it is not done, and is not taken again. Whether it is still ours."""
         still_assigned = self._stop_running(work)
         if still_assigned and work.partition.draining:
             work.partition.drain()
         return still_assigned
 
     def _stop_running(self, work: WorkItem[V]) -> bool:
-        """Whether the record's partition is still ours."""
+        """Stop counting it as running; returns whether the record's partition is still ours."""
         work.running = False
         work.partition.running -= 1
         if work.revoked:
@@ -268,7 +268,7 @@ class WorkScheduler(Generic[V]):
 
     @property
     def records(self) -> int:
-        """Records in hand: waiting, being handled, or done behind one that is not."""
+        """Records in flight: waiting, being handled, or done behind one that is not."""
         return self._revoked_running + sum(len(progress.in_flight) for progress in self._partitions.values())
 
     @property
@@ -276,13 +276,13 @@ class WorkScheduler(Generic[V]):
         return self._revoked_running_bytes + sum(progress.bytes for progress in self._partitions.values())
 
     def running(self, partitions: Collection[TopicPartition] | None = None) -> int:
-        """Records a handler has now, of these partitions or of all."""
+        """Records that are being handled now, of these partitions or of all."""
         if partitions is None:
             return sum(progress.running for progress in self._partitions.values()) + self._revoked_running
         return sum(progress.running for partition, progress in self._partitions.items() if partition in partitions)
 
     def unfinished(self, partitions: Collection[TopicPartition]) -> int:
-        """Records of these partitions, which go soon, that are to be finished before."""
+        """Records of these draining partitions that are to be finished before."""
         draining = [
             progress
             for partition, progress in self._partitions.items()
@@ -291,7 +291,7 @@ class WorkScheduler(Generic[V]):
         return sum(len(queue.waiting) for progress in draining for queue in progress.queues.values())
 
     def committable(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Up to where everything is done, of these partitions or of all."""
+        """The offset up to which everything is done, of these partitions or of all."""
         return {
             partition: progress.committable_offset
             for partition, progress in self._partitions.items()

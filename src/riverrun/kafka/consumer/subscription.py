@@ -1,8 +1,8 @@
-"""A consumer's client: which topics, which partitions are ours now, where they are read, and what Kafka says about it.
+"""A consumer's client: its topics, its assigned partitions, their positions, and the errors that Kafka reports.
 
-Everything the client library tells — partitions that come and go, ends, offsets that are gone, topics that are gone, wrong
-passwords — arrives in `fetch` and nowhere else. Records that were fetched are never lost to an error: they are held and
-given out by the next `fetch`.
+Everything the client library reports — assigned and revoked partitions, log ends, expired offsets, deleted topics, wrong
+passwords — arrives in `fetch` and nowhere else. Records that were fetched are never lost to an error: they are buffered and
+returned by the next `fetch`.
 """
 
 import logging
@@ -33,7 +33,7 @@ _AUTHENTICATION_CODES = frozenset(
 _OFFSET_RESET_CODES = frozenset(
     {ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE, ClientError._LOG_TRUNCATION}
 )
-# The client goes on by itself after these.
+# The client recovers by itself after these.
 _TRANSIENT_CODES = RETRIABLE_CODES | {
     ClientError._TRANSPORT, ClientError._ALL_BROKERS_DOWN, ClientError._TIMED_OUT, ClientError._RESOLVE,
     ClientError._WAIT_COORD, ClientError.REQUEST_TIMED_OUT, ClientError._NODE_UPDATE, ClientError.REBALANCE_IN_PROGRESS,
@@ -41,9 +41,9 @@ _TRANSIENT_CODES = RETRIABLE_CODES | {
 }  # fmt: skip
 _NEW_TOPICS_SECONDS = 10.0
 _SERVE_SECONDS = 0.001
-# How long to wait for another thread to leave the client before that one is trusted to do what is to be done.
+# How long to wait for another thread to leave the client before relying on that thread to do the work.
 _LOCK_SECONDS = 0.05
-# How long a group must have moved no partitions before what a member has is what it keeps.
+# How long a group must have moved no partitions before a member's assignment counts as stable.
 _REBALANCE_QUIET_SECONDS = {"classic": 5.0, "consumer": 12.0}
 _END_OFFSETS_SECONDS = 0.25
 _NO_GROUP_ID = "riverrun-alone"
@@ -51,9 +51,9 @@ _NO_GROUP_ID = "riverrun-alone"
 
 @dataclass(frozen=True)
 class RebalanceListener:
-    """Who is told about partitions. `revoked` is called while they are still ours; they go when it returns.
+    """Callbacks about partitions. `revoked` is called while they are still ours; they are revoked when it returns.
 
-    `moved` is told that a partition goes on at an earlier offset, because its log is not the one that was read.
+    `moved` reports that a partition continues at an earlier offset, because its log is not the one that was read.
     """
 
     assigned: Callable[[list[TopicPartition]], None]
@@ -64,7 +64,7 @@ class RebalanceListener:
 
 @dataclass
 class FetchedRecords:
-    """What one `fetch` brought: records, then for each partition read to its end the offset of that end."""
+    """The result of one `fetch`: records, and the end offset of each partition that was read to its end."""
 
     messages: list[Message] = field(default_factory=list)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
@@ -89,9 +89,9 @@ class Subscription:
         self.options = options
         self._listener = listener
         self.assignment: set[TopicPartition] = set()
-        # Where each partition of ours is read next; missing where nothing was read yet.
+        # The next offset to read of each assigned partition; missing where nothing was read yet.
         self.positions: dict[TopicPartition, int] = {}
-        # The ends of our partitions, as of a moment ago.
+        # The end offsets of our partitions, as of a moment ago.
         self.ends: dict[TopicPartition, int] = {}
         self._ends_at = 0.0
         self._counts = counts
@@ -102,14 +102,14 @@ class Subscription:
         self._closing = False
         self._assigned_once = False
         self._rebalanced = False
-        # Whether the client calls back right now: then nothing can be polled.
+        # Whether the client is in a callback right now: then nothing can be polled.
         self.in_callback = False
-        # Where partitions begin that come when the client's call returns; None when none are about to.
+        # Start offsets of the partitions that are assigned when the callback returns; None outside of an assignment.
         self._incoming_offsets: dict[TopicPartition, int] | None = None
-        # Until when more partitions may come or go.
+        # Until when more partitions may be assigned or revoked.
         self._rebalancing_until = 0.0
         self._paused: set[TopicPartition] = set()
-        # Partitions whose end was reached once; those that had nothing more to read when we last looked.
+        # Partitions whose end was reached once; those that had nothing more to read at the last poll.
         self._reached_end: set[TopicPartition] = set()
         self.at_log_end: set[TopicPartition] = set()
         self._initial_offsets: dict[TopicPartition, int] = {}
@@ -118,7 +118,7 @@ class Subscription:
         self._buffered = FetchedRecords()
         self._events: list[Message] = []
         self._interrupted = False
-        # Paused only because somebody waits for something else than records.
+        # Paused only because the caller waits for something other than records.
         self._muted: set[TopicPartition] = set()
         self._failure: BaseException | None = None
         self._login_error: ClientError | None = None
@@ -146,7 +146,7 @@ class Subscription:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Find the cluster and the topics, and ask for partitions. Says within the request timeout what is missing."""
+        """Find the cluster and the topics, and subscribe. Raises within the request timeout what is missing."""
         if self._opened:
             return
         topics = self.lookup.topics()
@@ -194,7 +194,7 @@ class Subscription:
             return fetched
 
     def keep_alive(self, capacity: int) -> None:
-        """Look after the group and the commits for a moment, unless another thread does so by a `fetch` of its own.
+        """Serve the group and the commits for a moment, unless another thread does so by a `fetch` of its own.
 
         Up to `capacity` records are taken meanwhile, and held for the next `fetch`.
         """
@@ -210,11 +210,11 @@ class Subscription:
         finally:
             self._lock.release()
         if self._buffered.messages:
-            # The client has more of them, and does not wait; we do.
+            # The client has more of them and returns at once; so wait here.
             time.sleep(_SERVE_SECONDS)
 
     def send_commits(self, *, at_once: bool = False) -> None:
-        """Send what is to be committed. When another thread is in the client, that one does it before it leaves."""
+        """Send pending commits. When another thread is in the client, that one does it before it leaves."""
         if self._lock.acquire(timeout=_SERVE_SECONDS):
             try:
                 self.committer.send_pending(at_once=at_once)
@@ -222,7 +222,7 @@ class Subscription:
                 self._lock.release()
 
     def _collect(self, poll: Callable[[], list[Message]]) -> None:
-        """Put what the client gives among what is held. If this is interrupted, it is read again."""
+        """Add what the client returns to the buffer. If this is interrupted, it is read again."""
         self._rebalanced = False
         self._interrupted = True
         messages = poll()
@@ -239,11 +239,11 @@ class Subscription:
             self._buffered.messages = messages
         self._events += events
         self._interrupted = False
-        # What other threads asked for meanwhile.
+        # Commits that other threads asked for meanwhile.
         self.committer.send_pending()
 
     def _mute(self) -> None:
-        """Get no records for now, without forgetting who is paused for other reasons."""
+        """Get no records for now, without forgetting which partitions are paused for other reasons."""
         if unmuted := self.assignment - self._paused - self._muted:
             self.client.pause([ClientPartition(*partition) for partition in unmuted])
             self._muted |= unmuted
@@ -257,7 +257,7 @@ class Subscription:
             self._muted = set()
 
     def _poll(self, max_records: int, wait_seconds: float, fill_seconds: float) -> list[Message]:
-        # `poll` returns as soon as there is a record, and can be interrupted; `consume` waits for all it was asked for.
+        # `poll` returns as soon as there is a record, and can be interrupted; `consume` waits for the full number.
         try:
             first = self.client.poll(wait_seconds)
             if first is None:
@@ -267,7 +267,7 @@ class Subscription:
             raise translate(error, f"reading {self.selection}", bootstrap=self._bootstrap_servers) from error
 
     def _positions_now(self) -> dict[TopicPartition, int]:
-        # The client's own count: it knows of markers of transactions behind the last record, and costs one call a fetch.
+        # The client's own position: it includes transaction markers behind the last record, and costs one call a fetch.
         client_positions = self.client.position([ClientPartition(*partition) for partition in self.assignment])
         return {
             TopicPartition(client_position.topic, client_position.partition): client_position.offset
@@ -276,7 +276,7 @@ class Subscription:
         }
 
     def _update_ends(self) -> None:
-        # What the client learnt with its last fetches; other threads must not ask it (`committer` says why).
+        # What the client learnt with its last fetches; other threads must not ask it (`committer` explains why).
         now = time.monotonic()
         if now >= self._ends_at:
             self._ends_at = now + _END_OFFSETS_SECONDS
@@ -286,7 +286,8 @@ class Subscription:
                     self.ends[partition] = end
 
     def _process_events(self) -> None:
-        """Look after all that is not a record; what must stop the reader is raised here, after the records are safe."""
+        """Handle everything that is not a record; errors that must stop the reader are raised here, after the records are
+        buffered."""
         stop: RiverrunError | None = None
         events, self._events = self._events, []
         for event in events:
@@ -369,7 +370,7 @@ class Subscription:
             raise translate(error, f"reading {self.selection}", bootstrap=self._bootstrap_servers)
 
     def _check_topics(self) -> None:
-        """The client misses a topic or partition: is it really gone?"""
+        """The client misses a topic or partition: check whether it was really deleted."""
         existing = self.lookup.all_topics(self.timeout)
         for name in self.selection.names:
             if existing is not None and name not in existing:
@@ -377,13 +378,13 @@ class Subscription:
                 raise self.lookup.topic_not_found(name, deleted=True)
 
     def _refresh_topics(self) -> None:
-        """Topics that came since, or went: subscribe anew, so that they are shared out."""
+        """If topics were created or deleted since, subscribe again, so that they are assigned."""
         self._refresh_topics_at = time.monotonic() + _NEW_TOPICS_SECONDS
         existing = self.lookup.all_topics(1.0)
         if existing is not None and (topics := self.selection.matching_topics(existing)) != self._topics:
             self._subscribe(topics)
 
-    # --- partitions come and go; called by the library inside of `poll` and `consume`, where nothing may be raised ----
+    # --- rebalancing; called by the library inside of `poll` and `consume`, where nothing may be raised ---------------
 
     def _on_assign(self, _client: Consumer, partitions: list[ClientPartition]) -> None:
         self._run_callback(
@@ -414,18 +415,18 @@ class Subscription:
         self.in_callback = False
 
     def _assign_incoming(self, partitions: list[TopicPartition]) -> None:
-        """A group gives us partitions. They begin where it stands, unless who is told of them moves them."""
+        """A group assigns partitions. They start at the committed offset, unless the listener seeks."""
         start_offsets = self._incoming_offsets = dict.fromkeys(partitions, OFFSET_STORED)
         try:
             self._assigned(partitions)
         finally:
             self._incoming_offsets = None
-            # The client would do it by itself, but not when other partitions were moved meanwhile.
+            # The client would do it by itself, but not when other partitions were reassigned meanwhile.
             self.client.incremental_assign(
                 [ClientPartition(*partition, offset) for partition, offset in start_offsets.items()]
             )
             self._keep_paused(partitions)
-        # A group moves partitions in two steps: first it takes them, and gives none to the member that is to have them.
+        # A group moves partitions in two steps: first it revokes them, without assigning them to their new member.
         if not self.assignment or time.monotonic() < self._rebalancing_until:
             self._extend_rebalance()
 
@@ -470,19 +471,19 @@ class Subscription:
 
     @property
     def has_partitions(self) -> bool:
-        """Whether partitions were given to us, be it none."""
+        """Whether there was an assignment, even an empty one."""
         return self._assigned_once
 
     @property
     def at_end(self) -> bool:
-        """Whether every partition of ours was read to its end, and no more are about to come."""
+        """Whether every assigned partition was read to its end, and no more are about to be assigned."""
         return (
             self._assigned_once and self.assignment <= self._reached_end and time.monotonic() >= self._rebalancing_until
         )
 
     @property
     def assigning(self) -> bool:
-        """Whether partitions are about to come: they can still be told where to begin."""
+        """Whether partitions are being assigned: their start offset can still be set."""
         return self._incoming_offsets is not None
 
     def seek(self, offsets: Mapping[TopicPartition, int], *, keep_buffered: bool = False) -> None:
@@ -512,7 +513,7 @@ class Subscription:
     def _reassign(self, offsets: Mapping[TopicPartition, int]) -> None:
         incoming = {} if self._incoming_offsets is None else self._incoming_offsets
         incoming.update({partition: offset for partition, offset in offsets.items() if partition in incoming})
-        # Not `seek`: it fails for a partition that has not begun, or stopped because its offset is gone.
+        # Not the client's `seek`: it fails for a partition that has not started, or stopped because its offset expired.
         if reassigned := [
             ClientPartition(*partition, offset) for partition, offset in offsets.items() if partition not in incoming
         ]:
@@ -521,12 +522,12 @@ class Subscription:
             self._keep_paused(offsets.keys() - incoming.keys())
 
     def _keep_paused(self, partitions: Collection[TopicPartition]) -> None:
-        """Partitions that are paused stay so when they are assigned anew."""
+        """Pause those of these partitions again that were paused before they were reassigned."""
         if paused := [ClientPartition(*partition) for partition in partitions if partition in self._paused]:
             self.client.pause(paused)
 
     def _drop_events(self, partitions: Collection[TopicPartition]) -> None:
-        """Ends and offsets that were told of these are not true any more."""
+        """Drop end and offset events of these partitions: they are not true any more."""
         if self._events:
             dropped = set(partitions)
             self._events = [
@@ -536,7 +537,7 @@ class Subscription:
             ]
 
     def first_buffered(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that was fetched and not given out, of each of these that has one."""
+        """The offset of the first buffered record, of each of these that has one."""
         first: dict[TopicPartition, int] = {}
         for message in self._buffered.messages:
             partition = TopicPartition(message.topic(), message.partition())  # type: ignore[arg-type]
@@ -549,12 +550,12 @@ class Subscription:
         return [message for message in self._buffered.messages if (message.topic(), message.partition()) not in dropped]
 
     def _rewind(self) -> None:
-        """An interrupted fetch may have taken records nobody got: read them again."""
+        """Read again what an interrupted fetch may have taken without returning it."""
         known = self._initial_offsets | self.positions | self.first_buffered(self.assignment)
         self.seek({partition: known.get(partition, OFFSET_STORED) for partition in self.assignment})
 
     def _reset_positions(self) -> None:
-        """Partitions whose group has no offset begin at `start`; those whose offset is gone at the oldest there is."""
+        """Partitions without a committed offset start at `start_position`; those whose offset expired at the oldest."""
         without_offset, out_of_range = set(self._without_offset), dict(self._out_of_range)
         try:
             if without_offset:
@@ -575,11 +576,11 @@ class Subscription:
         ]
         error = offset_gap_error(gaps, self.selection.group, stops=self.options.on_gone == "stop")
         if self.options.on_gone == "stop":
-            # The reader stays where it was: what it did not read is not committed, and the next one is told as well.
+            # The reader keeps its position: what it did not read is not committed, and the next one gets the error as well.
             raise error
         skipped_to = {gap.topic_partition: gap.next for gap in gaps if gap.next >= gap.first}
         moved_back = {gap.topic_partition: gap.next for gap in gaps if gap.next < gap.first}
-        # What was fetched in front of a gap is given out. The gap itself is done with behind that.
+        # What was fetched before a gap is returned. The gap itself is marked as read behind that.
         self.seek(skipped_to, keep_buffered=True)
         self._buffered.ends |= skipped_to
         self.seek(moved_back)
@@ -591,10 +592,10 @@ class Subscription:
             self.options.on_gone(error)
 
     def _start_new_partitions(self, partitions: set[TopicPartition]) -> None:
-        # We know better where to read: a seek came before the client was told that the group has no offset. Or the log lost
-        # its end; then the client answers this with the offset that is out of range.
+        # We know the position better: a seek came before the client learnt that the group has no offset. Or the log lost its
+        # end; then the client answers this with the offset that is out of range.
         self.seek({partition: self.positions[partition] for partition in partitions if partition in self.positions})
-        # The offset itself, not «the oldest»: that the client looks up on its own, and goes there even after a seek.
+        # The offset itself, not "the oldest": the client looks that up on its own, and goes there even after a seek.
         offsets = self.lookup.offsets_at(partitions - self.positions.keys(), self.options.start_position)
         self.seek(offsets)
         if self.options.commits_start_position:
@@ -616,7 +617,7 @@ class Subscription:
         return frozenset(self._paused)
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """What the group has committed, of those of which it has."""
+        """The committed offsets of the group, of the partitions that have one."""
         if not partitions:
             return {}
         try:
@@ -641,6 +642,6 @@ class Subscription:
 
 
 def _is_offset_event(event: Message) -> bool:
-    """Whether an event says something about an offset: an end, or one that is gone."""
+    """Whether an event is about an offset: a log end, or an expired one."""
     error: Any = event.error()
     return error.code() == ClientError._PARTITION_EOF or error.code() in _OFFSET_RESET_CODES

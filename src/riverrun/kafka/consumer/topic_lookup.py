@@ -1,4 +1,4 @@
-"""What a consumer is to read, and what it asks the cluster about that: which topics there are, which partitions, offsets."""
+"""What a consumer reads, and its requests to the cluster about that: topics, partitions, offsets."""
 
 import re
 import time
@@ -22,9 +22,9 @@ UNKNOWN_TOPIC_CODES = frozenset({
     ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC, ClientError._UNKNOWN_PARTITION,
     ClientError.UNKNOWN_TOPIC_ID,
 })  # fmt: skip
-# A topic made a moment ago may not be known to every broker yet.
+# A topic created a moment ago may not be known to every broker yet.
 _GRACE_SECONDS = 1.0
-# Worth another try: who leads a partition is not settled, or the connection went away.
+# Worth another try: a partition has no leader yet, or the connection was lost.
 _TRANSIENT_CODES = RETRIABLE_CODES | {
     ClientError._TRANSPORT,
     ClientError.NETWORK_EXCEPTION,
@@ -47,13 +47,13 @@ class TopicSelection:
 
     @property
     def group_managed(self) -> bool:
-        """Whether a group shares the partitions out."""
+        """Whether a group assigns the partitions."""
         return bool(self.group) and self.partitions is None
 
     def matching_topics(self, existing: Iterable[str]) -> list[str]:
         """The topics to read: those named, and those whose whole name matches a pattern.
 
-        Kafka's own topics, dead letters and what is noted about them are only meant when they are named.
+        Kafka's own topics, dead-letter topics and re-drive logs are only read when they are named.
         """
         matching = (
             topic
@@ -68,7 +68,7 @@ class TopicSelection:
 def select_topics(
     topics: Any, group: str, partitions: Collection[int | TopicPartition] | None
 ) -> tuple[TopicSelection, dict[str, EventSchema[Any] | None]]:
-    """What to read, and the types of what is read."""
+    """What to read, and its event types."""
     given_topics = [topics] if isinstance(topics, Topic | str | re.Pattern) else list(topics)
     schemas: dict[str, EventSchema[Any] | None] = {}
     patterns = []
@@ -111,7 +111,7 @@ class TopicLookup:
         self._on_wait = on_wait
 
     def topics(self) -> list[str]:
-        """The topics to read now; TopicNotFoundError for one that is named and not there."""
+        """The topics to read now; TopicNotFoundError for a named one that does not exist."""
         deadline = time.monotonic() + self._timeout
         grace = min(deadline, time.monotonic() + _GRACE_SECONDS)
         while True:
@@ -124,7 +124,7 @@ class TopicLookup:
             self._client.poll(0.1)
 
     def partitions(self, topics: list[str]) -> list[TopicPartition]:
-        """The partitions to read when no group shares them out: those chosen, else all."""
+        """The partitions to read when no group assigns them: those chosen, else all."""
         metadata = self._metadata(time.monotonic() + self._timeout)
         existing = [
             TopicPartition(name, number) for name in topics for number in sorted(metadata.topics[name].partitions)
@@ -139,14 +139,14 @@ class TopicLookup:
             if topic_partition not in existing:
                 raise TopicNotFoundError(
                     f"There is no partition {topic_partition}",
-                    found=", ".join(str(each) for each in existing),
+                    found=", ".join(str(existing_partition) for existing_partition in existing),
                     topic=topic_partition.topic,
                     partition=topic_partition.partition,
                 )
         return requested
 
     def _metadata(self, deadline: float) -> Any:
-        # Of one topic, where one is enough: a cluster may have thousands.
+        # Of a single topic, if that is enough: a cluster may have thousands.
         only = [self._selection.names[0]] if len(self._selection.names) == 1 and not self._selection.patterns else []
         while True:
             left = deadline - time.monotonic()
@@ -174,9 +174,9 @@ class TopicLookup:
         return TopicNotFoundError(message, hint=hint, topic=name, bootstrap=self._bootstrap_servers)
 
     def offsets_at(self, partitions: Collection[TopicPartition], when: datetime | int) -> dict[TopicPartition, int]:
-        """The offset of the first record at or after a time, the end where there is none.
+        """The offset of the first record at or after a time, the end if there is none.
 
-        `when` may be OFFSET_BEGINNING or OFFSET_END as well: the oldest record, and where the next one will be.
+        `when` may be OFFSET_BEGINNING or OFFSET_END as well: the oldest record, and the offset of the next one.
         """
         stamp = round(when.timestamp() * 1000) if isinstance(when, datetime) else when
         if not partitions:
@@ -187,7 +187,7 @@ class TopicLookup:
         return offsets | (self.offsets_at(beyond, OFFSET_END) if beyond and stamp != OFFSET_END else {})
 
     def _offsets_for_times(self, times: list[ClientPartition]) -> list[ClientPartition]:
-        """The client's answer. A topic that was made a moment ago, or a broker that starts, may have no leader yet."""
+        """The client's answer. A topic created a moment ago, or a starting broker, may have no leader yet."""
         started = time.monotonic()
         while True:
             left = started + self._timeout - time.monotonic()

@@ -1,4 +1,4 @@
-"""A crew of threads for `Consumer.run`, and the signals that end it."""
+"""Worker threads for `Consumer.run`, and the signals that end it."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ log = logging.getLogger("riverrun.kafka.consumer")
 def run_in_threads(
     runner: ParallelRunner[V], handler: Callable[[Record[V]], Any], workers: int, stop: Callable[[], None]
 ) -> None:
-    """Handle records in threads until the engine's reading ends; then let them finish."""
+    """Handle records in threads until the runner's reading ends; then let them finish."""
     if workers < 1:
         raise UsageError(f"run cannot have workers={workers}", expected="at least 1", option="workers")
     check_sync_handler(handler)
@@ -38,13 +38,13 @@ def run_in_threads(
             runner.read()
         except BaseException as error:  # noqa: BLE001  -- raised by `finish`
             runner.fail(error)
-            # Ctrl-C twice: whoever presses it does not want to wait.
+            # Ctrl-C twice: the user does not want to wait.
             hurry = isinstance(error, KeyboardInterrupt)
         runner.finish(hurry=hurry)
 
 
 def check_sync_handler(handler: Callable[..., Any]) -> None:
-    """A handler that would only make a coroutine or generator, and do nothing, is a mistake: all would count as handled."""
+    """A handler that only returns a coroutine or generator does nothing, and all would count as handled: refuse it."""
     call = inspect.unwrap(handler.func if isinstance(handler, functools.partial) else handler)
     if not (inspect.isfunction(call) or inspect.ismethod(call)):
         call = getattr(call, "__call__", call)  # noqa: B004  -- the method of a callable object
@@ -63,7 +63,7 @@ def _worker_loop(runner: ParallelRunner[V], handler: Callable[[Record[V]], Any])
             if problem is None and inspect.iscoroutine(result := handler(work.record)):
                 result.close()
                 problem = UsageError("The handler gave a coroutine", hint="Use riverrun.AsyncConsumer")
-        except Exception as error:  # noqa: BLE001  -- whatever a user's handler raises is judged
+        except Exception as error:  # noqa: BLE001  -- any error of a user's handler is handled below
             problem = error
         except BaseException as error:
             runner.release(work)
@@ -76,12 +76,12 @@ def _worker_loop(runner: ParallelRunner[V], handler: Callable[[Record[V]], Any])
 
 
 def write_dead_letter(runner: ParallelRunner[V], work: WorkItem[V], error: Exception) -> Exception | None:
-    """Write a dead letter; why that failed."""
+    """Write a dead letter; returns the error if that failed."""
     try:
         runner.dead_letters.write(work.record, error, work.attempts)
         log.warning("%s went to the dead letters after %d attempts: %s: %s", work.record, work.attempts,
                     type(error).__name__, error)  # fmt: skip
-    except Exception as problem:  # noqa: BLE001  -- whatever it is, the record is not safe, and all must stop
+    except Exception as problem:  # noqa: BLE001  -- on any error the record is not written, and the run must stop
         problem.__cause__ = error
         return problem
     return None
@@ -89,20 +89,20 @@ def write_dead_letter(runner: ParallelRunner[V], work: WorkItem[V], error: Excep
 
 @contextlib.contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT call `stop`; the second of its kind does what it did before. Only in the main thread."""
+    """SIGTERM and SIGINT call `stop`; a second one has its previous effect. Only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def ask(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
         stop()
         signal.signal(number, previous[signal.Signals(number)] or signal.SIG_DFL)
 
     for number, handler in previous.items():
-        # A handler of None was set by another language; one that ignores was chosen so (nohup).
+        # None: set by another language; ignored: chosen on purpose (nohup).
         if handler not in (None, signal.SIG_IGN):
-            signal.signal(number, ask)
+            signal.signal(number, on_signal)
     try:
         yield
     finally:

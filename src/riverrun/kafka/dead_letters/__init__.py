@@ -1,1 +1,1 @@
-"""Dead letters after they were written: found, counted by reason, shown, and sent back to where they came from, once."""
+"""Dead letters after they were written: find, count by reason, show, and send them back to their topics, once."""

@@ -1,4 +1,4 @@
-"""The user's function that mends dead letters, loaded from a file: `fix(value, letter)` gives the new bytes, or None."""
+"""The user's function that fixes dead letters, loaded from a file: `fix(value, letter)` returns the new bytes, or None."""
 
 import importlib.util
 import inspect
@@ -18,7 +18,7 @@ _SIGNATURE = "def fix(value: bytes, letter: riverrun.DeadLetter) -> bytes | None
 
 
 class FixFunction:
-    """Calls the user's function. What it raises, or gives instead of bytes, is told with the letter's name."""
+    """Calls the user's function. If it raises, or returns no bytes, the error names the dead letter."""
 
     def __init__(self, function: Callable[[bytes, DeadLetter], Any], path: Path) -> None:
         self._function = function
@@ -37,13 +37,13 @@ class FixFunction:
             raise self._failed(letter, f"it gave {type(fixed).__name__}, not bytes or None")
         return fixed
 
-    def _failed(self, letter: DeadLetterRecord, found: str) -> HandlerError:
+    def _failed(self, dead_letter: DeadLetterRecord, found: str) -> HandlerError:
         return HandlerError(
-            f"{self._function.__name__} of {self._path.name} failed on the dead letter {letter}",
+            f"{self._function.__name__} of {self._path.name} failed on the dead letter {dead_letter}",
             found=found,
-            hint=f"Look at it: riverrun dlq show {letter.record.topic} --partition {letter.record.partition} "
-            f"--offset {letter.record.offset}",
-            letter=str(letter.record),
+            hint=f"Look at it: riverrun dlq show {dead_letter.record.topic} --partition {dead_letter.record.partition} "
+            f"--offset {dead_letter.record.offset}",
+            letter=str(dead_letter.record),
         )
 
 

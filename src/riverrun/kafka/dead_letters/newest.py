@@ -1,4 +1,4 @@
-"""The newest letters of a dead-letter topic and why they died, however many there are."""
+"""The newest dead letters of a topic and why they failed, however many there are."""
 
 import heapq
 from dataclasses import dataclass
@@ -36,15 +36,17 @@ def read_newest_dead_letters(
     redrive_log, origins, selector = read_redrive_log(admin, dead), OriginTopics(admin), DeadLetterSelector(reason)
     summary = DeadLetterSummary(dead)
     heap: list[tuple[float, int, DeadLetterRecord, bool]] = []
-    for number, letter in enumerate(read_dead_letters(admin.connection, ranges)):
-        if letter is None:
+    for number, dead_letter in enumerate(read_dead_letters(admin.connection, ranges)):
+        if dead_letter is None:
             summary.other_records += 1
             continue
-        redriven = redrive_log.has(letter, origins.topic_id(letter.details.topic))
-        summary.add(letter, redriven)
-        if selector.matches(letter):
-            heapq.heappush(heap, (letter.details.at.timestamp(), number, letter, redriven))
+        redriven = redrive_log.has(dead_letter, origins.topic_id(dead_letter.details.topic))
+        summary.add(dead_letter, redriven)
+        if selector.matches(dead_letter):
+            heapq.heappush(heap, (dead_letter.details.at.timestamp(), number, dead_letter, redriven))
             if len(heap) > limit:
                 heapq.heappop(heap)
-    letters = [(letter, redriven) for _, _, letter, redriven in sorted(heap, key=lambda each: each[:2], reverse=True)]
+    letters = [
+        (dead_letter, redriven) for _, _, dead_letter, redriven in sorted(heap, key=lambda item: item[:2], reverse=True)
+    ]
     return NewestDeadLetters(summary, letters, count_offsets(ranges), total)

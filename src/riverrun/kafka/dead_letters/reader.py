@@ -1,4 +1,4 @@
-"""The letters in a dead-letter topic: where they are, why they died, which of them are meant."""
+"""The dead letters in a topic: where they are, why they failed, and which of them are selected."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ DEAD_LETTER_SUFFIX = DEFAULT_TOPIC.removeprefix("{topic}")
 
 _ANY_DECODER: RecordDecoder[Any] = RecordDecoder({})
 _REASON_CHARACTERS = 160
-# What differs from letter to letter without being another reason: places, quoted values, numbers that are no limits.
+# What differs between dead letters without being another reason: positions, quoted values, numbers that are no limits.
 _HINT = re.compile(r"\s*Its bytes are in `record\.raw`\.?")
 _POSITION = re.compile(r"[a-zA-Z0-9._-]+\[\d+\]@\d+")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"(?<![\w.$`])(?<![<>=] )-?\d[\d.,:eE+TZ-]*(?![\w`])")
 
 
 def reason_pattern(error: str, message: str) -> str:
-    """The reason of a letter without what is only its own, so that letters of one cause are counted together."""
+    """The reason of a dead letter without its own details, so that dead letters of one cause are counted together."""
     lines = message.strip().splitlines()
     text = _HINT.sub("", lines[0]) if lines else ""
     text = _NUMBER.sub("#", _QUOTED.sub("'…'", _POSITION.sub("…", text)))
@@ -39,14 +39,14 @@ def reason_pattern(error: str, message: str) -> str:
 
 @dataclass(frozen=True)
 class DeadLetterRecord:
-    """A dead letter as it lies in its topic: the record there, and what its headers tell."""
+    """A dead letter in its topic: the record there, and what its headers say."""
 
     record: Record[Any]
     details: DeadLetter
 
     @property
     def origin(self) -> str:
-        """Where the record that died was, or where it came from if it never was in the topic."""
+        """Where the original record was, or where it came from if it never was in the topic."""
         details = self.details
         if details.was_record:
             return f"{details.topic}[{details.partition}]@{details.offset}"
@@ -60,7 +60,7 @@ class DeadLetterRecord:
         return f"{self.record} (of {self.origin})"
 
     def row(self, *, redriven: bool) -> dict[str, Any]:
-        """All that is known, for programs. Bytes are text where they are UTF-8, else hexadecimal."""
+        """Everything known about it, for programs. Bytes are text where they are UTF-8, else hexadecimal."""
         details, record = self.details, self.record
         return {
             "letter": str(record),
@@ -89,7 +89,7 @@ def _readable(name: str, value: bytes | None) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class DeadLetterSelector:
-    """Which letters are meant: all of these must hold. `offset` and `partition` are the letter's own place."""
+    """Selects dead letters: all conditions must hold. `offset` and `partition` are those of the dead letter itself."""
 
     reason: str = ""
     conditions: Sequence[FieldFilter] = ()
@@ -98,7 +98,7 @@ class DeadLetterSelector:
 
     @property
     def covers_all(self) -> bool:
-        """Whether every letter is looked at."""
+        """Whether every dead letter is read."""
         return self.partition is None and self.offset is None
 
     def matches(self, letter: DeadLetterRecord) -> bool:
@@ -113,7 +113,7 @@ class DeadLetterSelector:
         return is_json and all(condition.matches(value) for condition in self.conditions)
 
     def offset_ranges(self, admin: Admin, dead: str) -> dict[TopicPartition, OffsetRange]:
-        """Where to look; UsageError where there is no such place."""
+        """The offsets to read; UsageError if the partition or offset does not exist."""
         ranges = resolve_offset_ranges(
             admin, [dead], start=EARLIEST, partitions=() if self.partition is None else (self.partition,)
         )
@@ -141,9 +141,9 @@ def read_dead_letters(
     connection: Connection,
     ranges: Mapping[TopicPartition, OffsetRange],
     *,
-    on_gone: Callable[[TopicPartition, int, int], None] = lambda _place, _first, _count: None,
+    on_gone: Callable[[TopicPartition, int, int], None] = lambda _partition, _first, _count: None,
 ) -> Iterator[DeadLetterRecord | None]:
-    """The letters there, in order within a partition; None for a record that is none."""
+    """The dead letters there, in order within a partition; None for a record that is not one."""
     with PartitionReader(connection, ranges, on_gone=on_gone) as reader:
         for batch in reader:
             for message in batch:
@@ -153,19 +153,19 @@ def read_dead_letters(
 
 
 def count_offsets(ranges: Mapping[TopicPartition, OffsetRange]) -> int:
-    """How many records there are at most."""
+    """The number of records, at most."""
     return sum(max(0, (offset_range.end or 0) - offset_range.start) for offset_range in ranges.values())
 
 
 def dead_letter_topics(admin: Admin) -> list[str]:
-    """Every topic that is named as one of dead letters."""
+    """Every topic with the name of a dead-letter topic."""
     return [name for name in admin.topic_names() if name.endswith(DEAD_LETTER_SUFFIX) and not name.startswith("__")]
 
 
 def find_dead_letter_topic(admin: Admin, name: str) -> str:
-    """The dead-letter topic that is meant by `name`: its own name, or the topic its letters come from.
+    """The dead-letter topic that `name` refers to: its own name, or the topic its dead letters come from.
 
-    TopicNotFoundError when the cluster has no such topic; "" when it has it, and nothing of it was ever dead.
+    TopicNotFoundError when the cluster has no such topic; "" when it has it, and it never had dead letters.
     """
     check_topic_name(name)
     existing = admin.topics([name, f"{name}{DEAD_LETTER_SUFFIX}"], config=False)
@@ -177,20 +177,20 @@ def find_dead_letter_topic(admin: Admin, name: str) -> str:
         error = admin.topic_not_found(name.removesuffix(DEAD_LETTER_SUFFIX))
         hint = error.hint if error.hint.endswith("?") else "`riverrun dlq list` shows what is dead"
         raise TopicNotFoundError(error.what, hint=hint, **error.fields)
-    # Consumers may write dead letters to a topic of any name (`dead_letter=…`): then its first record is one.
+    # Consumers may write dead letters to a topic of any name (`dead_letter=…`): then its first record is a dead letter.
     first = next(read_dead_letters(admin.connection, resolve_offset_ranges(admin, [name], start=EARLIEST)), None)
     return name if first is not None else ""
 
 
 class OriginTopics:
-    """The topics letters came from, asked for once each."""
+    """The topics that dead letters came from, each looked up once."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._known: dict[str, TopicState | None] = {}
 
     def __getitem__(self, name: str) -> TopicState | None:
-        """The topic as it is now; None when it is not there any more."""
+        """The topic's current state; None when it does not exist any more."""
         if name not in self._known:
             self._known[name] = self._admin.topics([name]).get(name)
         return self._known[name]

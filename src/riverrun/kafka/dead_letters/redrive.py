@@ -1,10 +1,10 @@
-"""Send dead letters back to the topics they came from, each once, whatever happens on the way.
+"""Send dead letters back to the topics they came from, each exactly once, even if a process is killed on the way.
 
-First everything is gone through without sending: the user's fix is tried on each letter, each value is checked with its
-topic's type, and what would happen is counted. Then it is done, in transactions of some hundred letters, each with the
-entries of the ledger (ledger.py) that say so. A process killed at any moment leaves whole transactions behind: the next run
-takes over its transactional id, which ends what was under way, reads the ledger, and goes on with the rest. Two at a time
-cannot be: the later one takes over.
+First a dry run over everything: the user's fix is tried on each dead letter, each value is checked with its topic's type,
+and what would happen is counted. Then they are sent, in transactions of some hundred dead letters, each with its entries in
+the re-drive log (redrive_log.py). A process killed at any moment leaves whole transactions behind: the next run takes over
+its transactional id, which aborts the open transaction, reads the log, and continues with the rest. Two cannot run at the
+same time: the later one takes over.
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ from riverrun.model.event import SCHEMA_HEADER
 from riverrun.model.framing import is_framed
 from riverrun.model.topic import Topic
 
-# The header of a record that was sent back: which letter it was, as topic/partition/offset.
+# The header of a record that was sent back: which dead letter it was, as topic/partition/offset.
 REDRIVEN_HEADER = "riverrun.redriven"
 
 SKIPPED_BY_FIX = "the fix left it"
@@ -80,7 +80,7 @@ class RedriveOutcome:
         return self.left.total()
 
     def rows(self, sent: str = "sent") -> list[dict[str, Any]]:
-        """One row for each thing that happened to letters."""
+        """One row for each outcome of dead letters."""
         outcome_rows: list[dict[str, Any]] = [
             {"letters": count, "outcome": sent, "detail": f"to {topic}"} for topic, count in self.sent.most_common()
         ]
@@ -111,7 +111,7 @@ class RedriveOutcome:
 
 @dataclass(frozen=True)
 class _RedriveRecord:
-    """A letter as it goes back, with the id of the topic it goes to. Without `send`, only its ledger entry is written."""
+    """A dead letter as it is sent back, and the id of its target topic. Without `send`, only its log entry is written."""
 
     letter: DeadLetterRecord
     topic_id: str
@@ -127,8 +127,8 @@ class _RedriveRecord:
 
 
 class Redrive:
-    """One re-drive of one dead-letter topic: `plan` first, then `run`. What dies meanwhile is not part of it, so a record
-    that dies again is not sent again by the same re-drive."""
+    """One re-drive of one dead-letter topic: `plan` first, then `run`. Dead letters written meanwhile are not part of it, so
+    a record that fails again is not sent again by the same re-drive."""
 
     def __init__(
         self,
@@ -148,12 +148,12 @@ class Redrive:
         self._topics = topics or {}
         self._origins = OriginTopics(admin)
         self._gone = 0
-        # What the transactions committed so far did; true at any moment, also when `run` raises.
+        # What the transactions committed so far did; correct at any moment, also when `run` raises.
         self.done = RedriveOutcome()
 
     @cached_property
     def offset_ranges(self) -> dict[TopicPartition, OffsetRange]:
-        """What is looked at: fixed by whoever asks first."""
+        """The offsets to read, fixed by the first access."""
         return self._selector.offset_ranges(self._admin, self._dead)
 
     @property
@@ -162,14 +162,14 @@ class Redrive:
         return any(self._type_of(topic.name) is not None for topic in self._origins.existing())
 
     def plan(self, on_progress: ProgressCallback = lambda _done, _all: None) -> RedriveOutcome:
-        """What `run` would do; HandlerError when the fix fails on a letter. Sends nothing."""
+        """What `run` would do; HandlerError when the fix fails on a dead letter. Sends nothing."""
         outcome = RedriveOutcome()
         for _ in self._decide(read_redrive_log(self._admin, self._dead), outcome, on_progress):
             pass
         return outcome
 
     def run(self, on_progress: ProgressCallback = lambda _done, _all: None) -> RedriveOutcome:
-        """Send. What `done` says stays done when this raises, and the next re-drive goes on from there."""
+        """Send. What `done` counts stays done when this raises, and the next re-drive continues from there."""
         redrive_topic = ensure_redrive_topic(self._admin, self._dead)
         limits = [_max_message_bytes(topic.config) for topic in self._origins.existing()]
         with Producer(
@@ -194,7 +194,7 @@ class Redrive:
         return self.done
 
     def _send_all(self, producer: Producer, redrive_topic: str, on_progress: ProgressCallback) -> None:
-        # Before the ledger is read: this ends what an earlier process left open, so that nothing of it can still appear.
+        # Before the log is read: this aborts what an earlier process left open, so that nothing of it can still appear.
         producer._core.init_transactions()
         redriven = read_redrive_log(self._admin, self._dead)
         now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -229,7 +229,7 @@ class Redrive:
                 self.done.duplicates += 1
 
     def _expire_entries(self, producer: Producer, redrive_topic: str, redriven: RedriveLog) -> None:
-        """Take the entries back whose letters retention has removed, so that the ledger does not grow for ever."""
+        """Delete the entries of dead letters that retention has removed, so that the log does not grow for ever."""
         keys = list(
             redriven.expired_keys(
                 {partition: offset_range.start for partition, offset_range in self.offset_ranges.items()}
@@ -240,7 +240,7 @@ class Redrive:
                 for key in keys[start : start + _CHUNK_LETTERS]:
                     tx.send_soon(redrive_topic, None, key=key)
 
-    # --- which letters, and as what -----------------------------------------------------------------------------------
+    # --- which dead letters, and as what ------------------------------------------------------------------------------
 
     def _decide(
         self, redriven: RedriveLog, outcome: RedriveOutcome, on_progress: ProgressCallback
@@ -249,13 +249,13 @@ class Redrive:
         total = count_offsets(self.offset_ranges)
         sent_identities: set[bytes] = set()
         self._gone = 0
-        for number, letter in enumerate(
+        for number, dead_letter in enumerate(
             read_dead_letters(self._admin.connection, self.offset_ranges, on_gone=self._count_gone), start=1
         ):
-            if letter is None:
+            if dead_letter is None:
                 outcome.other_records += 1
             else:
-                decided = self._decide_letter(letter, redriven, sent_identities, outcome)
+                decided = self._decide_letter(dead_letter, redriven, sent_identities, outcome)
                 if decided is not None:
                     yield decided
             on_progress(number, total)
@@ -263,49 +263,49 @@ class Redrive:
                 break
         outcome.gone = self._gone
 
-    def _count_gone(self, _place: TopicPartition, _first: int, count: int) -> None:
+    def _count_gone(self, _partition: TopicPartition, _first: int, count: int) -> None:
         self._gone += count
 
     def _decide_letter(
-        self, letter: DeadLetterRecord, redriven: RedriveLog, sent_identities: set[bytes], outcome: RedriveOutcome
+        self, dead_letter: DeadLetterRecord, redriven: RedriveLog, sent_identities: set[bytes], outcome: RedriveOutcome
     ) -> _RedriveRecord | None:
-        topic_id = self._origins.topic_id(letter.details.topic)
-        if redriven.has_letter(letter):
+        topic_id = self._origins.topic_id(dead_letter.details.topic)
+        if redriven.has_letter(dead_letter):
             outcome.redriven_before += 1
             return None
-        identity = record_identity(letter, topic_id)
-        if identity in sent_identities or redriven.has_record(letter, topic_id):
-            # Noted even where it was not chosen: its own entry must outlive that of the letter which brought it back.
+        identity = record_identity(dead_letter, topic_id)
+        if identity in sent_identities or redriven.has_record(dead_letter, topic_id):
+            # Logged even if it was not chosen: its own entry must outlive that of the dead letter which brought it back.
             outcome.duplicates += 1
-            return _RedriveRecord(letter, topic_id, send=False)
-        if not self._selector.matches(letter):
+            return _RedriveRecord(dead_letter, topic_id, send=False)
+        if not self._selector.matches(dead_letter):
             outcome.not_chosen += 1
             return None
-        ready = self._prepare(letter, topic_id)
+        ready = self._prepare(dead_letter, topic_id)
         if isinstance(ready, str):
             outcome.left[ready] += 1
             return None
         sent_identities.add(identity)
-        outcome.sent[letter.details.topic] += 1
+        outcome.sent[dead_letter.details.topic] += 1
         return ready
 
     def _type_of(self, topic: str) -> Topic[Any] | None:
         declared = self._topics.get(topic)
         return declared if declared is not None and declared.schema is not None else None
 
-    def _prepare(self, letter: DeadLetterRecord, topic_id: str) -> _RedriveRecord | str:
+    def _prepare(self, dead_letter: DeadLetterRecord, topic_id: str) -> _RedriveRecord | str:
         """The record to send, or why it must stay."""
-        target = self._origins[letter.details.topic]
-        if target is None or (letter.details.original_size and self._fix is None):
-            cut = f"only a part of its {letter.details.original_size} bytes was kept"
-            return cut if target is not None else f"its topic {letter.details.topic} is not there any more"
-        raw = value = letter.record.raw
+        target = self._origins[dead_letter.details.topic]
+        if target is None or (dead_letter.details.original_size and self._fix is None):
+            truncated = f"only a part of its {dead_letter.details.original_size} bytes was kept"
+            return truncated if target is not None else f"its topic {dead_letter.details.topic} is not there any more"
+        raw = value = dead_letter.record.raw
         if self._fix is not None and raw is not None:
-            value = self._fix(letter, value_to_json(self._admin.connection.registry, raw))
+            value = self._fix(dead_letter, value_to_json(self._admin.connection.registry, raw))
             if value is None:
                 return SKIPPED_BY_FIX
-        key, header = letter.record.key, None
-        declared = self._type_of(letter.details.topic)
+        key, header = dead_letter.record.key, None
+        declared = self._type_of(dead_letter.details.topic)
         if value is None:
             if key is None or (declared is not None and not declared.compact):
                 return "it has no value, which only a record with a key in a compacted topic may be without"
@@ -313,17 +313,17 @@ class Redrive:
             wire = wire_format_of(declared, self._admin.connection.registry)
             try:
                 if declared.registered and not is_framed(value):
-                    # A fix sees and gives JSON; so does a source that could not make a record of what it got.
+                    # A fix gets and returns JSON; a source that could not make a record of its input also left JSON.
                     value = wire.pack(value)
                 event = wire.decode(value)
             except (RecordUnreadableError, EventInvalidError) as error:
                 return reason_pattern(f"still not a {declared.schema.name}", str(error.fields["reason"]))
             if value != raw:
-                # What the fix made is an event of the type: it has the type's name and key.
+                # What the fix returned is an event of the type: it gets the type's name and key.
                 header = declared.schema.header
                 if declared.schema.key_field is not None:
                     key = _as_bytes(declared.schema.key_of(event))
-        ready = _RedriveRecord(letter, topic_id, key, value, _headers(letter, header))
+        ready = _RedriveRecord(dead_letter, topic_id, key, value, _headers(dead_letter, header))
         limit = _max_message_bytes(target.config)
         if ready.size > limit:
             return f"it is larger than {target.name} takes (max.message.bytes={limit})"
@@ -334,11 +334,11 @@ def _send(tx: Transaction, sending: _RedriveRecord) -> None:
     tx.send_soon(sending.letter.details.topic, sending.value, key=sending.key, headers=sending.headers)
 
 
-def _headers(letter: DeadLetterRecord, schema: tuple[str, bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
-    """The record's own headers, with the type of what the fix made, and the letter it was."""
+def _headers(dead_letter: DeadLetterRecord, schema: tuple[str, bytes] | None) -> tuple[tuple[str, bytes | None], ...]:
+    """The record's own headers, with the type of what the fix returned, and the position of its dead letter."""
     replaced = {REDRIVEN_HEADER} if schema is None else {REDRIVEN_HEADER, SCHEMA_HEADER}
-    own = [header for header in letter.details.headers if header[0] not in replaced]
-    record = letter.record
+    own = [header for header in dead_letter.details.headers if header[0] not in replaced]
+    record = dead_letter.record
     letter_position = f"{record.topic}/{record.partition}/{record.offset}".encode()
     return (*own, *([] if schema is None else [schema]), (REDRIVEN_HEADER, letter_position))
 

@@ -1,13 +1,13 @@
-"""What of a dead-letter topic has been re-driven: a compacted topic beside it, `<dead-letter topic>.redriven`.
+"""Which dead letters of a topic have been re-driven: a compacted topic beside it, `<dead-letter topic>.redriven`.
 
-One entry for each letter that was sent back, keyed by the letter's `partition/offset`, written in the very transaction that
-sends it. So a letter is in its topic again and in the ledger, or in neither, whatever happens on the way; what was filtered
-out or left is in the ledger of nobody and stays to be found.
+One entry for each dead letter that was sent back, keyed by its `partition/offset`, written in the same transaction that
+sends it. So a dead letter is in its topic again and in the log, or in neither, whatever happens on the way; dead letters
+that were filtered out or left have no entry and can be re-driven later.
 
-An entry holds for one letter, not for one offset: it names the letter's timestamp, because a dead-letter topic that was
-deleted and made again counts from 0 again. And it names the record that died, by a hash of its place, its timestamp, its
-bytes and its topic's id: a record that several groups gave up, or one group twice, has several letters and is sent back
-once, and a record at the same offset of a topic that was made again is another one.
+An entry is for one dead letter, not for one offset: it has the dead letter's timestamp, because a dead-letter topic that was
+deleted and created again starts at offset 0 again. It also identifies the original record, by a hash of its position, its
+timestamp, its bytes and its topic's id: a record that several groups gave up, or one group twice, has several dead letters
+and is sent back once, and a record at the same offset of a topic that was created again is a different one.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ REDRIVEN_SUFFIX = ".redriven"
 
 
 class RedriveEntry(msgspec.Struct, frozen=True):
-    """A letter that was sent back: its own timestamp, the record it had been (`identity_of`, and its place), and when."""
+    """A dead letter that was sent back: its timestamp, the original record (`record_identity` and position), and when."""
 
     letter_timestamp: int | None
     record: str
@@ -46,35 +46,35 @@ def redrive_topic_of(dead: str) -> str:
 
 
 def record_identity(letter: DeadLetterRecord, topic_id: str) -> bytes:
-    """The record that died: the same for all its letters, and for those of no other record."""
+    """Identifies the original record: the same for all its dead letters, and different for every other record."""
     record, details = letter.record, letter.details
-    # What never was a record has no place but its letter's: two equal messages of a device are two.
+    # What never was a record has only its dead letter's position: two equal messages of a device are two.
     position = (
         (details.partition, details.offset) if details.was_record else ("letter", record.partition, record.offset)
     )
     location = f"{details.topic}/{topic_id}/{'/'.join(map(str, position))}/{details.timestamp_ms}"
-    parts = (location.encode(), record.key, record.raw)
+    fields = (location.encode(), record.key, record.raw)
     digest = hashlib.blake2b(digest_size=12)
-    for field in parts:
+    for field in fields:
         digest.update(b"-" if field is None else b"%d:%b" % (len(field), field))
     return digest.digest()
 
 
 def encode_entry(letter: DeadLetterRecord, topic_id: str, at: str) -> tuple[bytes, bytes]:
-    """The key and the value to write for a letter."""
+    """The key and the value to write for a dead letter."""
     entry = RedriveEntry(letter.record.timestamp_ms, record_identity(letter, topic_id).hex(), letter.origin, at)
     return b"%d/%d" % (letter.record.partition, letter.record.offset), _encode(entry)
 
 
 class RedriveLog:
-    """The ledger of one dead-letter topic, in memory."""
+    """The re-drive log of one dead-letter topic, in memory."""
 
     def __init__(self) -> None:
         self._letters: dict[tuple[int, int], int | None] = {}
         self._records: set[bytes] = set()
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """An entry as it is in the topic; ValueError when it is none. One without a value takes the earlier one back."""
+        """Apply an entry of the topic; ValueError when it is not one. A tombstone removes the earlier entry."""
         partition, _, offset = key.partition(b"/")
         position = int(partition), int(offset)
         if value is None:
@@ -85,19 +85,19 @@ class RedriveLog:
         self._records.add(bytes.fromhex(entry.record))
 
     def has_letter(self, letter: DeadLetterRecord) -> bool:
-        """Whether this very letter was sent back, or counted as sent with another of the same record."""
+        """Whether this dead letter was sent back, or counted as sent with another of the same record."""
         position = letter.record.partition, letter.record.offset
         return position in self._letters and self._letters[position] == letter.record.timestamp_ms
 
     def has_record(self, letter: DeadLetterRecord, topic_id: str) -> bool:
-        """Whether the record that died was sent back, with this letter or another, to the topic of this id."""
+        """Whether the original record was sent back, with this dead letter or another, to the topic of this id."""
         return record_identity(letter, topic_id) in self._records
 
     def has(self, letter: DeadLetterRecord, topic_id: str) -> bool:
         return self.has_letter(letter) or self.has_record(letter, topic_id)
 
     def expired_keys(self, earliest: Mapping[TopicPartition, int]) -> Iterator[bytes]:
-        """The keys of letters that retention has removed: nobody can ask for them any more."""
+        """The keys of dead letters that retention has removed: nobody can ask for them any more."""
         first = {topic_partition.partition: offset for topic_partition, offset in earliest.items()}
         for partition, offset in self._letters:
             if offset < first.get(partition, 0):
@@ -121,7 +121,7 @@ def _authorization_error(name: str, error: AuthorizationError) -> AuthorizationE
 
 
 def read_redrive_log(admin: Admin, dead: str) -> RedriveLog:
-    """The ledger as it stands now; empty when nothing was ever re-driven."""
+    """The current log; empty when nothing was ever re-driven."""
     log, name = RedriveLog(), redrive_topic_of(dead)
     if not _topic_exists(admin, name):
         return log
@@ -139,7 +139,7 @@ def _apply_record(log: RedriveLog, name: str, record: RawRecord) -> None:
     try:
         log.apply(record.key() or b"", record.value())
     except (ValueError, msgspec.MsgspecError) as error:
-        # To go on without it could send a letter twice.
+        # Ignoring it could send a dead letter twice.
         raise RecordUnreadableError(
             f"The record {name}[{record.partition()}]@{record.offset()} is no entry of what was re-driven",
             found=str(error),
@@ -149,7 +149,7 @@ def _apply_record(log: RedriveLog, name: str, record: RawRecord) -> None:
 
 
 def ensure_redrive_topic(admin: Admin, dead: str) -> str:
-    """The ledger's topic, made where it is missing."""
+    """The name of the log's topic, which is created if it is missing."""
     name = redrive_topic_of(dead)
     try:
         ensure_compacted_topic(admin, name)

@@ -1,4 +1,4 @@
-"""How many letters a dead-letter topic holds, how many of them were re-driven, and why they died."""
+"""How many dead letters a topic holds, how many of them were re-driven, and why they failed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from riverrun.kafka.dead_letters.reader import (
 from riverrun.kafka.dead_letters.redrive import REDRIVEN_HEADER
 from riverrun.kafka.dead_letters.redrive_log import read_redrive_log
 
-# Messages can be of any kind: beyond this many reasons, the rest is counted as one.
+# Messages can be anything: beyond this many reasons, the rest is counted as one.
 _MAX_REASONS = 1000
 OTHER_REASONS = "(other reasons)"
 
 
 @dataclass
 class DeadLetterCount:
-    """Letters, and how many of them were re-driven."""
+    """Dead letters, and how many of them were re-driven."""
 
     letters: int = 0
     redriven: int = 0
@@ -75,21 +75,21 @@ class DeadLetterSummary:
 
     def reason_rows(self) -> list[dict[str, Any]]:
         """Most frequent first."""
-        ordered = sorted(self.reasons.items(), key=lambda each: (-each[1].letters, each[0]))
+        ordered = sorted(self.reasons.items(), key=lambda item: (-item[1].letters, item[0]))
         return [{"letters": count.letters, "waiting": count.waiting, "reason": reason} for reason, count in ordered]
 
 
 def summarize(
     admin: Admin, dead: str, on_progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> DeadLetterSummary:
-    """Read every letter of the topic and count."""
+    """Read every dead letter of the topic and count."""
     summary, origins, redriven = DeadLetterSummary(dead), OriginTopics(admin), read_redrive_log(admin, dead)
     ranges = DeadLetterSelector().offset_ranges(admin, dead)
     total = count_offsets(ranges)
-    for number, letter in enumerate(read_dead_letters(admin.connection, ranges), start=1):
-        if letter is None:
+    for number, dead_letter in enumerate(read_dead_letters(admin.connection, ranges), start=1):
+        if dead_letter is None:
             summary.other_records += 1
         else:
-            summary.add(letter, redriven.has(letter, origins.topic_id(letter.details.topic)))
+            summary.add(dead_letter, redriven.has(dead_letter, origins.topic_id(dead_letter.details.topic)))
         on_progress(number, total)
     return summary

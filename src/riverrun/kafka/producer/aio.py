@@ -1,12 +1,12 @@
-"""The producer for asyncio: the same promises, and nothing blocks the event loop.
+"""The producer for asyncio: the same guarantees, and nothing blocks the event loop.
 
     async with AsyncProducer() as producer:
         receipt = await producer.send(readings, Reading(…))
         delivery = await producer.send_soon(readings, Reading(…))    # waits only while the queue is full
         receipt = await delivery
 
-A cancelled `send` may have sent: the record is on its way, and if it fails nobody else was told, so `flush` or `close`
-tells.
+A cancelled `send` may have sent: the record is in flight, and if it fails nobody has received the error, so `flush` or
+`close` raises it.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from riverrun.model.topic import Topic
 
 T = TypeVar("T")
 
-# How long a task may wait without looking again, for what is told by nobody (a deadline, a client that was closed).
+# How long a task may wait before it checks again, for what nobody signals (a deadline, a client that was closed).
 _RECHECK_SECONDS = 0.1
 
 
 class AsyncDelivery(Delivery, gc=False, eq=False):
-    """One record on its way. `await` gives its Receipt or raises; done(), result() and exception() do not wait."""
+    """One record in flight. `await` returns its Receipt or raises; done(), result() and exception() do not wait."""
 
     _notifier: "_DeliveryNotifier | None" = None
     _waiter: asyncio.Future[None] | None = None
@@ -63,7 +63,7 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
             )
 
     def __await__(self) -> Generator[Any, None, Receipt]:
-        # First the waiter, then the look; the report comes in another thread and does it the other way round.
+        # First create the waiter, then check; the report comes in another thread and does it the other way round.
         if self._waiter is None:
             self._waiter = asyncio.get_running_loop().create_future()
         while self._message is None and len(self._client):
@@ -80,7 +80,7 @@ class AsyncDelivery(Delivery, gc=False, eq=False):
 
 
 class _DeliveryNotifier:
-    """Tells tasks that reports were served, from whatever thread served them."""
+    """Wakes tasks after reports were served, from whatever thread served them."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -100,7 +100,7 @@ class _DeliveryNotifier:
                 client.wake()
 
     def notify(self) -> None:
-        """After each poll, in the thread that polled."""
+        """Called after each poll, in the thread that polled."""
         if not self.settled and not self._waiting:
             return
         if threading.get_ident() == self._thread:
@@ -119,7 +119,7 @@ class _DeliveryNotifier:
                 waiter.set_result(None)
 
     async def wait(self) -> None:
-        """Until something was served, or a moment has passed."""
+        """Wait until something was served, or a moment has passed."""
         waiter = self.loop.create_future()
         self._waiting.add(waiter)
         try:
@@ -175,7 +175,7 @@ class AsyncProducer:
         headers: Headers | None = None,
         timestamp: datetime | int | None = None,
     ) -> AsyncDelivery:
-        """Take one record; waits while the queue is full, and for the cluster when a topic is used for the first time."""
+        """Enqueue one record; waits while the queue is full, and for the cluster when a topic is used for the first time."""
         producer, client, notifier = self._producer, self._core.client, self._notifier
         if not producer._knows(topic, partition):
             await _in_thread(lambda: producer._look_up(topic, partition))
@@ -194,7 +194,7 @@ class AsyncProducer:
         if client.asleep:
             client.wake()
         if self._sent % CHUNK_RECORDS == 0:
-            await asyncio.sleep(0)  # other tasks want to run, too
+            await asyncio.sleep(0)  # let other tasks run
         return delivery
 
     async def send_all(
@@ -242,7 +242,7 @@ class AsyncProducer:
         bulk_send.client.poll()
 
     async def _wait_for_space(self, client: ProducerClient, started: float) -> float:
-        """Wait for room in a full queue since `started` (0: now), which is returned."""
+        """Wait for space in a queue that is full since `started` (0: now), which is returned."""
         started = started or time.monotonic()
         if time.monotonic() >= started + self._core.options.queue_timeout_seconds:
             raise client.queue_full_error(started)
@@ -250,7 +250,7 @@ class AsyncProducer:
         return started
 
     async def _drain(self, clients: list[ProducerClient], seconds: float) -> int:
-        """Until every record has its answer; the number of those without when the time is over."""
+        """Wait until every record has its delivery report; returns the number of those without when the time is over."""
         deadline = time.monotonic() + seconds
         for client in clients:
             client.urgent += 1
@@ -267,7 +267,7 @@ class AsyncProducer:
         return AsyncTransaction(self, self._producer.transaction())
 
     async def flush(self, timeout_seconds: float | None = None) -> None:
-        """Wait until everything taken so far has its answer; see `Producer.flush`."""
+        """Wait until everything enqueued so far has its delivery report; see `Producer.flush`."""
         left = await self._drain(
             self._core.clients(), self._core.delivery_wait_seconds if timeout_seconds is None else timeout_seconds
         )
@@ -309,24 +309,24 @@ class AsyncTransaction:
         self._transaction = transaction
 
     async def send(self, topic: Topic[Any] | str, value: Any, **options: Any) -> Receipt:
-        """As `AsyncProducer.send`."""
+        """Like `AsyncProducer.send`."""
         self._transaction._check_open()
         return await self._producer.send(topic, value, **options)
 
     async def send_soon(self, topic: Topic[Any] | str, value: Any, **options: Any) -> AsyncDelivery:
-        """As `AsyncProducer.send_soon`."""
+        """Like `AsyncProducer.send_soon`."""
         self._transaction._check_open()
         return await self._producer.send_soon(topic, value, **options)
 
     async def send_all(
         self, topic: Topic[Any] | str, values: Iterable[Any] | AsyncIterable[Any], *, key: KeyFunction | None = None
     ) -> int:
-        """As `AsyncProducer.send_all`."""
+        """Like `AsyncProducer.send_all`."""
         self._transaction._check_open()
         return await self._producer.send_all(topic, values, key=key)
 
     async def commit_offsets(self, consumer: AsyncConsumer[Any]) -> None:
-        """As `Transaction.commit_offsets`."""
+        """Like `Transaction.commit_offsets`."""
         await _in_thread(lambda: self._transaction.commit_offsets(consumer._consumer))
 
     async def abort(self) -> None:
@@ -337,7 +337,7 @@ class AsyncTransaction:
         try:
             await _in_thread(self._transaction.begin)
         except BaseException as error:
-            # Cancelled when it had begun: nobody would end it.
+            # Cancelled after it had begun: nobody else would end it.
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -349,8 +349,8 @@ class AsyncTransaction:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Do what blocks (each has a deadline) in a thread. When cancelled meanwhile, it is done first: a commit that nobody
-    waits for would still happen."""
+    """Run a blocking call (each has a deadline) in a thread. When cancelled meanwhile, it is completed first: a commit that
+    nobody waits for would still happen."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

@@ -1,10 +1,10 @@
-"""One librdkafka producer: who polls it, what waits for what, and the errors it reports. Used by `Producer`, not by users.
+"""One librdkafka producer: which thread polls it, its waits, and the errors it reports. Used by `Producer`, not by users.
 
-Delivery reports are served by whoever calls: sending polls now and then, waiting polls all the time. A thread of the client
-serves them while nobody calls. Only one thread polls at a time, so callbacks never run at the same time, and a record's
-callback runs after those of the records before it in its partition. Why the thread does not do all of it: while another
-thread is busy sending, it would wait 5 ms for the interpreter for each single report; and a synchronous send would pay for
-two thread switches.
+Delivery reports are served by the calling threads: sending polls now and then, waiting polls all the time. A thread of the
+client serves them while nobody calls. Only one thread polls at a time, so callbacks never run at the same time, and a
+record's callback runs after those of the records before it in its partition. The thread does not do all of it because,
+while another thread is busy sending, it would wait 5 ms for the interpreter for each single report; and a synchronous send
+would pay for two thread switches.
 """
 
 import contextlib
@@ -38,15 +38,15 @@ _AUTHENTICATION_CODES = frozenset(
 )
 _UNKNOWN_TOPIC_CODES = frozenset({ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC})
 
-# A topic that was made a moment ago may not be known to every broker yet.
+# A topic that was created a moment ago may not be known to every broker yet.
 _NEW_TOPIC_SECONDS = 1.0
-# One turn of a wait. Python handles signals between turns, so this is how long Ctrl-C may take.
+# One step of a wait. Python handles signals between steps, so this is how long Ctrl-C may take.
 _POLL_SECONDS = 0.1
-# A flush does not return when one record is done, only when all are: look in between.
+# A flush does not return when one record is done, only when all are: check in between.
 _FLUSH_SECONDS = 0.02
 # The thread leaves polling to others for this long after they did it.
 _QUIET_SECONDS = 0.01
-# How often the thread looks when nothing is on its way, for the client's log lines and errors: they would pile up.
+# How often the thread polls when nothing is in flight, for the client's log lines and errors: they would pile up.
 _IDLE_SECONDS = 1.0
 
 _open_clients: "weakref.WeakSet[ProducerClient]" = weakref.WeakSet()
@@ -66,7 +66,7 @@ def _watch_forks() -> None:
 
 
 class ProducerClient:
-    """A librdkafka producer and its thread. Whoever makes one must `close` or `stop` it."""
+    """A librdkafka producer and its thread. Its creator must `close` or `stop` it."""
 
     def __init__(
         self,
@@ -119,13 +119,13 @@ class ProducerClient:
         return self._raw is None
 
     def __len__(self) -> int:
-        """Records without an answer yet."""
+        """Records without a delivery report yet."""
         raw = self._raw
         return len(raw) if raw is not None else 0
 
     @property
     def queued(self) -> int:
-        """Records without an answer yet, exactly (the library's own number has log lines in it) where that is known."""
+        """Records without a delivery report yet, exactly (the library's own number has log lines in it) if that is known."""
         return len(self) if self.errors_only else max(self.sent - self.reported, 0)
 
     def _refuse(self, *_: Any) -> NoReturn:
@@ -145,7 +145,7 @@ class ProducerClient:
             )
 
     def _on_error(self, error: ClientError) -> None:
-        if error.code() != ClientError._ALL_BROKERS_DOWN:  # which says less than what came before it
+        if error.code() != ClientError._ALL_BROKERS_DOWN:  # which says less than the error before it
             self._last_error = error
         if error.code() in _AUTHENTICATION_CODES:
             self._login_error = error
@@ -153,7 +153,7 @@ class ProducerClient:
     # --- polling ------------------------------------------------------------------------------------------------------
 
     def poll(self) -> None:
-        """Serve what has arrived, unless somebody is doing so already."""
+        """Serve what has arrived, unless another thread is doing so already."""
         if self._poller != threading.get_ident():
             self._poll(0.0, _poll_now)
             self._quiet_until = time.monotonic() + _QUIET_SECONDS
@@ -166,18 +166,18 @@ class ProducerClient:
         self._quiet_until = time.monotonic() + _QUIET_SECONDS
 
     def _poll(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> bool:
-        """False when another thread is at it."""
+        """Poll; False when another thread is polling."""
         try:
             return self._serve(lock_seconds, action)
         except KafkaException as error:
-            # How the library says, once, to whoever polls, that this client is at its end. The records tell it, too.
+            # The library reports a fatal error once, to the thread that polls. The records report it, too.
             self._last_error = self.failures.fatal = error.args[0]
             if self._raw is not None:
                 self._raw.purge(blocking=False)
             return True
 
     def call(self, action: Callable[[RawProducer], Any]) -> None:
-        """A call of the client library that serves reports by itself."""
+        """Make a call of the client library that serves reports by itself."""
         self.refuse_in_callback("wait")
         while not self._serve(_POLL_SECONDS, action):
             self._quiet_until = time.monotonic() + 2 * _POLL_SECONDS
@@ -193,7 +193,7 @@ class ProducerClient:
             )
 
     def _serve(self, lock_seconds: float, action: Callable[[RawProducer], Any]) -> bool:
-        """Make a call that serves reports; False when another thread is at it and did not end in time."""
+        """Make a call that serves reports; False when another thread does and did not end in time."""
         try:
             if not self._polling.acquire(timeout=lock_seconds):
                 return False
@@ -202,10 +202,10 @@ class ProducerClient:
             if raw is not None:
                 action(raw)
         except SystemError as error:
-            # Before Python 3.12 the library loses the KeyboardInterrupt that hits one of its callbacks, and says this.
+            # Before Python 3.12 the library loses a KeyboardInterrupt in one of its callbacks, and raises this.
             raise KeyboardInterrupt from error
         finally:
-            # Ctrl-C may come between getting the lock and noting that we have it; the lock itself knows whose it is.
+            # Ctrl-C may come between getting the lock and setting `_poller`; the lock itself knows its owner.
             if self._poller == threading.get_ident():
                 self._poller = 0
             with contextlib.suppress(RuntimeError):
@@ -215,7 +215,7 @@ class ProducerClient:
         return True
 
     def wait_for(self, delivery: Delivery, timeout: float | None) -> None:
-        """Until this delivery is settled, or lost; TimeoutError when that takes longer."""
+        """Wait until this delivery is settled, or lost; TimeoutError when that takes longer."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while len(self) and delivery._message is None:
             if deadline is not None and time.monotonic() >= deadline:
@@ -239,7 +239,7 @@ class ProducerClient:
         )
 
     def drain(self, deadline: float) -> int:
-        """Until every record has its answer or the deadline passes; the number of those without."""
+        """Wait until every record has its report or the deadline passes; returns the number of those without."""
         self.refuse_in_callback("wait")
         while (left := len(self)) and time.monotonic() < deadline:
             self.poll_wait(flush=True)
@@ -249,7 +249,7 @@ class ProducerClient:
         return f"; last error: {self._last_error.str()}" if self._last_error is not None else ""
 
     def take_failure(self) -> RiverrunError | None:
-        """The error for what was not delivered and nobody was told of yet."""
+        """The error for undelivered records that was not reported yet."""
         error = self.failures.take_error()
         unreported = self._take_unreported()
         if unreported and error is None:
@@ -269,14 +269,14 @@ class ProducerClient:
         unreported, self.reported = sent - self.reported, sent
         return unreported
 
-    # --- questions to the cluster -------------------------------------------------------------------------------------
+    # --- requests to the cluster --------------------------------------------------------------------------------------
 
     def check_topic(self, topic: str, partition: int, seconds: float | None = None) -> None:
         """TopicNotFoundError for a topic the cluster does not have, now and not when its records time out. `seconds` is how
-        long the cluster may take to say so; else as long as any request."""
+        long the cluster may take to answer; else the request timeout."""
         deadline = time.monotonic() + (self.request_timeout if seconds is None else seconds)
         if not self._partitions:
-            # Asked twice, because what is sent before the connection is settled waits for the library's next try at a
+            # Asked twice, because what is sent before the connection is established waits for the library's next try at a
             # producer id, half a second later (505 ms to the first receipt, every time; 31 ms this way).
             self._look_up(topic, deadline)
         if topic not in self._partitions or partition >= self._partitions[topic]:
@@ -315,8 +315,8 @@ class ProducerClient:
         )
 
     def request(self, call: Callable[[RawProducer, float], Any], deadline: float, doing: str) -> Any:
-        """An answer from the cluster. The call blocks inside the client library, deaf to Ctrl-C, so a thread makes it;
-        meanwhile this one hears of a refused login, which the call itself would only report as a timeout."""
+        """An answer from the cluster. The call blocks inside the client library, where Ctrl-C is ignored, so a thread makes
+        it; meanwhile this one sees a refused login, which the call itself would only report as a timeout."""
         raw, result = self.raw, _CallResult()
         seconds = max(deadline - time.monotonic(), 0.1)
         threading.Thread(target=result.run, args=(lambda: call(raw, seconds),), daemon=True).start()
@@ -334,7 +334,7 @@ class ProducerClient:
         return result.value
 
     def explain(self, error: KafkaException, doing: str, **fields: Any) -> RiverrunError:
-        """Our error. The library says "timed out" where it knows more: a refused login, a refused connection."""
+        """Our error. The library says "timed out" although it knows more: a refused login, a refused connection."""
         translated = self.translate(error, doing, **fields)
         if isinstance(translated, BrokerUnreachableError) and (last := self._last_error) is not None:
             if last.code() in _AUTHENTICATION_CODES:
@@ -348,7 +348,7 @@ class ProducerClient:
     # --- end ----------------------------------------------------------------------------------------------------------
 
     def close(self, deadline: float) -> RiverrunError | None:
-        """Deliver what waits until the deadline, give up the rest, free everything. The error for what nobody was told."""
+        """Deliver what is queued until the deadline, give up the rest, free everything. Returns the unreported error."""
         if self._raw is None:
             return None
         self.refuse_in_callback("close its producer")
@@ -368,14 +368,14 @@ class ProducerClient:
         self._wake.set()
         if self._thread is not threading.current_thread():
             self._thread.join(5)
-        # Freed when the last thread that is inside a call of it leaves: destroying it under its feet would crash.
+        # Freed when the last thread leaves its call: destroying it earlier would crash.
         self._raw = None
         _open_clients.discard(self)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """There is something to look after; for those who see `asleep`."""
+        """Wake the thread because there is something to poll; for callers that see `asleep`."""
         self.asleep = False
         self._wake.set()
 
@@ -391,7 +391,7 @@ class ProducerClient:
             elif time.monotonic() < self._quiet_until and not self.urgent:
                 self._wake.wait(_QUIET_SECONDS)
             elif not self._poll(0.0, _flush_a_moment if self.urgent else _poll_briefly):
-                # Another thread is inside a call that serves reports, such as the commit of a transaction: no need to look.
+                # Another thread is inside a call that serves reports, such as the commit of a transaction: no need to poll.
                 self._wake.wait(_QUIET_SECONDS)
 
 
@@ -412,7 +412,7 @@ def _flush_a_moment(raw: RawProducer) -> None:
 
 
 class _CallResult:
-    """What a call in another thread gave."""
+    """The result of a call in another thread."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()

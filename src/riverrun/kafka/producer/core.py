@@ -1,6 +1,6 @@
-"""The inside of `Producer` and `AsyncProducer`: its clients, taking records, metrics, the end.
+"""The internals of `Producer` and `AsyncProducer`: their clients, enqueueing records, metrics, closing.
 
-It knows nothing of the producer that uses it, because it must be possible to tidy up after one that was dropped.
+It has no reference to the producer that uses it, so that it can be cleaned up after one that was dropped.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from riverrun.kafka.producer.options import ProducerOptions
 from riverrun.kafka.producer.record_serializer import RecordSerializer
 from riverrun.model.units import format_size
 
-# How many records are sent between two looks at the reports.
+# How many records are sent between two polls for reports.
 POLL_EVERY = 64
 CHUNK_RECORDS = 256
 
@@ -34,7 +34,7 @@ KeyFunction = Callable[[Any], str | bytes | None]
 
 
 class ProducerCore:
-    """What a producer is made of."""
+    """The clients of a producer and what they share."""
 
     def __init__(self, connection: Connection, options: ProducerOptions) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class ProducerCore:
         )
 
     def bulk_client(self) -> ProducerClient:
-        """The client of `send_all`: it reports failures only, and the library can say so for a whole client only. A
+        """The client of `send_all`: it reports failures only, which the library can only do for a whole client. A
         transaction has one client for everything."""
         with self._create_lock:
             if self.transactional or self.client.closed:
@@ -73,7 +73,7 @@ class ProducerCore:
         return [self.client] if self._bulk_client is None else [self.client, self._bulk_client]
 
     def init_transactions(self) -> None:
-        """Take the transactional id over, once: whoever had it before is fenced off, and its open transaction aborted."""
+        """Take over the transactional id, once: the previous owner is fenced, and its open transaction aborted."""
         if not self._transactions_initialized:
             deadline = time.monotonic() + self.client.request_timeout
             self.client.request(lambda raw, seconds: raw.init_transactions(seconds), deadline, "joining transactions")
@@ -93,7 +93,7 @@ class ProducerCore:
             client.poll()
 
     def enqueue_when_space(self, client: ProducerClient, record: ProduceArguments) -> None:
-        """The same, waiting for room."""
+        """The same, waiting for queue space."""
         started = time.monotonic()
         while True:
             client.wait_for_queue_space(started, started + self.options.queue_timeout_seconds)
@@ -103,9 +103,9 @@ class ProducerCore:
     def produce_error(
         self, error: KafkaException | TypeError, client: ProducerClient, record: ProduceArguments
     ) -> BaseException:
-        """The client did not take a record."""
+        """The error for a record that the client did not take."""
         if isinstance(error, TypeError):
-            # Names of headers are text here. What the library takes for something else is Ctrl-C, met as it looked.
+            # Header names are text here. If the library says otherwise, it was Ctrl-C that hit while it checked.
             return KeyboardInterrupt() if "header key" in str(error) else error
         topic, data, key = record[0], record[1], record[2]
         if error.args and error.args[0] == ClientError.MSG_SIZE_TOO_LARGE:
@@ -122,12 +122,12 @@ class ProducerCore:
                 limit=limit,
             )
         if error.args and error.args[0] == ClientError._FATAL:
-            client.poll()  # which is told why, if nobody was yet
+            client.poll()  # which receives the reason, if it was not reported yet
             error = KafkaException(client.failures.fatal or error.args[0])
         return client.translate(error, f"sending to {topic}", topic=topic)
 
     def begin_bulk_send(self, serializer: RecordSerializer, key: KeyFunction | None) -> "BulkSend":
-        """A `send_all` that is about to begin."""
+        """Prepare a `send_all`."""
         client = self.bulk_client()
         client.refuse_in_callback("wait")
         if client is not self.client:
@@ -143,7 +143,7 @@ class ProducerCore:
             self._send_all(bulk_send, values)
             left = bulk_send.client.drain(time.monotonic() + self.delivery_wait_seconds)
         except Exception as error:
-            # An error of the values' own, or the queue is full: what was taken is delivered, and what was not is told.
+            # An error of the values' own, or a full queue: what was taken is delivered, and what was not is noted.
             bulk_send.add_failure_note(error, bulk_send.client.drain(time.monotonic() + self.delivery_wait_seconds))
             raise
         except BaseException:
@@ -161,11 +161,11 @@ class ProducerCore:
                 bulk_send.client.wait_for_queue_space(started, started + self.options.queue_timeout_seconds)
             bulk_send.client.poll()
 
-    # --- the rest -----------------------------------------------------------------------------------------------------
+    # --- waiting, closing, metrics ------------------------------------------------------------------------------------
 
     @property
     def delivery_wait_seconds(self) -> float:
-        """Seconds after which a record must have its answer, with some to spare."""
+        """Seconds after which a record must have its delivery report, with some to spare."""
         return self.options.delivery_timeout_seconds + 5
 
     def flush(self, timeout: float | None) -> None:
@@ -174,7 +174,7 @@ class ProducerCore:
         self.raise_failures(left)
 
     def raise_failures(self, left: int) -> None:
-        """What nobody was told of; `left` records have no answer."""
+        """Raise what was not reported yet; `left` records have no delivery report."""
         for client in self.clients():
             error = client.take_failure()
             if error is not None:
@@ -218,7 +218,7 @@ class ProducerCore:
 
 
 class BulkSend:
-    """One `send_all`: its own failures, counted apart from everybody else's."""
+    """One `send_all`: its own failures, counted apart from all others."""
 
     def __init__(
         self, core: ProducerCore, client: ProducerClient, serializer: RecordSerializer, key: KeyFunction | None
@@ -234,7 +234,7 @@ class BulkSend:
         self._detached = False
 
     def enqueue(self, chunk: list[Any]) -> int:
-        """Put values into the queue until it is full; how many."""
+        """Put values into the queue until it is full; returns how many."""
         if self._serializer.headers is not None and self._key is None:
             return self._enqueue_events(chunk)
         done = 0
@@ -291,21 +291,21 @@ class BulkSend:
             elif len(self._failed_messages) < KEPT_RECORDS and self._failed_bytes + len(message) <= KEPT_BYTES:
                 self._failed_messages.append(message)
                 self._failed_bytes += len(message)
-        self.client.reported += 1  # last: when Ctrl-C comes in between, the record shall be missed
+        self.client.reported += 1  # last: if Ctrl-C comes in between, the record counts as unreported
 
     def result(self, left: int) -> int:
-        """How many were sent; DeliveryError when some failed or (`left`) have no answer."""
+        """How many were sent; DeliveryError when some failed or (`left`) have no delivery report."""
         if self.failed or left:
             raise self._delivery_error(left)
         return self.taken
 
     def add_failure_note(self, error: BaseException, left: int) -> None:
-        """`error` ended it: note on it what else was not delivered."""
+        """Add a note to the `error` that ended it: what else was not delivered."""
         if self.failed or left:
             error.add_note(f"Of the {self.taken} records taken before this: {self._delivery_error(left)}")
 
     def detach(self) -> None:
-        """It ended early: its failures are told by the producer's flush or close."""
+        """It ended early: its failures are raised by the producer's flush or close."""
         self._detached = True
         for message in self._failed_messages:
             self.client.failures.add(message)

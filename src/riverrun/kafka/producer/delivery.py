@@ -1,4 +1,4 @@
-"""What became of a record: where it is (`Receipt`), that it will be known (`Delivery`), or why not (`Undelivered`)."""
+"""The outcome of a record: where it is (`Receipt`), a pending one (`Delivery`), or why it failed (`Undelivered`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from riverrun.kafka.producer.client import ProducerClient
 
-# Undelivered records that an error carries: enough to see what they have in common, few enough to hold.
+# Undelivered records that an error carries: enough to see what they have in common, few enough to keep in memory.
 KEPT_RECORDS = 100
 KEPT_BYTES = 16 * 2**20
 
@@ -31,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where the cluster put a record. `timestamp` is Kafka's own, by which retention counts: the time it was sent."""
+    """Where the cluster stored a record. `timestamp` is Kafka's own, which retention uses: the time it was sent."""
 
     topic: str
     partition: int
@@ -65,7 +65,7 @@ def receipt_of(message: Message) -> Receipt:
 
 
 def _report_error(error: ClientError, message: Message, bootstrap_servers: str) -> RiverrunError:
-    """The error of one record's delivery report, in our words."""
+    """The error of one record's delivery report, as one of ours."""
     topic = message.topic() or ""
     fields: dict[str, Any] = {"topic": topic, "partition": message.partition(), "kafka_error": error.name()}
     explained: RiverrunError
@@ -102,14 +102,14 @@ def _report_error(error: ClientError, message: Message, bootstrap_servers: str) 
 
 
 class Delivery(msgspec.Struct, gc=False, eq=False):
-    """One record on its way, as `send_soon` returns it. Settled when the cluster has answered, or will not.
+    """One record in flight, as `send_soon` returns it. Settled when the cluster has answered, or will not.
 
-    A failure that nobody asks about here, and that no `on_delivery` was told of, is raised by the producer's next `flush`
-    or `close`.
+    A failure that is not asked for here, and that no `on_delivery` received, is raised by the producer's next `flush` or
+    `close`.
     """
 
-    # A struct that the garbage collector does not look at, and its own report callback: a tenth of the time of `send_soon`,
-    # as 100,000 may be on their way.
+    # A struct that the garbage collector ignores, and its own report callback: a tenth of the time of `send_soon`, as
+    # 100,000 may be in flight.
     _client: ProducerClient
     _callback: Callable[[Delivery], Any] | None = None
     _message: Message | None = None
@@ -122,7 +122,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._message is not None
 
     def result(self, timeout: float | None = None) -> Receipt:
-        """Where the record is. Waits up to `timeout` seconds (TimeoutError: not known yet), by default until it is known."""
+        """The record's receipt. Waits up to `timeout` seconds (TimeoutError: not known yet), by default without limit."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -147,7 +147,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
         return self._message
 
     def __call__(self, error: ClientError | None, message: Message) -> None:
-        """The client's report, made while it is polled, once. Not for users."""
+        """The client's delivery report, called while it is polled, once. Not for users."""
         self._message = message
         if error is not None:
             self._client.failures.total += 1
@@ -159,7 +159,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
                 callback(self)
             except Exception as problem:  # noqa: BLE001  -- whatever the user's callback raises is raised by flush or close
                 self._client.failures.callback_failed(problem)
-        self._client.reported += 1  # last: when Ctrl-C comes in between, the record shall be missed
+        self._client.reported += 1  # last: if Ctrl-C comes in between, the record counts as unreported
 
     def __repr__(self) -> str:
         if self._message is None:
@@ -169,7 +169,7 @@ class Delivery(msgspec.Struct, gc=False, eq=False):
 
 
 class DeliveryFailures:
-    """Records that were not delivered and that nobody has been told of, and callbacks that raised. Bounded."""
+    """Undelivered records that were not reported to anybody yet, and callbacks that raised. Bounded."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.total = 0
@@ -189,7 +189,7 @@ class DeliveryFailures:
         if error is None:
             return None
         if self.fatal is not None and error.code() in _PURGED_CODES:
-            error = self.fatal  # the client gave its records up because of this
+            error = self.fatal  # the client dropped its records because of this
         return _report_error(error, message, self._bootstrap_servers)
 
     def undelivered(self, message: Message) -> Undelivered:
@@ -205,7 +205,7 @@ class DeliveryFailures:
         )
 
     def add(self, message: Message) -> int:
-        """Count a failed record that nobody was told of; the mark to `forget` it by."""
+        """Count a failed record that was not reported yet; returns the generation to `forget` it by."""
         with self._lock:
             self._unseen += 1
             if len(self._kept) < KEPT_RECORDS and self._kept_bytes + len(message) <= KEPT_BYTES:
@@ -214,7 +214,7 @@ class DeliveryFailures:
             return self._generation
 
     def forget(self, message: Message, generation: int) -> None:
-        """Somebody asked about this record in particular."""
+        """Drop this record, because its outcome was asked for."""
         with self._lock:
             if generation == self._generation:
                 self._unseen -= 1
@@ -227,7 +227,7 @@ class DeliveryFailures:
             self._first_callback_error = self._first_callback_error or problem
 
     def discard(self) -> None:
-        """Drop what a transaction's own error has told."""
+        """Drop failures that a transaction's own error has reported."""
         with self._lock:
             self._clear()
 
@@ -238,7 +238,7 @@ class DeliveryFailures:
         return unseen, kept
 
     def take_error(self) -> RiverrunError | None:
-        """The error for all that nobody was told of until now, once; None when there is nothing."""
+        """The error for everything not reported until now, once; None when there is nothing."""
         with self._lock:
             unseen, kept = self._clear()
             callbacks, first = self._callback_errors, self._first_callback_error
@@ -261,7 +261,7 @@ class DeliveryFailures:
 
 
 def delivery_error(count: int, records: list[Undelivered], **fields: Any) -> DeliveryError:
-    """The error that tells of `count` undelivered records, of which `records` are the first."""
+    """The error about `count` undelivered records, of which `records` are the first."""
     first = records[0].error if records else None
     error = DeliveryError(
         f"{count} record{'s' if count != 1 else ''} {'were' if count != 1 else 'was'} not delivered",

@@ -1,4 +1,4 @@
-"""Send the records of lines to one topic, count them, and say what became of the lines that are none."""
+"""Send lines as records to one topic, count them, and report bad lines."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from riverrun.kafka.producer.record_serializer import RecordSerializer
 from riverrun.model.lines import BadLine, LineRecord
 from riverrun.model.rate_limit import ThroughputThrottler
 
-# Room in a batch for what is not the record: headers of Kafka's own.
+# Room in a batch for what is not the record: Kafka's own headers.
 OVERHEAD_BYTES = 256
 _PROGRESS_SECONDS = 0.2
 _CHECK_EVERY = 256
@@ -20,7 +20,7 @@ _CHECK_EVERY = 256
 
 @dataclass
 class LineCounts:
-    """Lines that were sent, and lines that were no records. Kept up to date while feeding."""
+    """Lines that were sent, and bad lines. Kept up to date while sending."""
 
     taken: int = 0
     bad: int = 0
@@ -30,9 +30,9 @@ class LineCounts:
 class LineSender:
     """Sends lines to one topic.
 
-    `source` names the lines in messages. `on_bad` decides about a line that is no record: true to go on, false to stop.
-    `limit` is the largest record the topic takes, in bytes. A record that is not acknowledged after `timeout_seconds` has
-    failed, and the feed with it. `pack` makes the bytes to send of a line's value, where a topic is not plain JSON.
+    `source` names the lines in messages. `on_bad` decides about a bad line: true to continue, false to stop. `limit` is the
+    largest record the topic takes, in bytes. A record that is not acknowledged after `timeout_seconds` has failed, and the
+    whole send with it. `pack` makes the bytes to send from a line's value, if a topic is not plain JSON.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LineSender:
         )
 
     def delivery_progress(self) -> tuple[int, int]:
-        """How many records were sent, and of how many of them it is known what became of them. Any thread may ask."""
+        """How many records were sent, and of how many of them the outcome is known. Any thread may ask."""
         metrics = self._producer.metrics()
         return metrics.sent, metrics.sent - metrics.queued
 
@@ -105,13 +105,13 @@ class LineSender:
             bad = line if isinstance(line, BadLine) else self._as_bad(line)
             counts.bad += 1
             if not self._on_bad(bad):
-                # Told when all before it are acknowledged: an exception from here would take along those that are read
-                # and not sent yet.
+                # Raised when all before it are acknowledged: an exception from here would lose those that are read and not
+                # sent yet.
                 self._stopped_at = bad
                 return
 
     def _packed(self, line: LineRecord) -> LineRecord | BadLine:
-        assert self._pack is not None  # noqa: S101  -- asked before
+        assert self._pack is not None  # noqa: S101  -- checked by the caller
         try:
             return line._replace(value=self._pack(line.value))
         except (RecordUnreadableError, EventInvalidError) as error:

@@ -1,4 +1,4 @@
-"""What a producer counts."""
+"""The counts and latencies of a producer."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """A producer's counts since it was made, and the client's own view of the present.
+    """A producer's counts since it was created, and the client's current statistics.
 
     `sent` = `acknowledged` + `failed` + `queued`. `bytes` are those of the values, before compression. Latencies are
     averages over the last interval of the client's statistics, of all records: from being sent until acknowledged
     (`latency_ms`), of that in our own queue (`queue_ms`) and between request and answer (`broker_ms`). None when
-    `on_metrics` is not used, because then nothing asks for them, and when nothing was sent in the interval.
+    `on_metrics` is not used, because then they are not collected, and when nothing was sent in the interval.
     """
 
     sent: int

@@ -1,4 +1,4 @@
-"""What can be chosen about a producer, and the client properties that follow."""
+"""The options of a producer, and the client properties that follow from them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from riverrun.kafka.producer.metrics import ProducerMetrics
 
 Compression = Literal["none", "gzip", "lz4", "snappy", "zstd"]
 
-# Properties a producer needs as they are: with other values it could not keep its promises, or not be told of failures.
+# Properties a producer sets itself: with other values it could not keep its guarantees, or not see failures.
 _RESERVED_PROPERTIES = {
     "delivery.report.only.error": "deliveries are reported by send, send_soon and send_all",
     "on_delivery": "give on_delivery to send_soon",
@@ -32,7 +32,7 @@ _RESERVED_PROPERTIES = {
 
 
 class ProducerKeywords(TypedDict, total=False):
-    """The keywords of `Producer` and `AsyncProducer`; `ProducerOptions` says what they mean."""
+    """The keywords of `Producer` and `AsyncProducer`; `ProducerOptions` explains them."""
 
     transactional_id: str
     transaction_timeout_seconds: float
@@ -52,12 +52,13 @@ class ProducerOptions:
     """How a producer behaves.
 
     At most `queue_records` records and `queue_mb` MiB of keys and values wait for acknowledgement; then sending blocks, up
-    to `queue_timeout_seconds` (QueueFullError). A waiting record costs 0.4 KiB besides its bytes, so the defaults hold a
+    to `queue_timeout_seconds` (QueueFullError). A waiting record costs 0.4 KiB besides its bytes, so the defaults keep a
     producer's memory below 64 + 41 MiB and what is on the wire (5 MB per broker); `send_all` outside a transaction has a
     queue of its own of the same size. A record that the cluster has not acknowledged after `delivery_timeout_seconds`
-    (waiting included) has failed. A record waits `linger_ms` for company, unless somebody waits for it. `properties` are
-    any other properties of librdkafka. The cluster aborts a transaction that is open for `transaction_timeout_seconds`;
-    after a crash, readers of committed records wait that long for those behind it, or until a new producer takes over.
+    (waiting included) has failed. A record waits `linger_ms` for others of its batch, unless somebody waits for it.
+    `properties` are any other properties of librdkafka. The cluster aborts a transaction that is open for
+    `transaction_timeout_seconds`; after a crash, readers of committed records wait that long for those behind it, or until a
+    new producer takes over.
     """
 
     transactional_id: str = ""
@@ -94,7 +95,7 @@ class ProducerOptions:
                 )
 
     def client_properties(self, connection: Connection) -> dict[str, Any]:
-        """librdkafka's properties for these options. Those of the connection ([kafka.client]) stand below ours."""
+        """librdkafka's properties for these options. They override those of the connection ([kafka.client])."""
         ours: dict[str, Any] = {
             "acks": "all",
             "enable.idempotence": True,
@@ -110,6 +111,6 @@ class ProducerOptions:
             limit = round(self.transaction_timeout_seconds * 1000)
             ours["transactional.id"] = self.transactional_id
             ours["transaction.timeout.ms"] = limit
-            # A record cannot outlive its transaction, and librdkafka refuses to be told otherwise.
+            # A record cannot outlive its transaction, and librdkafka refuses other values.
             ours["message.timeout.ms"] = min(ours["message.timeout.ms"], limit)
         return connection.properties({**ours, **self.properties})

@@ -1,13 +1,13 @@
-"""Sending records: synchronously, asynchronously, many at once, in transactions.
+"""Send records: synchronously, asynchronously, many at once, in transactions.
 
     with Producer() as producer:
         receipt = producer.send(readings, Reading(…))          # waits: where it is, or an error
         delivery = producer.send_soon(readings, Reading(…))    # does not wait; .result() does
         count = producer.send_all(readings, many_readings)     # the fast way
 
-What is taken is delivered or reported. Records are acknowledged by all in-sync replicas and written once, in the order they
-were sent per partition, whatever is retried on the way. Kafka's own timestamp is the time of sending, not the event's: a
-topic that keeps records for 7 days would otherwise drop replayed history at once. The event's time is in the event.
+What is enqueued is delivered or reported. Records are acknowledged by all in-sync replicas and written once, in the order
+they were sent per partition, whatever is retried on the way. Kafka's own timestamp is the time of sending, not the event's:
+a topic that keeps records for 7 days would otherwise drop replayed history at once. The event's time is in the event.
 """
 
 import logging
@@ -34,7 +34,7 @@ from riverrun.model.topic import Topic
 log = logging.getLogger("riverrun.kafka.producer")
 
 _MAX_SERIALIZERS = 1000
-# Leaving after Ctrl-C: time for what is on its way to a healthy cluster, and no more.
+# Leaving after Ctrl-C: time for what is in flight to a healthy cluster, and no more.
 HURRY_SECONDS = 5.0
 
 _NO_FAST_PATH: FastPath = (None, "", lambda _: b"", lambda _: None, [])
@@ -43,7 +43,7 @@ _NO_FAST_PATH: FastPath = (None, "", lambda _: b"", lambda _: None, [])
 class Producer:
     """Sends records. Safe to share between threads; not between processes.
 
-    Keywords are those of `ProducerOptions`: what may wait, for how long, how it is packed.
+    Keywords are those of `ProducerOptions`: the size of the queue, timeouts, compression.
     """
 
     def __init__(self, connection: Connection | str | None = None, **options: Unpack[ProducerKeywords]) -> None:
@@ -89,8 +89,8 @@ class Producer:
         timestamp: datetime | int | None = None,
         on_delivery: Callable[[Delivery], Any] | None = None,
     ) -> Delivery:
-        """Take one record and return at once, unless the queue is full. `on_delivery` is called with the settled delivery,
-        by the thread that sends or waits or by one of the producer's own, never two at a time."""
+        """Enqueue one record and return at once, unless the queue is full. `on_delivery` is called with the settled
+        delivery, by the thread that sends or waits or by one of the producer's own, never two at a time."""
         client = self._client
         delivery = Delivery(client, on_delivery)
         fast_path = self._last_fast_path
@@ -141,7 +141,7 @@ class Producer:
         headers: Headers | None,
         timestamp: datetime | int | None,
     ) -> ProduceArguments:
-        """What is to be sent, checked. Waits for the cluster when a topic is used for the first time."""
+        """The arguments to send, checked. Waits for the cluster when a topic is used for the first time."""
         self._refuse_outside_transaction()
         serializer = self._serializer(topic)
         if headers is None and key is None and value is not None and serializer.headers is not None:
@@ -158,8 +158,8 @@ class Producer:
     def send_all(
         self, topic: Topic[Any] | str, values: Iterable[Any], *, key: Callable[[Any], str | bytes | None] | None = None
     ) -> int:
-        """Send all values and wait until the cluster has them; how many there were. Takes from `values` as fast as the
-        queue allows, so it may be endless or larger than memory.
+        """Send all values and wait until the cluster has them; returns how many there were. Takes from `values` as fast as
+        the queue allows, so it may be endless or larger than memory.
 
         DeliveryError when some were not delivered: no more are taken then, and its fields say how many were `taken`,
         `acknowledged` and not (`count`). When `values` itself or a value's check raises, what was taken before is delivered
@@ -169,14 +169,14 @@ class Producer:
         return self._core.send_all(self._serializer(topic), values, key)
 
     def _knows(self, topic: Topic[Any] | str, partition: int | None) -> bool:
-        """Whether `_record` can do without asking the cluster."""
+        """Whether `_record` needs no request to the cluster."""
         return partition is None and (topic if type(topic) is str else id(topic)) in self._serializers
 
     def _look_up(self, topic: Topic[Any] | str, partition: int | None) -> None:
         self._core.client.check_topic(self._serializer(topic).name, -1 if partition is None else partition)
 
     def _serializer(self, topic: Topic[Any] | str) -> RecordSerializer:
-        """How to send to this topic; looks it up on the cluster when it is used for the first time."""
+        """The serializer of this topic; looks it up on the cluster when it is used for the first time."""
         cache_key: int | str = topic if isinstance(topic, str) else id(topic)
         serializer = self._serializers.get(cache_key)
         if serializer is None:
@@ -198,7 +198,7 @@ class Producer:
         return Transaction(self)
 
     def _set_transaction(self, transaction: Transaction | None) -> None:
-        """What follows is part of this transaction, or of none. A producer that needs one has no ways without."""
+        """Set the transaction of what follows, or none. A transactional producer has no fast paths outside of one."""
         self._transaction = transaction
         if transaction is None:
             self._fast_paths, self._last_fast_path = {}, _NO_FAST_PATH
@@ -210,21 +210,21 @@ class Producer:
                 hint="Write `with producer.transaction() as tx: tx.send(…)`",
             )
 
-    # --- the rest of its life -----------------------------------------------------------------------------------------
+    # --- flush, metrics, close ----------------------------------------------------------------------------------------
 
     def flush(self, timeout_seconds: float | None = None) -> None:
-        """Wait until everything taken so far has its answer. Raises what nobody was told of: failed deliveries
-        (DeliveryError) and callbacks that raised (HandlerError). Waits `timeout_seconds`, by default as long as a record
-        may take; then DeliveryError says how many are still on their way."""
+        """Wait until everything enqueued so far has its delivery report. Raises what was not reported yet: failed deliveries
+        (DeliveryError) and callbacks that raised (HandlerError). Waits `timeout_seconds`, by default as long as a record may
+        take; then DeliveryError says how many are still in flight."""
         self._core.flush(timeout_seconds)
 
     def metrics(self) -> ProducerMetrics:
-        """What was counted until now. Cheap."""
+        """The counts until now. Cheap."""
         return self._core.metrics()
 
     def close(self, timeout_seconds: float | None = None) -> None:
         """Flush, and free everything. Records that are not delivered after `timeout_seconds` (by default, as long as a
-        record may take) are given up; DeliveryError tells of them. Closing twice does nothing."""
+        record may take) are given up, with a DeliveryError. Closing twice does nothing."""
         if self._transaction is not None:
             self._transaction.abort()
         error = self._core.close(timeout_seconds)
@@ -245,12 +245,12 @@ class Producer:
         try:
             self.close(hurry)
         except RiverrunError as problem:
-            # The body's own error goes on; what closing has to say goes with it.
+            # The body's own error is raised; the closing error is added as a note.
             error.add_note(f"While the producer was closed after this: {problem}")
 
 
 def _close_abandoned(core: ProducerCore) -> None:
-    """A producer was dropped, or the interpreter ends, and nobody closed it."""
+    """Close a producer that was dropped without closing, or at the end of the interpreter."""
     if any(client.in_callback() for client in core.clients()):
         threading.Thread(target=_close_abandoned, args=(core,)).start()  # a callback cannot wait for deliveries
         return

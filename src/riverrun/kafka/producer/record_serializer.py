@@ -1,4 +1,4 @@
-"""What is sent: the bytes of a value, its key, headers and timestamp, worked out once per topic where possible."""
+"""Serialize records: the bytes of a value, its key, headers and timestamp, prepared once per topic where possible."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,17 +16,17 @@ Headers = Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | N
 
 _dump = msgspec.json.Encoder().encode
 
-# The same for events of the topic's class, at hand without a look-up each: topic, name, encode, key_of, headers.
+# What events of the topic's class need, without a look-up for each: topic, name, encode, key_of, headers.
 FastPath = tuple[object, str, Callable[[Any], bytes], Callable[[Any], str | bytes | None], list[Any]]
 
 
 class RecordSerializer:
-    """How values become records of one topic. `headers` is None, or the list the client takes."""
+    """Turns values into records of one topic. `headers` is None, or the list the client takes."""
 
     __slots__ = ("allows_tombstones", "encode", "fast_path", "headers", "key_of", "name", "topic", "wire_format")
 
     def __init__(self, topic: Topic[Any] | str, registry: RegistrySettings | None = None) -> None:
-        self.topic = topic  # held, because routes are found by the topic's identity
+        self.topic = topic  # kept alive, because serializers are found by the topic's identity
         self.encode: Callable[[Any], bytes | None]
         self.key_of: Callable[[Any], str | bytes | None]
         if isinstance(topic, str):
@@ -67,7 +67,7 @@ class RecordSerializer:
     def serialize(
         self, value: Any, key: str | bytes | None, headers: Headers | None
     ) -> tuple[bytes | None, str | bytes | None, list[tuple[str, str | bytes | None]] | None]:
-        """The value, key and headers to send: the general way, for all that is not an event of the topic's class."""
+        """The value, key and headers to send: the general path, for everything but events of the topic's class."""
         if value is None:
             if not self.allows_tombstones or key is None:
                 raise EventInvalidError(
@@ -85,7 +85,7 @@ class RecordSerializer:
 
 
 def _to_bytes(value: Any, role: str) -> bytes:
-    """Text or bytes as bytes: what the client library would refuse with less to go by."""
+    """Text or bytes as bytes: the client library's own error would say less."""
     try:
         if isinstance(value, str | bytes):
             return value.encode() if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Sending what others have posted: the records of a request together, without blocking, each with its own outcome.
+"""Send posted records: those of a request together, without blocking, each with its own outcome.
 
-For who serves many at once. A record costs a small object and no delivery of its own; who waits is told once, when the last
-record of the request has its answer.
+For servers of many requests at once. A record costs a small object and no `Delivery` of its own; the callback is called
+once, when the last record of the request has its delivery report.
 """
 
 import time
@@ -20,12 +20,12 @@ from riverrun.kafka.producer.options import ProducerKeywords
 from riverrun.kafka.producer.producer import Producer
 
 HeaderList = list[tuple[str, str | bytes | None]]
-# Who sends also serves reports, which is fastest; but not where so many wait that their reports would keep it from its work.
+# The sender also serves reports, which is fastest; but not if so many are queued that their reports would slow it down.
 _MAX_QUEUED_TO_POLL = 5000
 
 
 class RequestDelivery:
-    """The records of one request. By their numbers: where they are (partition, offset), or why not."""
+    """The records of one request. By their numbers: their positions (partition, offset), or errors."""
 
     def __init__(self, client: ProducerClient, count: int, on_complete: Callable[[], None]) -> None:
         self.positions: list[tuple[int, int] | None] = [None] * count
@@ -35,12 +35,12 @@ class RequestDelivery:
         self._on_complete = on_complete
         self._expected_reports = -1
         self._reported = 0
-        # For the poster: how many it was given, and how many of them the client took.
+        # For the producer: how many were added, and how many of them the client took.
         self.added = 0
         self.sent = 0
 
     def report(self, number: int, error: ClientError | None, message: Message) -> None:
-        """The client's report, by the thread that polls it."""
+        """The client's delivery report, called by the thread that polls."""
         if error is None:
             self.positions[number] = (message.partition() or 0, message.offset() or 0)
         else:
@@ -56,7 +56,7 @@ class RequestDelivery:
             self._on_complete()
 
     def close(self) -> None:
-        """No more are sent. Both sides count first and look then, so that one of them sees the end; maybe both do."""
+        """No more are sent. Both sides count first and compare then, so that one of them sees the end; maybe both do."""
         self._expected_reports = self.sent
         if self._reported == self.sent:
             self._on_complete()
@@ -81,18 +81,18 @@ class RequestProducer:
         self._core = self._producer._core
 
     def check_topic(self, topic: str, seconds: float) -> None:
-        """Wait until the cluster has said that it has this topic; TopicNotFoundError, BrokerUnreachableError."""
+        """Wait until the cluster confirms that it has this topic; TopicNotFoundError, BrokerUnreachableError."""
         self._core.client.check_topic(topic, -1, seconds)
 
     def ping(self, topic: str, seconds: float) -> None:
-        """Ask the cluster anew; BrokerUnreachableError when it does not answer within so many seconds."""
+        """Make a request to the cluster; BrokerUnreachableError when it does not answer within so many seconds."""
         client = self._core.client
         client.request(
             lambda raw, left: raw.list_topics(topic, left), time.monotonic() + seconds, f"looking for {topic}"
         )
 
     def has_capacity(self, count: int) -> bool:
-        """Whether so many records more may wait. More than may ever wait have room where nothing else waits."""
+        """Whether so many more records fit into the queue. More than its size fit only if it is empty."""
         queued = self._core.client.queued
         return queued + count <= self._core.options.queue_records or not queued
 
@@ -108,8 +108,8 @@ class RequestProducer:
         records: Sequence[tuple[str | bytes | None, bytes]],
         headers: HeaderList,
     ) -> bool:
-        """Take the next records of a request, in their order. False where the queue got full on the way: then the rest has
-        QueueFullError, and no more are to be added."""
+        """Add the next records of a request, in their order. False if the queue became full on the way: then the rest has
+        QueueFullError, and no more may be added."""
         client = self._core.client
         record_headers: Any = headers or None
         first = delivery.added

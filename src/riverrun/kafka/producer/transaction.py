@@ -6,8 +6,8 @@
             tx.send_soon(accounts, Deposit(…))
 
 Leaving the block commits; an exception in it aborts. Readers of committed records see all of them or none. The cluster
-knows a producer by its transactional id: a new one with the same id takes over, and the old one gets FencedError at its
-next step.
+knows a producer by its transactional id: a new one with the same id takes over, and the old one gets ProducerFencedError at
+its next step.
 """
 
 import time
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.producer.client import ProducerClient
     from riverrun.kafka.producer.producer import Producer
 
-# How long one step may be deaf to Ctrl-C. Steps that take longer are resumed.
+# How long one step may ignore Ctrl-C. Steps that take longer are resumed.
 _STEP_SECONDS = 0.5
 
 
@@ -55,7 +55,7 @@ class Transaction:
         headers: Headers | None = None,
         timestamp: datetime | int | None = None,
     ) -> Receipt:
-        """As `Producer.send`. Its record is written, and not visible to readers of committed records before the commit."""
+        """Like `Producer.send`. The record is written, but readers of committed records see it only after the commit."""
         self._check_open()
         return self._producer.send(topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp)
 
@@ -70,7 +70,7 @@ class Transaction:
         timestamp: datetime | int | None = None,
         on_delivery: Callable[[Delivery], Any] | None = None,
     ) -> Delivery:
-        """As `Producer.send_soon`. A failed delivery makes the commit fail, so there is no need to look at each."""
+        """Like `Producer.send_soon`. A failed delivery makes the commit fail, so there is no need to check each."""
         self._check_open()
         return self._producer.send_soon(
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp, on_delivery=on_delivery
@@ -79,7 +79,7 @@ class Transaction:
     def send_all(
         self, topic: Topic[Any] | str, values: Iterable[Any], *, key: Callable[[Any], str | bytes | None] | None = None
     ) -> int:
-        """As `Producer.send_all`."""
+        """Like `Producer.send_all`."""
         self._check_open()
         return self._producer.send_all(topic, values, key=key)
 
@@ -108,7 +108,7 @@ class Transaction:
             raise TransactionError(f"Offsets were not added to the transaction: {error.what}", found=error.found,
                                    hint=error.hint, **error.fields) from error  # fmt: skip
 
-    # --- its life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin. `with` does it."""
@@ -154,7 +154,7 @@ class Transaction:
         self._end()
 
     def abort(self) -> None:
-        """Give everything up. The cluster does it by itself after `transaction_timeout_seconds` when it cannot be told."""
+        """Give everything up. If the cluster cannot be reached, it aborts after `transaction_timeout_seconds` by itself."""
         if not self._open:
             return
         deadline = time.monotonic() + self._client.request_timeout
@@ -179,7 +179,7 @@ class Transaction:
         try:
             self.abort()
         except ProducerFencedError:
-            pass  # whoever took over has aborted it
+            pass  # the producer that took over has aborted it
         except RiverrunError as problem:
             error.add_note(f"The transaction could not be aborted, the cluster will do it by itself: {problem}")
 
@@ -190,7 +190,7 @@ class Transaction:
         if client.queued and not client.closed:
             client.raw.purge(blocking=False)
             client.drain(time.monotonic() + 5)
-        # What an aborted transaction did not deliver is told by the error that aborted it.
+        # What an aborted transaction did not deliver is reported by the error that aborted it.
         client.failures.discard()
 
     def _check_open(self) -> None:
@@ -198,7 +198,7 @@ class Transaction:
             raise UsageError("This transaction is not open", hint="Use it inside its `with`")
 
     def _step(self, doing: str, action: Callable[[RawProducer], None], deadline: float) -> None:
-        """Do one step, again and again where the client says that it may work."""
+        """Do one step, again and again if the client says that it may work."""
         while True:
             try:
                 self._client.call(action)
@@ -219,7 +219,7 @@ class Transaction:
 
 
 class _NeedsAbortError(Exception):
-    """The client says that this transaction can only be aborted, and why."""
+    """This transaction can only be aborted, and why."""
 
     def __init__(self, error: RiverrunError) -> None:
         super().__init__(str(error))
@@ -227,7 +227,7 @@ class _NeedsAbortError(Exception):
 
 
 def _consumer_positions(consumer: "Consumer[Any] | RawConsumer") -> tuple[list[ClientPartition], Any]:
-    """The offsets to read next, and the group as the cluster must know it to accept them."""
+    """The next offsets to read, and the group metadata that the cluster needs to accept them."""
     if isinstance(consumer, RawConsumer):
         positions = [
             client_partition

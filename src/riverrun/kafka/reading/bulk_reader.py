@@ -1,6 +1,6 @@
-"""Reads many topics at once, committed records only, as columns: what a store needs, with as little work a record as can be.
+"""Reads many topics at once, committed records only, as columns: what a store needs, with little work per record.
 
-No group: the reader is told where to begin, and whoever reads keeps its positions where it keeps the records.
+No group: the caller sets where to start, and stores its positions together with the records.
 """
 
 import time
@@ -18,12 +18,12 @@ from riverrun.kafka.consumer.offset_gap import OffsetGap
 from riverrun.kafka.error_mapping import client_log, translate
 from riverrun.model.cluster_state import TopicPartition
 
-# The header by which records that real time sends again are told (streams/compile/compiler.py).
+# The header that identifies records which the real-time mode sends again (streams/compile/compiler.py).
 RECORD_ID_HEADER = "riverrun-id"
-# One bite at the client's queue; between two of them the bytes are counted. So few that they are gone before Python's
+# Records per call to the client's queue; between two calls the bytes are counted. So few that they are freed before Python's
 # garbage collector looks for cycles among them (every 700 new objects): that took 0.8 of 1.9 µs a record.
 _CONSUME_RECORDS = 500
-# What the client may have fetched and not handed over yet.
+# What the client may have fetched and not returned yet.
 _QUEUE_KILOBYTES = 32_768
 _END_OFFSETS_SECONDS = 0.2
 _OUT_OF_RANGE_CODES = frozenset(
@@ -66,7 +66,7 @@ class ColumnarBatch:
     bytes: int = 0
 
     def add(self, topic: str, columns: RecordColumns, next_offsets: Mapping[TopicPartition, int]) -> None:
-        """More records of a topic."""
+        """Add more records of a topic."""
         if topic in self.topics:
             self.topics[topic].extend(columns)
         else:
@@ -91,16 +91,16 @@ class ColumnarBatch:
 
 
 class BulkReader:
-    """Reads the partitions it was told to, from where it was told. One thread at a time."""
+    """Reads the assigned partitions from the given offsets. One thread at a time."""
 
     def __init__(self, connection: Connection, name: str) -> None:
         self._bootstrap_servers = connection.bootstrap_servers
         self._timeout = float(connection.settings.request_timeout_seconds)
         self._positions: dict[TopicPartition, int] = {}
-        # What the client library says is wrong while it tries again by itself; empty when all is well.
+        # The client library's error while it retries by itself; empty when all is well.
         self.last_error = ""
         properties = {
-            "group.id": name,  # the library wants one; nothing is committed to it
+            "group.id": name,  # the library requires one; nothing is committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
@@ -108,7 +108,7 @@ class BulkReader:
             "enable.partition.eof": True,
             "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
             "queued.min.messages": 100_000,
-            # Full queues are looked at again after this; its default, a second, is a second of nothing.
+            # How soon a full queue is checked again; the default, a second, is a second of idling.
             "fetch.queue.backoff.ms": 10,
             "error_cb": self._on_error,
         }
@@ -151,9 +151,9 @@ class BulkReader:
         return batch
 
     def _process(self, messages: list[Message], batch: ColumnarBatch) -> None:
-        """Sort out what came. Here and in `_columns` is all the work there is for every record: mind each of them."""
+        """Separate records from events. Here and in `_to_columns` is all the work per record: keep it small."""
         if any([message.error() for message in messages]):  # noqa: C419  -- a list is faster than a generator
-            # Events of a partition come in order with its records: an end after them, a loss between them.
+            # Events of a partition come in order with its records: an end after them, a gap between them.
             begun = 0
             for number, message in enumerate(messages):
                 if message.error() is not None:
@@ -169,7 +169,7 @@ class BulkReader:
             assert topic is not None  # noqa: S101  -- a record is of a topic
             own = [record for record, message_topic in zip(messages, topics, strict=True) if message_topic == topic]
             columns = _to_columns(own if len(own) < len(messages) else messages)
-            # In order within each partition: what stays is the last.
+            # In order within each partition: the last one remains.
             ends = dict(zip(columns.partitions, columns.offsets, strict=True))
             next_offsets = {TopicPartition(topic, partition): offset + 1 for partition, offset in ends.items()}
             self._positions |= next_offsets
@@ -181,7 +181,7 @@ class BulkReader:
         assert error is not None  # noqa: S101  -- that is what an event is
         partition = TopicPartition(message.topic() or "", message.partition() or 0)
         if error.code() == ClientError._PARTITION_EOF:
-            # The last offsets before the end may be marks of transactions, which are no records.
+            # The last offsets before the end may be transaction markers, which are no records.
             end = message.offset()
             if end is not None and partition in self._positions and end > self._positions[partition]:
                 self._positions[partition] = batch.next_offsets[partition] = end
@@ -190,13 +190,13 @@ class BulkReader:
             if partition in self._positions:
                 batch.gaps += self._skip_gap(partition)
         elif error.code() in (ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_PARTITION):
-            # Deleted, or not there yet: whoever chooses what to read will see.
+            # Deleted, or not created yet: the code that assigns partitions will see it.
             self.last_error = f"{partition} is not there"
         else:
             self.last_error = f"{partition}: {error.str() or error.name()}"
 
     def _skip_gap(self, partition: TopicPartition) -> list[OffsetGap]:
-        """Go on where the log has records."""
+        """Continue where the log has records."""
         try:
             first, end = self._consumer.get_watermark_offsets(ClientPartition(*partition), timeout=self._timeout)
         except KafkaException as error:
@@ -204,7 +204,7 @@ class BulkReader:
                 error, f"reading {partition}", topic=partition.topic, bootstrap=self._bootstrap_servers
             ) from error
         expected = self._positions[partition]
-        # A position behind the end: the log has lost its end, and goes on there.
+        # A position behind the end: the log has lost its end, and continues there.
         resumed = first if expected <= end else end
         self.assign({**self._positions, partition: resumed}, restart=[partition])
         return [OffsetGap(partition, expected, resumed, end)]
@@ -236,7 +236,7 @@ def _record_id(headers: object) -> bytes | None:
 
 
 class LogEndOffsets:
-    """Which partitions topics have, and where they end for readers of committed records, which is not asked all the time."""
+    """The partitions of topics, and their ends for readers of committed records, which are cached for a moment."""
 
     def __init__(self, connection: Connection) -> None:
         self._admin = Admin(connection)

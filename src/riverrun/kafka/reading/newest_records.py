@@ -1,4 +1,4 @@
-"""The newest records of a topic, for people who look: few of them, soon, and whatever is in them."""
+"""The newest records of a topic, for display: few of them, soon, and whatever is in them."""
 
 import time
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from riverrun.kafka.registry.json_view import records_to_json
 from riverrun.model.positions import OffsetSpec
 from riverrun.model.record import RawRecord
 
-# A transaction ends with a mark that takes an offset: twice as many offsets hold enough records.
+# A transaction ends with a marker that takes an offset: twice as many offsets hold enough records.
 _OFFSETS_PER_RECORD = 2
 MAX_BYTES = 32_000_000
 MAX_SECONDS = 5.0
@@ -26,7 +26,7 @@ class NewestRecords:
 def read_newest_records(
     admin: Admin, topic: str, count: int, *, max_bytes: int = MAX_BYTES, max_seconds: float = MAX_SECONDS
 ) -> NewestRecords:
-    """The last `count` records of all partitions. TopicNotFoundError when the topic is not there."""
+    """The last `count` records of all partitions. TopicNotFoundError when the topic does not exist."""
     ranges = resolve_offset_ranges(admin, [topic], start=OffsetSpec("last", count * _OFFSETS_PER_RECORD))
     result = NewestRecords()
     deadline = time.monotonic() + max_seconds

@@ -1,7 +1,7 @@
-"""Read partitions from one offset to another, in batches of records as they lie there. What `riverrun consume` stands on.
+"""Read partitions from one offset to another, in batches of raw records. The basis of `riverrun consume`.
 
-Unlike a consumer, a reader has no group and no handlers: it knows where to begin and where to end, and ends there. Records
-that retention removed before they were read are counted and said, and reading goes on behind them.
+Unlike a consumer, a reader has no group and no handlers: it has a start and an end offset, and stops there. Records that
+retention removed before they were read are counted and reported, and reading continues behind them.
 """
 
 import heapq
@@ -33,12 +33,12 @@ _PROPERTIES: dict[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    # With the default of 1 s the client sits idle whenever its queue has been full: 180,000 records/s against 480,000.
+    # With the default of 1 s the client is idle whenever its queue has been full: 180,000 records/s against 480,000.
     "fetch.queue.backoff.ms": 5,
-    # What the client may hold in memory ahead of us.
+    # How much the client may fetch ahead into memory.
     "queued.max.messages.kbytes": 32_768,
 }
-# Where the last offset is a mark of a transaction, only an empty answer says that nothing follows: half a second by default.
+# If the last offset is a transaction marker, only an empty answer says that nothing follows: half a second by default.
 _BOUNDED_PROPERTIES = {"fetch.wait.max.ms": 50}
 _AUTHENTICATION_CODES = frozenset(
     {ClientError._AUTHENTICATION, ClientError._SSL, ClientError.SASL_AUTHENTICATION_FAILED}
@@ -52,7 +52,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """From the offset `start` up to and without `end`; None: without an end."""
+    """From the offset `start` up to and excluding `end`; None: without an end."""
 
     start: int
     end: int | None
@@ -73,7 +73,7 @@ class PartitionReader:
         connection: Connection,
         ranges: Mapping[TopicPartition, OffsetRange],
         *,
-        on_gone: Callable[[TopicPartition, int, int], None] = lambda _place, _first, _count: None,
+        on_gone: Callable[[TopicPartition, int, int], None] = lambda _partition, _first, _count: None,
         on_truncated: Callable[[OffsetOutOfRangeError], None] | None = None,
         on_unreachable: Callable[[str], None] = lambda _text: None,
         group: str = "",
@@ -136,16 +136,16 @@ class PartitionReader:
 
     @property
     def behind(self) -> set[TopicPartition]:
-        """The partitions of which there was more to read when the last batch was given out."""
+        """The partitions that had more to read when the last batch was returned."""
         return set(self._ends) - self._at_end
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Where it stands: behind the last record it gave out, and at the end behind what is there besides records."""
+        """The next offsets: behind the last returned record, and at the end behind transaction markers too."""
         return dict(self._positions)
 
     def _process(self, messages: list[Any]) -> list[RawRecord]:
-        """The records of a batch that are within their span; ends and errors are taken care of."""
+        """The records of a batch that are within their range; ends and errors are handled."""
         batch: list[RawRecord] = []
         ends, append = self._ends, batch.append
         for message in messages:
@@ -170,7 +170,7 @@ class PartitionReader:
         if error.code() == ClientError._PARTITION_EOF:
             self._at_end.add(partition)
             self._positions[partition] = max(self._positions[partition], message.offset())
-            # The last offsets before the end may be markers of transactions, which are no records.
+            # The last offsets before the end may be transaction markers, which are no records.
             if end is not None and message.offset() >= end:
                 self._finish(partition)
         elif error.code() in (ClientError._AUTO_OFFSET_RESET, ClientError.OFFSET_OUT_OF_RANGE):
@@ -195,7 +195,7 @@ class PartitionReader:
         else:
             self._on_truncated(_truncated_error(partition, expected, last))
             if end is not None:
-                # That was an offset of the log as it was.
+                # That was an offset of the old log.
                 self._ends[partition] = end = min(end, last)
         self._positions[partition] = first
         if end is not None and first >= end:
@@ -205,10 +205,10 @@ class PartitionReader:
             self._consumer.incremental_assign([ClientPartition(*partition, first)])
 
     def _check_alive(self) -> None:
-        """Nothing came for a while: find out whether there is nothing or nobody."""
+        """Nothing came for a while: find out whether there are no records or no brokers."""
         topic = next(iter(self._ends)).topic
         try:
-            # Metadata, not offsets: for those a client without brokers says that it knows no such partition.
+            # Metadata, not offsets: for those a client without brokers says that there is no such partition.
             problem = self._consumer.list_topics(topic, timeout=self._timeout).topics[topic].error
             if problem is not None:
                 raise KafkaException(problem)
@@ -254,8 +254,8 @@ def resolve_offset_ranges(
     follow: bool = False,
     partitions: Collection[int] = (),
 ) -> dict[TopicPartition, OffsetRange]:
-    """Where to read: in these topics (in these partitions only, if any are named) from `start` to `end`, by default to
-    where the log ends now for readers of committed records. TopicNotFoundError when a topic is not there."""
+    """The offsets to read: in these topics (in these partitions only, if any are named) from `start` to `end`, by default to
+    the current end of the log for readers of committed records. TopicNotFoundError when a topic does not exist."""
     topic_partitions = [
         topic_partition
         for name in topics
@@ -274,7 +274,7 @@ def resolve_offset_ranges(
 
 
 def newest_per_topic(batches: Iterable[list[RawRecord]], count: int) -> list[RawRecord]:
-    """The last `count` records of each topic, by the time they were written. Holds no more than those."""
+    """The last `count` records of each topic, by the time they were written. Keeps no more than those in memory."""
     heaps: dict[str | None, list[tuple[int, int, int, RawRecord]]] = {}
     for batch in batches:
         for record in batch:
@@ -299,9 +299,9 @@ def read_as_group(
     max_records: Callable[[], int] = lambda: _BATCH_RECORDS,
     on_gone: Callable[[OffsetOutOfRangeError], None] = lambda _error: None,
 ) -> Iterator[list[RawRecord]]:
-    """Batches of up to `most()` records (0 ends it), as a member of a group, from where the group stands (or from `start`,
-    in a partition where it has not been). A batch is committed when the next one is asked for; one that is in hand when
-    the iteration is left is read again."""
+    """Batches of up to `max_records()` records (0 ends it), as a member of a group, from its committed offsets (or from
+    `start`, in a partition without one). A batch is committed when the next one is asked for; if the iteration is left, the
+    current one is read again."""
     if start.kind in ("offset", "last"):
         raise UsageError(
             f"A group begins at earliest, latest or a time, not at {start}",

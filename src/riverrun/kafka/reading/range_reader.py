@@ -18,8 +18,8 @@ _IDLE_TIMEOUT_SECONDS = 30.0
 def read_offset_ranges(
     connection: Connection, ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[list[Message]]:
-    """All committed records from the first to before the last offset of each partition, in blocks. What retention has taken
-    meanwhile is passed over. Ends with BrokerUnreachableError when nothing comes for a while."""
+    """All committed records from the first to before the last offset of each partition, in blocks. What retention has
+    removed meanwhile is skipped. Ends with BrokerUnreachableError when nothing comes for a while."""
     end_offsets = {partition: last for partition, (first, last) in ranges.items() if last > first}
     if not end_offsets:
         return
@@ -51,10 +51,10 @@ def read_offset_ranges(
                 )
             if block:
                 yield block
-            for each in consumer.position([ClientPartition(*partition) for partition in end_offsets]):
-                if each.offset >= end_offsets[TopicPartition(each.topic, each.partition)]:
-                    del end_offsets[TopicPartition(each.topic, each.partition)]
-                    consumer.incremental_unassign([each])
+            for position in consumer.position([ClientPartition(*partition) for partition in end_offsets]):
+                if position.offset >= end_offsets[TopicPartition(position.topic, position.partition)]:
+                    del end_offsets[TopicPartition(position.topic, position.partition)]
+                    consumer.incremental_unassign([position])
     except KafkaException as error:
         raise translate(error, "reading a range of records again", bootstrap=connection.bootstrap_servers) from error
     finally:

@@ -1,8 +1,8 @@
-"""How many records lie between two offsets. Offsets are not records.
+"""Count the records between two offsets. Offsets are not records.
 
 Every transaction leaves a marker in each partition it wrote to, which takes an offset; aborted records and compaction leave
-holes. So the difference of two offsets is a number of offsets, and is to be called that; where people want records, they are
-counted here: exactly, by reading them, or as an estimate from the newest of them, and it is said which of the two.
+holes. So the difference of two offsets is a number of offsets, and should be called that; records are counted here: exactly,
+by reading them, or as an estimate from the newest of them, and the result says which of the two.
 """
 
 import time
@@ -18,16 +18,16 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.error_mapping import client_log, translate
 from riverrun.model.cluster_state import TopicPartition
 
-# So many of the newest offsets of a partition say how many of them are records; looked at again after so long.
+# How many of the newest offsets of a partition are sampled for the share of records; sampled again after so long.
 SAMPLE_OFFSETS = 500
 SAMPLE_SECONDS = 10.0
-# Little is fetched ahead of what is counted.
+# Fetch little ahead of what is counted.
 _FETCH_PROPERTIES = {"fetch.message.max.bytes": 262_144, "queued.max.messages.kbytes": 8192, "fetch.wait.max.ms": 50}
 
 
 @dataclass(frozen=True)
 class RecordCount:
-    """Records of a topic, and the part of its offsets that are records. Not `exact`: estimated from the newest."""
+    """Records of a topic, and the share of its offsets that are records. Not `exact`: estimated from the newest."""
 
     records: int
     share: float
@@ -37,8 +37,8 @@ class RecordCount:
 def count_records(
     connection: Connection, ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
-    """The committed records from one offset up to and without another, counted one by one. What retention has taken is not
-    there to be counted. BrokerUnreachableError when they do not all come within `kafka.request_timeout_seconds`."""
+    """The committed records from one offset up to and excluding another, counted one by one. What retention has removed is
+    not counted. BrokerUnreachableError when they do not all come within `kafka.request_timeout_seconds`."""
     waiting = {partition: end for partition, (first, end) in ranges.items() if end > first}
     counts = dict.fromkeys(ranges, 0)
     if not waiting:
@@ -89,7 +89,7 @@ def _count_message(
         return
     if error is None and offset < waiting[partition]:
         counts[partition] += 1
-    # The end of what there is comes as an event behind the last markers.
+    # The end of the partition comes as an event behind the last markers.
     if error is not None or offset >= waiting[partition] - 1:
         del waiting[partition]
         consumer.pause([ClientPartition(*partition)])
@@ -105,7 +105,7 @@ class _Sample:
 
 
 class TopicCounter:
-    """The records of topics that are looked at again and again: a small topic is counted, of a large one a sample."""
+    """Counts topics again and again: a small topic is counted completely, a large one is sampled."""
 
     def __init__(
         self, connection: Connection, *, seconds: float = SAMPLE_SECONDS, offsets: int = SAMPLE_OFFSETS
@@ -116,7 +116,7 @@ class TopicCounter:
         self._samples: dict[str, _Sample] = {}
 
     def count(self, topic: str, first: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> RecordCount:
-        """`first` and `ends` are the offsets of the topic's partitions now."""
+        """`first` and `ends` are the current offsets of the topic's partitions."""
         sample = self._samples.get(topic)
         moved = sample is None or any(ends[partition] != sample.ends.get(partition) for partition in ends)
         if sample is None or (moved and time.monotonic() >= sample.taken_at + self._seconds):
@@ -126,7 +126,7 @@ class TopicCounter:
             max(0, end - sample.ends.get(partition, first.get(partition, 0))) for partition, end in ends.items()
         )
         if sample.complete:
-            # Of a topic that was counted whole, only what came since is an estimate.
+            # Of a topic that was counted completely, only what came since is an estimate.
             return RecordCount(sample.records + round(since * sample.share), sample.share, exact=not since)
         return RecordCount(round(total * sample.share), sample.share, exact=False)
 

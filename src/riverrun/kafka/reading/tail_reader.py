@@ -1,4 +1,4 @@
-"""Reading a small topic of one partition to its end, again and again: each `read` gives what came since the last."""
+"""Read a small topic of one partition to its end, again and again: each `read` returns what came since the last."""
 
 import time
 
@@ -21,21 +21,21 @@ class TopicTailReader:
         self._consumer: Consumer | None = None
 
     def read(self) -> list[tuple[bytes, bytes | None]]:
-        """Key and value of every record up to the end there is now. TopicNotFoundError when there is no such topic."""
+        """Key and value of every record up to the current end. TopicNotFoundError when there is no such topic."""
         consumer = self._consumer = self._consumer or self._open()
         seconds = float(self._connection.settings.request_timeout_seconds)
         deadline = time.monotonic() + seconds
         try:
             if not self._topic_exists:
                 self._check_topic(consumer, seconds)
-            # Asked of the broker: what was acknowledged before this call is below it.
+            # Asked of the broker: everything acknowledged before this call is below it.
             _, end = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), seconds)
             return self._read_until(consumer, end, deadline)
         except KafkaException as error:
             raise self._translate(error) from error
 
     def _check_topic(self, consumer: Consumer, seconds: float) -> None:
-        """See that the topic is there. That it is not, the client remembers for a moment, unless it is asked this way."""
+        """Check that the topic exists. The client caches a missing topic for a moment, unless it is asked this way."""
         error = consumer.list_topics(self._topic, seconds).topics[self._topic].error
         if error is not None:
             raise self._translate(error)
@@ -55,7 +55,7 @@ class TopicTailReader:
                 continue
             error = message.error()
             if error is not None and error.code() == ClientError._PARTITION_EOF:
-                # Not to `end`: what stands behind a transaction that is still open comes with a later read.
+                # Not to `end`: records behind a transaction that is still open come with a later read.
                 self._position = max(self._position, message.offset() or 0)
                 break
             if error is not None:

@@ -1,1 +1,1 @@
-"""Topics whose schemas a registry keeps: confluent-kafka's own client, the wire format, and the check before a deploy."""
+"""Topics whose schemas are in a registry: confluent-kafka's own client, the wire format, and the check before a deploy."""

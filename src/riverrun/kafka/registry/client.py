@@ -1,4 +1,4 @@
-"""A schema registry, over confluent-kafka's own client. Its errors, and those of the HTTP library below it, become ours."""
+"""A schema registry, over confluent-kafka's own client. Its errors, and those of its HTTP library, are mapped to ours."""
 
 import atexit
 import contextlib
@@ -20,9 +20,9 @@ from riverrun.errors import (
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
 
-# What the registry calls the formats.
+# The registry's names of the formats.
 SCHEMA_TYPES = {"avro": "AVRO", "json-schema": "JSON"}
-# The registry's own numbers for what it does not have: a subject, a version, a schema.
+# The registry's error codes for a missing subject, version or schema.
 _MISSING_CODES = frozenset({40401, 40402, 40403})
 _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
 
@@ -39,7 +39,7 @@ class RegisteredSchema:
 
 
 class Registry:
-    """Asks and tells one registry. What it said of an id holds for ever, and is asked once."""
+    """Client of one registry. The schema of an id never changes, and is fetched once."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self.settings = settings
@@ -69,7 +69,7 @@ class Registry:
         return registered.schema_type or "AVRO", registered.schema_str or ""
 
     def find_schema_id(self, subject: str, schema_type: str, text: str) -> int:
-        """The id under which this very schema is kept; SchemaUnknownError when it is not."""
+        """The id under which this very schema is registered; SchemaUnknownError when it is not."""
         with self._mapped_errors(f"looking for the schema of {subject}"):
             registered = self._client.lookup_schema(subject, _schema(schema_type, text))
         return int(registered.schema_id or 0)
@@ -99,16 +99,16 @@ class Registry:
             return sorted(self._client.get_subjects())
 
     def compatibility_level(self) -> str:
-        """How it compares changes of subjects that have no level of their own. Of one subject, Apicurio says NONE where it
-        has none of its own, so that is not asked."""
+        """The compatibility level of subjects that have none of their own. For a single subject without one, Apicurio says
+        NONE, so that is not asked."""
         with self._mapped_errors("asking for its compatibility"):
             return str(self._client.get_compatibility())
 
     def incompatibilities(self, subject: str, schema_type: str, text: str) -> list[str] | None:
-        """What the registry has against this schema as the next version, in its own words; None when it takes it."""
+        """The registry's objections to this schema as the next version, in its own words; None when it is compatible."""
         path = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
         with self._mapped_errors(f"comparing schemas of {subject}"):
-            # Not test_compatibility: it keeps the reasons to itself.
+            # Not test_compatibility: it does not return the reasons.
             answer: dict[str, Any] = self._client._rest_client.post(path, body=_schema(schema_type, text).to_dict())
         return None if answer.get("is_compatible") else [str(message) for message in answer.get("messages") or []]
 
@@ -186,7 +186,7 @@ def registry_of(settings: RegistrySettings) -> Registry:
 
 def _create_client(settings: RegistrySettings) -> "SchemaRegistryClient":
     try:
-        # All that a topic of any format may need, so that what is missing is said at once.
+        # Everything that a topic of any format may need, so that a missing package is reported at once.
         import fastavro  # noqa: F401
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:

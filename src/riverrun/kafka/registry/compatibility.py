@@ -1,7 +1,7 @@
-"""Schemas before a deploy: compared with what the registry has, before anything is changed; registered after.
+"""Compare schemas with those in the registry, before anything is changed; register them after.
 
-Called wherever topics are made what is declared (kafka/admin/topics.py), so `riverrun topics apply`, `app.apply()` and
-`riverrun run` all refuse the same changes.
+Called wherever topics are created or changed as declared (kafka/admin/topics.py), so `riverrun topics apply`, `app.apply()`
+and `riverrun run` all refuse the same changes.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from riverrun.model.topic import Topic
 
 @dataclass(frozen=True)
 class SchemaComparison:
-    """What the registry says of a topic's schema. `why` is what speaks against it."""
+    """The registry's verdict on a topic's schema. `why` has the objections."""
 
     topic: str
     subject: str
@@ -38,13 +38,13 @@ class SchemaComparison:
 
 
 def compare_schemas(settings: RegistrySettings, topics: Collection[Topic[Any]]) -> list[SchemaComparison]:
-    """The schemas of those topics that have one. Changes nothing; asks nothing where none has."""
+    """Compare the schemas of those topics that have one. Changes nothing; makes no request if none has."""
     registered = [topic for topic in topics if topic.registered]
     return [_compare_schema(registry_of(settings), topic) for topic in registered]
 
 
 def check_schemas(settings: RegistrySettings, topics: Collection[Topic[Any]]) -> list[SchemaComparison]:
-    """As `compare`; SchemaIncompatibleError, with all that is refused, when something is."""
+    """Like `compare_schemas`; SchemaIncompatibleError, with everything that is refused, when something is."""
     comparisons = compare_schemas(settings, topics)
     if refused := [comparison for comparison in comparisons if comparison.state == "refused"]:
         raise incompatible_schemas_error(refused, settings.url)
@@ -52,7 +52,7 @@ def check_schemas(settings: RegistrySettings, topics: Collection[Topic[Any]]) ->
 
 
 def register_schemas(settings: RegistrySettings, topics: Collection[Topic[Any]]) -> None:
-    """Give the registry the schemas that it does not have."""
+    """Register the schemas that the registry does not have."""
     for topic in topics:
         if topic.registered:
             registry_of(settings).register(topic.subject, SCHEMA_TYPES[topic.format], topic.registry_schema)

@@ -1,4 +1,4 @@
-"""Records for people who look: what is behind a registry's header shown as JSON, all else as it lies in the topic."""
+"""Records for display: values behind a registry's header as JSON, all others unchanged."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -17,8 +17,8 @@ _dump = msgspec.json.Encoder().encode
 
 
 def value_to_json(settings: RegistrySettings, value: bytes) -> bytes:
-    """The JSON in a value; the value itself where it has no header, no registry is known, or it cannot be read.
-    RegistryUnavailableError, RegistryRefusedError where the registry cannot be asked."""
+    """The JSON of a value; the value itself if it has no header, no registry is known, or it cannot be decoded.
+    RegistryUnavailableError, RegistryRefusedError if the registry cannot be asked."""
     if not is_framed(value) or not settings.url:
         return value
     schema_id, payload = decode_frame(value)
@@ -35,7 +35,7 @@ def _payload_decoder(settings: RegistrySettings, schema_id: int) -> Callable[[by
 
 
 class _JsonRecord:
-    """A record whose value is shown opened."""
+    """A record whose value is decoded to JSON."""
 
     def __init__(self, record: RawRecord, value: bytes) -> None:
         self._record = record
@@ -64,7 +64,7 @@ class _JsonRecord:
 
 
 def records_to_json(settings: RegistrySettings, records: Sequence[RawRecord]) -> Sequence[RawRecord]:
-    """The records with what can be opened opened; the very same ones where there is nothing to open."""
+    """The records with framed values decoded to JSON; the very same ones if there are none."""
     if not settings.url or not any(is_framed(record.value()) for record in records):
         return records
     return [

@@ -1,8 +1,8 @@
-"""How the values of a topic lie in Kafka: the one place where an event becomes bytes and bytes become an event.
+"""The wire formats of topics: the one module where an event becomes bytes and bytes become an event.
 
-Everything else in riverrun speaks of a value as the JSON of its event. A `Wire` stands between that and the topic: it gives
-the JSON itself, or the JSON behind a registry's header, or Avro behind one. What is in a topic with a registry was therefore
-checked by the same type as all else, and is read by any client that knows Confluent's format.
+Everything else in riverrun handles a value as the JSON of its event. A `WireFormat` converts between that and the topic: it
+writes the JSON itself, or the JSON behind a registry's header, or Avro behind one. So what is in a topic with a registry was
+checked by the same type as everything else, and can be read by any client that knows Confluent's format.
 """
 
 import io
@@ -30,13 +30,13 @@ class WireFormat(Protocol):
     """The format of one topic. `encode` and `decode` are for events, `pack` and `unpack` for their JSON."""
 
     def prepare(self) -> None:
-        """Ask the registry what writing needs, so that `encode` and `pack` do not wait."""
+        """Ask the registry for what writing needs, so that `encode` and `pack` do not wait."""
 
     def encode(self, event: Any) -> bytes:
         """The bytes to send; EventInvalidError."""
 
     def pack(self, data: bytes) -> bytes:
-        """The bytes to send, of an event's JSON; RecordUnreadableError when it is not such an event's."""
+        """The bytes to send, from an event's JSON; RecordUnreadableError when it does not match the type."""
 
     def decode(self, raw: bytes) -> Any:
         """The event in a record; RecordUnreadableError."""
@@ -46,14 +46,14 @@ class WireFormat(Protocol):
 
 
 class PlainWireFormat:
-    """JSON as it is."""
+    """Plain JSON."""
 
     def __init__(self, schema: EventSchema[Any]) -> None:
         self.encode = schema.encode
         self.decode = schema.decode
 
     def prepare(self) -> None:
-        """Nothing is needed."""
+        """Nothing to prepare."""
 
     def pack(self, data: bytes) -> bytes:
         return data
@@ -66,7 +66,7 @@ class _RegistryWireFormat:
     """What the formats with a registry have in common."""
 
     def __init__(self, topic: Topic[Any], settings: RegistrySettings) -> None:
-        assert topic.schema is not None  # noqa: S101  -- Topic saw to it
+        assert topic.schema is not None  # noqa: S101  -- Topic ensures it
         self._topic = topic
         self._schema: EventSchema[Any] = topic.schema
         self._settings = settings
@@ -107,13 +107,13 @@ class _RegistryWireFormat:
 
 
 class JsonWireFormat(_RegistryWireFormat):
-    """JSON behind a registry's header. The type tells what is good, so reading asks the registry nothing."""
+    """JSON behind a registry's header. The type validates it, so reading makes no request to the registry."""
 
     def encode(self, event: Any) -> bytes:
         return self.header + self._schema.encode(event)
 
     def pack(self, data: bytes) -> bytes:
-        # Written anew: the schema is closed, and others' JSON may have fields that the type does not know.
+        # Encoded again: the schema is closed, and others' JSON may have fields that the type does not know.
         return self.header + _dump(self._schema.decode(data))
 
     def unpack(self, raw: bytes) -> bytes:
@@ -124,17 +124,17 @@ class JsonWireFormat(_RegistryWireFormat):
 
 
 class AvroDecoder:
-    """Reads Avro behind a registry's header. `name` is what its records should be, for messages. Knows no event class, so
-    that Spark's workers need none."""
+    """Decodes Avro behind a registry's header. `name` is the expected type of its records, for messages. Needs no event
+    class, so that Spark's workers need none."""
 
     def __init__(self, settings: RegistrySettings, name: str) -> None:
         self._settings = settings
         self._name = name
-        # How to read what was written with a schema, by its id.
+        # The decoder of each writer's schema, by its id.
         self._decoders: dict[int, Callable[[bytes], Any]] = {}
 
     def unpack(self, raw: bytes) -> bytes:
-        """The JSON of what a record says; RecordUnreadableError."""
+        """The JSON of a record's value; RecordUnreadableError."""
         try:
             schema_id, payload = decode_frame(raw)
         except ValueError as error:
@@ -144,7 +144,7 @@ class AvroDecoder:
             decoder = self._decoders[schema_id] = self._create_decoder(schema_id)
         try:
             return _dump(decoder(payload))
-        except Exception as error:  # it reads anybody's bytes, and fails in many ways
+        except Exception as error:  # it decodes anybody's bytes, and fails in many ways
             reason = f"its bytes are not Avro of the schema {schema_id}: {type(error).__name__} {error}".rstrip()
             raise _unreadable(self._name, reason) from error
 
@@ -160,8 +160,8 @@ class AvroDecoder:
 
 
 class AvroWireFormat(_RegistryWireFormat):
-    """Avro behind a registry's header, read by the schema that the header names. What the record then says, the type judges:
-    a field that the record lacks has the type's own default, as in JSON."""
+    """Avro behind a registry's header, decoded by the schema in the header. Then the type validates it: a field that the
+    record lacks gets the type's own default, as in JSON."""
 
     def __init__(self, topic: Topic[Any], settings: RegistrySettings) -> None:
         super().__init__(topic, settings)
@@ -211,7 +211,7 @@ def _unreadable(name: str, reason: str) -> RecordUnreadableError:
 
 
 def avro_decoder(writer: str) -> Callable[[bytes], Any]:
-    """Reads what was written with a schema."""
+    """A decoder for what was written with a schema."""
     import fastavro
 
     writer_schema = fastavro.parse_schema(json.loads(writer))
@@ -219,8 +219,8 @@ def avro_decoder(writer: str) -> Callable[[bytes], Any]:
 
 
 def wire_format_of(topic: Topic[Any], settings: RegistrySettings) -> WireFormat:
-    """The format of a topic with an event class. Nothing is asked before it is needed."""
-    assert topic.schema is not None  # noqa: S101  -- who has no type has no format
+    """The format of a topic with an event class. Makes no request before it is needed."""
+    assert topic.schema is not None  # noqa: S101  -- a topic without a type has no format
     if topic.format == "avro":
         return AvroWireFormat(topic, settings)
     return JsonWireFormat(topic, settings) if topic.format == "json-schema" else PlainWireFormat(topic.schema)
