@@ -1,16 +1,16 @@
 """The contract between connectors and the process that runs them.
 
-A source is read in parts. Of each part the runtime opens a `Reader` behind the last committed position, calls `read` again
-and again, and commits what it gave together with the position after it in one Kafka transaction; then it calls
-`acknowledged`. Whoever opens a part takes over its transactional id first, so a process that was thought dead can commit
-nothing more, and only then reads the position: so that is the truth.
+A source is read in parts. For each part the runtime opens a `Reader` behind the last committed position, calls `read` again
+and again, and commits what it returned together with the position after it in one Kafka transaction; then it calls
+`acknowledged`. Opening a part takes over its transactional id first, so a process that was thought dead can commit nothing
+more, and only then reads the position: so that is the truth.
 
 A source that is pushed to (MQTT) is a reader all the same: what comes in goes through an `Inbox`, whose `put` waits while it
 is full. One that answers its callers by itself (HTTP) is a `Service`.
 
-A built-in connector is declared in `riverrun.model.connectors`, and names what runs it by `made_by = "module:name"`. That is
-called with the declaration and its `Around`, and gives a `Source` or `Sink` that keeps the contract. For a service it is
-called once for all sources of its class: with the list of `Fed` and the `Around`.
+A built-in connector is declared in `riverrun.model.connectors`, and names its implementation by `factory = "module:name"`.
+That is called with the declaration and its `ConnectorContext`, and returns a `Source` or `Sink` that keeps the contract. For
+a service it is called once for all sources of its class: with the list of `SourceBinding` and the `ConnectorContext`.
 """
 
 import importlib
@@ -60,7 +60,7 @@ __all__ = [
 
 
 def _ignore_notice(_text: str) -> None:
-    """Nobody is told."""
+    """Drop the notice."""
 
 
 @dataclass(frozen=True)
@@ -74,26 +74,26 @@ class ConnectorContext:
     project_root: Path
     notice: Callable[[str], None] = _ignore_notice
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    # The process is to end. A reader or sink that waits by itself looks at it.
+    # Set when the process is to end. A reader or sink that waits by itself checks it.
     stop: threading.Event = field(default_factory=threading.Event)
     settings: Settings = field(default_factory=Settings)
 
     def secret(self, reference: str, what: str) -> Secret:
-        """The secret that an option refers to; `what` names the option for people. ConfigError when it is not there."""
+        """The secret that an option refers to; `what` names the option for people. ConfigError when it is missing."""
         return resolve_secret(reference, what, self.project_root, self.environ)
 
 
 class Service(Protocol):
-    """A source that is called instead of read, and puts records into topics by itself. It must not answer "taken" before
-    all in-sync replicas have a record."""
+    """A source that is called instead of read, and writes records into topics by itself. It must not acknowledge a record
+    before all in-sync replicas have it."""
 
     def run(self, stop: threading.Event, statuses: "Mapping[str, ConnectorStatus]") -> None:
-        """Serve until `stop`, then let what was begun end. Fills in the standing of each of its sources, by their names.
-        What it raises ends it; it is made and run again after a pause."""
+        """Serve until `stop`, then finish what was started. Updates the status of each of its sources, by their names. An
+        exception ends it; it is created and run again after a pause."""
 
 
 def create_source(binding: SourceBinding, context: ConnectorContext) -> Source:
-    """What reads a declared source: itself, or what its `made_by` makes."""
+    """The implementation of a declared source: itself, or what its `factory` returns."""
     source = binding.source
     created: Source = _load_factory(source.factory)(source, context) if source.factory else source
     if type(created).open is Source.open and type(created).open_with_marks is Source.open_with_marks:
@@ -106,7 +106,7 @@ def create_source(binding: SourceBinding, context: ConnectorContext) -> Source:
 
 
 def create_sink(binding: SinkBinding, context: ConnectorContext) -> Sink:
-    """What writes to a declared sink."""
+    """The implementation of a declared sink."""
     sink = binding.sink
     created: Sink = _load_factory(sink.factory)(sink, context) if sink.factory else sink
     if type(created).write is Sink.write:
@@ -119,7 +119,7 @@ def create_sink(binding: SinkBinding, context: ConnectorContext) -> Sink:
 
 
 def create_service(bindings: Sequence[SourceBinding], context: ConnectorContext) -> Service:
-    """What serves these sources, all of one class."""
+    """The service of these sources, all of one class."""
     service: Service = _load_factory(bindings[0].source.factory)(bindings, context)
     return service
 

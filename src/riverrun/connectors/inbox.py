@@ -1,4 +1,4 @@
-"""A reader for what is pushed to us: a queue with an end, and confirmations that go out after the commit."""
+"""A reader for what is pushed to us: a bounded queue, and confirmations that go out after the commit."""
 
 import threading
 import time
@@ -11,16 +11,16 @@ from riverrun.model.connector import Item, Items, Position, Reader
 
 MAX_ITEMS = 10_000
 MAX_BYTES = 16 << 20
-# How many items one `read` gives at most.
+# The most items that one `read` returns.
 MAX_READ_ITEMS = 2000
 
 
 class Inbox(Reader):
     """Threads of a client library `put` items, the runtime reads them, and `confirm` is called with their tokens once they
-    are in Kafka. Back pressure is the point of it: while it is full, `put` waits, and so does whoever sends to us.
+    are in Kafka. It provides back pressure: while it is full, `put` waits, and so does the sender.
 
-    What was put and not confirmed is lost to us when the process dies: the sender must send it again, and does if it waits
-    for the confirmation. Positions are numbers of this inbox alone; its source has `remembers = False`.
+    What was put and not confirmed is lost when the process dies: the sender must send it again, and does if it waits for the
+    confirmation. Positions are only valid in this inbox; its source has `resumable = False`.
     """
 
     def __init__(
@@ -38,15 +38,15 @@ class Inbox(Reader):
         self._changed = threading.Condition()
         self._waiting: deque[tuple[Item, Any, int]] = deque()
         self._bytes = 0
-        # Given out, and not confirmed yet: the number of each, and its token.
+        # Returned, and not confirmed yet: the number of each, and its token.
         self._unacknowledged: deque[tuple[int, Any]] = deque()
         self._read_count = 0
         self._closed = False
         self._problem: Exception | None = None
 
     def put(self, item: Item, token: Any = None, *, size: int = 0, timeout: float | None = None) -> bool:
-        """Take an item, as soon as there is room. False: it was not taken, because the inbox was closed, or stayed full for
-        `timeout` seconds. `token` is what `confirm` gets for it; `size` its bytes, where the value does not tell them."""
+        """Add an item, as soon as there is room. False: it was not added, because the inbox was closed, or stayed full for
+        `timeout` seconds. `token` is passed to `confirm`; `size` is its bytes, if the value does not say."""
         size = size or (len(item.value) if isinstance(item.value, bytes | str) else 200)
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -67,7 +67,7 @@ class Inbox(Reader):
         return count >= self._max_items or (count > 0 and self._bytes + size > self._max_bytes)
 
     def fail(self, problem: Exception) -> None:
-        """Let the next `read` raise this: the part is then opened anew."""
+        """Let the next `read` raise this: the part is then opened again."""
         with self._changed:
             self._problem = problem
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""The connector process of an app: every part of every source, every sink and every service, each in a thread of its own.
+"""The connector process of an app: runs every part of every source, every sink and every service, each in its own thread.
 
-One process at a time: who starts takes over the transactional ids, and the process before ends as soon as it notices. What
-fails is tried again or told, and the others go on. How each one stands is in the ledger, for `riverrun connectors`.
+One process at a time: a new one takes over the transactional ids, and the one before ends as soon as it notices. What fails
+is retried or reported, and the others continue. The status of each is in the state topic, for `riverrun connectors`.
 """
 
 import contextlib
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
     from riverrun.model.topic import Topic
 
 _LOG = logging.getLogger("riverrun.connectors")
-# How often standings are written, and how often a process that has nothing new to say says that it lives.
+# How often statuses are published, and how often a process without changes publishes its heartbeat.
 PUBLISH_SECONDS = 0.5
 HEARTBEAT_SECONDS = 3.0
-# How often sources are asked for parts that are new.
+# How often sources are asked for new parts.
 PART_DISCOVERY_SECONDS = 5.0
 STOP_SECONDS = 15.0
-# How long what earlier processes left open in the ledger is waited for before services and sinks begin.
+# How long open transactions of earlier processes in the state topic are waited for before services and sinks start.
 PREVIOUS_STATE_SECONDS = 5.0
-# Parts that are begun at a time, of a source that has many.
+# Parts that are started at a time, of a source that has many.
 MAX_PARTS_STARTED = 20
 
 
@@ -78,13 +78,13 @@ class ConnectorProcess:
         self._services = service_groups(self._app)
         self._statuses: dict[tuple[str, str, str], ConnectorStatus] = {}
         self._threads: list[threading.Thread] = []
-        # Parts that were begun, by connector and name.
+        # Parts that were started, by connector and name.
         self._part_runners: dict[tuple[str, str], SourceRunner] = {}
         self._halt = threading.Event()
         self._fenced_by: ProducerFencedError | None = None
         started_ms = now_ms()
         self._lease = ConnectorLease(secrets.token_hex(8), os.getpid(), socket.gethostname(), started_ms, started_ms)
-        # Set as soon as everything was begun.
+        # Set as soon as everything was started.
         self.ready = threading.Event()
 
     @property
@@ -97,13 +97,13 @@ class ConnectorProcess:
         return list(self._statuses.values())
 
     def run(self, stop: threading.Event) -> None:
-        """Until `stop`. FencedError when another process has taken over."""
+        """Run until `stop`. ProducerFencedError when another process has taken over."""
         if not self._acquire_lease(stop):
             return
         publisher = _StatusPublisher(self._connection, self._app.name)
         try:
             publisher.publish([lease_record(self._lease)])
-            # Parts first: they take their transactional ids over, which ends what an earlier process left open.
+            # Parts first: they take over their transactional ids, which aborts what an earlier process left open.
             self._discover_parts()
             self._start_services_and_sinks(self._previous_statuses(stop))
             discovery = _Interval(PART_DISCOVERY_SECONDS)
@@ -124,12 +124,12 @@ class ConnectorProcess:
             ) from self._fenced_by
 
     def _acquire_lease(self, stop: threading.Event) -> bool:
-        """Wait for the cluster as long as it takes; False when it is to end before."""
+        """Wait for the cluster as long as it takes; False when stopped before."""
         backoff = Backoff()
         while not stop.is_set():
             try:
                 create_state_topic(self._connection, self._app.name)
-                # Before any id is taken over: whoever loses its own finds out to whom.
+                # Before any id is taken over: a process that is fenced finds out by whom.
                 with Producer(self._connection) as producer:
                     key, value = lease_holder_record(self._lease)
                     producer.send(state_topic_name(self._app.name), value, key=key)
@@ -141,7 +141,7 @@ class ConnectorProcess:
         return False
 
     def _previous_statuses(self, stop: threading.Event) -> dict[tuple[str, str, str], ConnectorStatus]:
-        """How each connector stood when an earlier process last said so: its counts go on from there."""
+        """The last status that an earlier process published of each connector: its counts continue from there."""
         backoff = Backoff()
         while not stop.is_set() and self._fenced_by is None:
             try:
@@ -149,7 +149,7 @@ class ConnectorProcess:
                     self._connection, self._app.name, wait_for_transactions=True, seconds=PREVIOUS_STATE_SECONDS
                 ).statuses
             except BrokerUnreachableError:
-                # A transaction is open that nobody takes over, or Kafka is away: what can be read must do.
+                # A transaction is open that nobody takes over, or Kafka is unreachable: use what can be read.
                 with contextlib.suppress(KafkaError):
                     return read_connector_state(self._connection, self._app.name, wait_for_transactions=False).statuses
                 stop.wait(backoff.next_delay())
@@ -159,7 +159,7 @@ class ConnectorProcess:
         return {}
 
     def _start_services_and_sinks(self, previous: Mapping[tuple[str, str, str], ConnectorStatus]) -> None:
-        """Services and sinks. Parts have their counts with their positions; these go on from what was last told."""
+        """Start services and sinks. Parts have counts with their positions; these continue from the last published ones."""
         for service in self._services:
             statuses = self._register_statuses(service)
             for status in statuses.values():
@@ -180,7 +180,8 @@ class ConnectorProcess:
 
     def _register_statuses(self, bindings: Sequence[SourceBinding]) -> dict[str, ConnectorStatus]:
         return {
-            fed.name: self._register_status(ConnectorStatus("source", fed.name, "all", fed.topic)) for fed in bindings
+            binding.name: self._register_status(ConnectorStatus("source", binding.name, "all", binding.topic))
+            for binding in bindings
         }
 
     def _discover_parts(self) -> None:
@@ -192,7 +193,7 @@ class ConnectorProcess:
                 status = self._register_status(ConnectorStatus("source", job.name, "all", job.topic.name))
                 status.set_state("failed" if is_permanent(error) else "retrying", f"its parts are not known: {error}")
                 continue
-            startable = [each for each in parts if self._should_start(job, each)]
+            startable = [name for name in parts if self._should_start(job, name)]
             for part in startable[:MAX_PARTS_STARTED] if job.source.reopens_finished else startable:
                 status = self._register_status(ConnectorStatus("source", job.name, part, job.topic.name))
                 runner = SourceRunner(
@@ -206,11 +207,11 @@ class ConnectorProcess:
         return runner is None or (job.source.reopens_finished and runner.finished and not runner.is_alive())
 
     def _on_fenced(self, error: ProducerFencedError) -> None:
-        """A transaction that the cluster gave up looks the same as another holder of the id: the ledger knows."""
+        """A transaction that timed out looks the same as another holder of the id: the state topic tells which it is."""
         try:
             holder = read_connector_state(self._connection, self._app.name).lease_holder
         except RiverrunError:
-            return  # the part tries again, and will hear it then
+            return  # the part tries again, and gets the error again
         if holder != self._lease.id:
             self._fenced_by = error
             self._halt.set()
@@ -221,7 +222,7 @@ class ConnectorProcess:
 
     def _shut_down(self, publisher: "_StatusPublisher") -> None:
         self._halt.set()
-        # For readers and sinks that wait by themselves.
+        # For readers and sinks that wait on this event.
         self._context.stop.set()
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._threads:
@@ -235,7 +236,7 @@ class ConnectorProcess:
 
 
 def sink_topic(app: "App", origin: str) -> "Topic[Any] | str":
-    """The topic that a sink's records are in: a stream's rows are in one of their own."""
+    """The topic that a sink reads: a stream's rows are in its output topic."""
     stream = app.streams.get(origin)
     return stream.output_topic if stream is not None else app.topics[origin]
 
@@ -254,7 +255,7 @@ def sink_lag(connection: "Connection", app: "App", sink: str) -> int:
 
 
 def service_groups(app: "App") -> list[list[SourceBinding]]:
-    """Sources that are hosted, together by their class: one server is for all of them."""
+    """Sources that run as a service, grouped by class: one server is for all of them."""
     groups: dict[type, list[SourceBinding]] = {}
     for binding in app.sources.values():
         if binding.source.runs_as == "service":
@@ -270,7 +271,7 @@ def connector_names(app: "App", kind: str) -> list[str]:
 
 
 def create_source_topics(context: ConnectorContext) -> None:
-    """Make the topics that sources fill, where they are not there: this process may be the first of the app to run."""
+    """Create the topics that sources write to, if they are missing: this may be the app's first process to run."""
     admin = Admin(context.connection)
     topic_names = {context.app.sources[name].topic for name in connector_names(context.app, "source")}
     for name in sorted(topic_names - set(admin.topics(topic_names, config=False))):
@@ -284,7 +285,7 @@ def has_connectors(app: "App") -> bool:
 
 
 class _ServiceRunner(threading.Thread):
-    """A service, made and run again when it fails."""
+    """Runs a service, and creates and runs it again when it fails."""
 
     def __init__(
         self,
@@ -293,7 +294,7 @@ class _ServiceRunner(threading.Thread):
         statuses: dict[str, ConnectorStatus],
         stop: threading.Event,
     ) -> None:
-        super().__init__(name=f"service {', '.join(fed.name for fed in bindings)}", daemon=True)
+        super().__init__(name=f"service {', '.join(binding.name for binding in bindings)}", daemon=True)
         self._bindings = bindings
         self._connector_context = context
         self._statuses = statuses
@@ -306,11 +307,11 @@ class _ServiceRunner(threading.Thread):
             started = time.monotonic()
             try:
                 create_service(self._bindings, self._connector_context).run(self._halt, self._statuses)
-            except Exception as error:  # noqa: BLE001  -- it is told, and tried again
+            except Exception as error:  # noqa: BLE001  -- it is reported, and tried again
                 reason = str(error) if isinstance(error, RiverrunError) else f"{type(error).__name__}: {error}"
                 permanent = is_permanent(error)
-                for standing in self._statuses.values():
-                    standing.set_state("failed" if permanent else "retrying", reason)
+                for status in self._statuses.values():
+                    status.set_state("failed" if permanent else "retrying", reason)
                 if permanent:
                     self._connector_context.notice(f"{self.name} has failed, and is not tried again: {reason}")
                     return
@@ -322,12 +323,12 @@ class _ServiceRunner(threading.Thread):
                     retry_text = f"it is tried again in {delay:g} s, and then at least every {MAX_BACKOFF_SECONDS:g} s"
                     self._connector_context.notice(f"{self.name} has failed; {retry_text}: {reason}")
                 self._halt.wait(delay)
-        for standing in self._statuses.values():
-            standing.set_state("stopped", standing.error)
+        for status in self._statuses.values():
+            status.set_state("stopped", status.error)
 
 
 class _Interval:
-    """True now and then, the first time at once."""
+    """Is due at most once per interval, the first time at once."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -342,7 +343,7 @@ class _Interval:
 
 
 class _StatusPublisher:
-    """Writes into the ledger what changed. Never waits: a cluster that is away must not keep the process from its work."""
+    """Publishes changed statuses to the state topic. Never waits: an unreachable cluster must not block the process."""
 
     def __init__(self, connection: "Connection", app: str) -> None:
         self._topic = state_topic_name(app)
@@ -355,8 +356,8 @@ class _StatusPublisher:
         self, statuses: Sequence[ConnectorStatus], lease: ConnectorLease, *, publish_all: bool = False
     ) -> None:
         clock = time.monotonic()
-        for standing in statuses:
-            self._update_rate(standing, clock)
+        for status in statuses:
+            self._update_rate(status, clock)
         changes = [change for change in map(status_record, statuses) if self._published.get(change[0]) != change[1]]
         if publish_all or clock - self._heartbeat_at >= HEARTBEAT_SECONDS:
             self._heartbeat_at = clock
@@ -384,7 +385,7 @@ class _StatusPublisher:
                 return
 
     def _delivered(self, key: bytes, value: bytes | None, delivery: Delivery) -> None:
-        """What the cluster did not take is told again, unless something newer was."""
+        """Forget a status that the cluster did not take, so that it is published again, unless a newer one was."""
         if delivery.exception(0) is not None and self._published.get(key) == value:
             self._published.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""Items become records: checked against the topic's event class, or a dead letter with the reason."""
+"""Turn items into records: checked against the topic's event class, or a dead letter with the reason."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,10 +15,10 @@ from riverrun.model.event import Event
 from riverrun.model.topic import Topic
 from riverrun.model.units import format_size
 
-# What of a value that is too large for any topic is kept with its dead letter, and of each header where those are.
+# How much of a value too large for any topic is kept in its dead letter, and of each header if those are too large.
 DEAD_LETTER_VALUE_BYTES = 65_536
 DEAD_LETTER_HEADER_BYTES = 1024
-# A record is a little more than its key, value and headers, and a header a little more than its name and value.
+# The overhead of a record besides its key, value and headers, and of a header besides its name and value.
 _OVERHEAD = 128
 _HEADER_OVERHEAD = 10
 
@@ -73,9 +73,9 @@ class RecordBuilder:
         self._schema = topic.schema
         self._route = RecordSerializer(topic, registry)
         if self._route.wire_format is not None:
-            # Now: a registry that is away later must not make dead letters of good records.
+            # Now: a registry that is unreachable later must not make dead letters of good records.
             self._route.wire_format.prepare()
-        # The list the client library takes, made once: most items have no headers of their own.
+        # The list the client library takes, created once: most items have no headers of their own.
         self._schema_headers: Headers | None = [self._schema.header] if self._schema is not None else None
 
     def build(self, item: Any) -> tuple[SourceRecord, bool]:
@@ -134,7 +134,7 @@ class RecordBuilder:
         dead_letter = self._dead_letter(raw, key, headers, item.location, error)
         if dead_letter.size <= self._max_dead_letter_bytes:
             return dead_letter
-        # Never larger than its topic takes: the broker would refuse it, and the source would try for ever.
+        # Never larger than its topic allows: the broker would refuse it, and the source would retry for ever.
         size = len(raw or b"")
         dead_letter = self._dead_letter(
             (raw or b"")[:DEAD_LETTER_VALUE_BYTES], key, headers, item.location, error, original_bytes=size
@@ -182,11 +182,11 @@ class RecordBuilder:
 
 
 def _convert_text_fields(value: Mapping[str, Any], event: type[Any], name: str) -> Any:
-    """An event of texts. An empty one stands for nothing, where the field is not text itself."""
+    """An event from text fields. An empty text means a missing value, unless the field is text itself."""
     try:
         return msgspec.convert(dict(value), event, strict=False)
     except msgspec.ValidationError:
-        present = {each: text for each, text in value.items() if text != ""}
+        present = {field_name: text for field_name, text in value.items() if text != ""}
         try:
             return msgspec.convert(present, event, strict=False)
         except msgspec.ValidationError as problem:

@@ -1,4 +1,4 @@
-"""docs/reference/connectors.md, from the options as they are declared: `python -m riverrun.connectors.reference`."""
+"""Renders docs/reference/connectors.md from the declared options: `python -m riverrun.connectors.reference`."""
 
 import importlib
 import inspect
@@ -36,27 +36,27 @@ def public_name(connector: type[Source] | type[Sink]) -> str:
 
 
 def docs_page_of(connector: type[Source] | type[Sink], docs: Path) -> str:
-    """The page about a connector: named after its module, or the first that uses it. Empty where there is none."""
+    """The page about a connector: named after its module, or the first that uses it. Empty if there is none."""
     name = connector.__module__.rpartition(".")[2]
     for file_name in (f"{name}.md", f"{name}-ingest.md"):
         if (docs / file_name).exists():
             return file_name
     calls = (f"rr.{public_name(connector)}(", f"riverrun.{public_name(connector)}(")
     pages = sorted(docs.glob("*.md"))
-    return next((each.name for each in pages if any(word in each.read_text(encoding="utf-8") for word in calls)), "")
+    return next((page.name for page in pages if any(call in page.read_text(encoding="utf-8") for call in calls)), "")
 
 
 def render_page(docs: Path) -> str:
     """The whole page."""
-    parts = [
+    sections = [
         "# Connectors",
         "Made from the options as they are declared, by `script/docs`. A source is given to `app.source(topic, …)`, a sink "
         "to `app.sink(stream_or_topic, …)`. A secret is a reference: `env:NAME`, or `file:PATH` from the project's folder. "
         "Your own: [own-connector.md](../own-connector.md).",
     ]
     for connector in builtin_connectors():
-        parts += _section(connector, docs)
-    return "\n\n".join(parts) + "\n"
+        sections += _section(connector, docs)
+    return "\n\n".join(sections) + "\n"
 
 
 def _section(connector: type[Source] | type[Sink], docs: Path) -> Iterator[str]:

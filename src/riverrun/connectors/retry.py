@@ -1,4 +1,4 @@
-"""What is worth another try, and when."""
+"""Which failures are retried, and when."""
 
 import random
 import time
@@ -7,17 +7,17 @@ from riverrun.errors import ConfigError, ConnectorRefusedError, DeclarationError
 
 INITIAL_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-# How often people hear of a failure that stays the same.
+# How often the same failure is reported again.
 REPEAT_NOTICE_SECONDS = 600.0
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether the same thing would fail in the same way again."""
+    """Whether a retry would fail in the same way."""
     return isinstance(error, ConnectorRefusedError | ConfigError | DeclarationError | PipelineError | UsageError)
 
 
 class NoticeThrottle:
-    """Which failures people hear of: each that is another than the one before, and one that stays only now and then."""
+    """Which failures are reported: each that differs from the one before, and the same one only now and then."""
 
     def __init__(self, seconds: float = REPEAT_NOTICE_SECONDS) -> None:
         self._seconds = seconds
@@ -36,7 +36,7 @@ class NoticeThrottle:
 
 
 class Backoff:
-    """Pauses that grow, each shortened by a random part, so that many that failed together do not come back together."""
+    """Growing delays, each shortened by a random part, so that many that failed together do not retry together."""
 
     def __init__(self, initial: float = INITIAL_BACKOFF_SECONDS, maximum: float = MAX_BACKOFF_SECONDS) -> None:
         self._initial = initial

@@ -1,7 +1,7 @@
-"""A sink: the records of a topic, in batches, to somewhere else. At least once, committed after they are safe there.
+"""Run a sink: write the records of a topic to another system, in batches. At least once, committed after they are written.
 
-What a target does not take now is tried again for as long as it takes, and what is behind waits in Kafka: that is the back
-pressure. What it never takes goes to the topic's dead letters with the reason, and the rest goes on.
+What a target does not take now is retried for as long as it takes, and later records wait in Kafka: that is the back
+pressure. What it never takes goes to the topic's dead letters with the reason, and the rest continues.
 """
 
 import logging
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from riverrun.model.topic import Topic
 
 _LOG = logging.getLogger("riverrun.connectors")
-# A batch that takes longer is read again in a new life of its group's member: others are not to wait for it.
+# A batch that takes longer is given back and read again by a new group member: others must not wait for it.
 MAX_BATCH_SECONDS = 60.0
-# Batches are kept shorter than this.
+# The batch size is reduced to keep batches shorter than this.
 SLOW_BATCH_SECONDS = 20.0
 MAX_RETRY_SECONDS = 30.0
 COMMIT_SECONDS = 0.2
@@ -34,7 +34,7 @@ COMMIT_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class SinkJob:
-    """A sink and the topic it is fed from."""
+    """A sink and the topic it reads."""
 
     app: str
     name: str
@@ -71,8 +71,8 @@ class SinkRunner(threading.Thread):
         self._backoff = Backoff()
         self._notice_throttle = NoticeThrottle()
         self._consumer: Consumer[Any] | None = None
-        # How many records are written together. Fewer after a batch that took too long: what is never done in time would be
-        # written again for ever, as far as it came.
+        # How many records are written together. Fewer after a batch that took too long: a batch that is never done in time
+        # would be partly written again for ever.
         self._batch_size = job.sink.batch
 
     def run(self) -> None:
@@ -80,7 +80,7 @@ class SinkRunner(threading.Thread):
         while not self._halt.is_set():
             try:
                 self._run_once()
-            except Exception as error:  # noqa: BLE001  -- a sink is anybody's code: whatever it raises is told and tried again
+            except Exception as error:  # noqa: BLE001  -- a sink is anybody's code: any error is reported and tried again
                 reason = _error_text(error)
                 if is_permanent(error):
                     status.set_state("failed", reason)
@@ -104,7 +104,7 @@ class SinkRunner(threading.Thread):
                 job.topic,
                 group=job.group,
                 connection=self._connection,
-                # Not "batch": that would leave the mark of a transaction at the end uncommitted until the next record.
+                # Not "batch": that would leave the transaction marker at the end uncommitted until the next record.
                 commit="interval",
                 commit_interval_seconds=COMMIT_SECONDS,
                 max_poll_seconds=MAX_BATCH_SECONDS * 5,
@@ -115,7 +115,7 @@ class SinkRunner(threading.Thread):
                 stopper = threading.Thread(target=self._stop_consumer, args=(consumer,), daemon=True)
                 stopper.start()
                 self._status.set_state("waiting")
-                # By asking for the next batch, the one before is done; how large it is may have changed.
+                # Asking for the next batch completes the one before; the batch size may have changed.
                 while (
                     batch := next(consumer.batches(self._batch_size, wait_seconds=sink.batch_seconds), None)
                 ) is not None:
@@ -139,7 +139,7 @@ class SinkRunner(threading.Thread):
         self.wait(wait_seconds, reason)
 
     def _resize(self, count: int, seconds: float) -> None:
-        """Half as many after a batch that took long, up to twice as many after one that did not."""
+        """Half the batch size after a slow batch, up to twice as much after a fast one."""
         if seconds > SLOW_BATCH_SECONDS:
             self._batch_size = max(1, min(self._batch_size, count) // 2)
         elif seconds < SLOW_BATCH_SECONDS / 4:
@@ -161,24 +161,24 @@ class SinkRunner(threading.Thread):
         return self._job.sink
 
     def wait(self, seconds: float, reason: str) -> bool:
-        """Wait before another try; False when it is to end."""
+        """Wait before another try; False when stopped."""
         self._status.set_state("retrying", reason)
         return not self._halt.wait(seconds)
 
     def reset_backoff(self) -> None:
-        """The target takes records: what fails next is another failure."""
+        """The target takes records: the next failure is a new one."""
         self._backoff.reset()
         self._notice_throttle.reset()
 
     def count(self, records: int, dead_letters: int) -> None:
-        """Of a whole batch: one that is given back is written again, and is counted then."""
+        """Count a whole batch: one that is given back is written again, and is counted then."""
         self._status.records += records
         self._status.dead_letters += dead_letters
         self._status.committed_ms = now_ms()
 
 
 class _BatchReturnedError(Exception):
-    """A batch that was not written before the end, or before others would have to wait for it."""
+    """A batch was not written before the stop, or before others would have to wait for it."""
 
     def __init__(self, wait: float, reason: str) -> None:
         super().__init__(reason)
@@ -187,7 +187,7 @@ class _BatchReturnedError(Exception):
 
 
 class _SinkBatch:
-    """Writes some records, however often it takes."""
+    """Writes a batch of records, with as many attempts as it takes."""
 
     def __init__(self, runner: SinkRunner, dead_letters: DeadLetterProducer, records: list[Record[Any]]) -> None:
         self._runner = runner
@@ -199,7 +199,7 @@ class _SinkBatch:
         self._backoff = Backoff(0.2, MAX_RETRY_SECONDS)
 
     def write(self) -> bool:
-        """True when each is written or a dead letter. False: it is to end, or takes too long."""
+        """True when each is written or a dead letter. False: stopped, or it takes too long."""
         if not self._write(self._records):
             return False
         self._runner.count(len(self._records), self._dead_letter_count)
@@ -207,19 +207,19 @@ class _SinkBatch:
 
     def _write(self, records: Sequence[Record[Any]]) -> bool:
         while records:
-            undone, wait, reason = self._attempt(records)
-            if len(undone) < len(records):
+            left, wait, reason = self._attempt(records)
+            if len(left) < len(records):
                 self._runner.reset_backoff()
             if wait is None:
-                # Refused as a whole: one bad record must not take the others along.
-                return self._write_one_by_one(undone)
-            records = undone
+                # Refused as a whole: one bad record must not fail the others.
+                return self._write_one_by_one(left)
+            records = left
             if records and not self._wait(wait, reason):
                 return False
         return True
 
     def _attempt(self, records: Sequence[Record[Any]]) -> tuple[list[Record[Any]], float | None, str]:
-        """Those that are left, how long to wait for them (None: try them alone), and why."""
+        """The records that are left, how long to wait for them (None: try them one by one), and why."""
         try:
             undone = list(self._runner.sink.write(records) or ())
         except RetryLaterError as error:
@@ -246,13 +246,13 @@ class _SinkBatch:
         self._write_dead_letter(records[0], error, attempts)
         return [], 0.0, ""
 
-    def _sort_failed(self, undone: list[FailedRecord]) -> tuple[list[Record[Any]], float | None, str]:
-        retryable = [each for each in undone if each.retry]
-        for each in undone:
-            if not each.retry:
-                self._write_dead_letter(each.record, ConnectorRefusedError(each.reason.rstrip(".")))
-        wait = max((each.after_seconds for each in retryable), default=0.0)
-        return [each.record for each in retryable], wait, retryable[0].reason if retryable else ""
+    def _sort_failed(self, failed_records: list[FailedRecord]) -> tuple[list[Record[Any]], float | None, str]:
+        retryable = [failed for failed in failed_records if failed.retry]
+        for failed in failed_records:
+            if not failed.retry:
+                self._write_dead_letter(failed.record, ConnectorRefusedError(failed.reason.rstrip(".")))
+        wait = max((failed.after_seconds for failed in retryable), default=0.0)
+        return [failed.record for failed in retryable], wait, retryable[0].reason if retryable else ""
 
     def _write_one_by_one(self, records: Sequence[Record[Any]]) -> bool:
         return all(self._write([record]) for record in records)
@@ -260,7 +260,7 @@ class _SinkBatch:
     def _wait(self, seconds: float, reason: str) -> bool:
         wait = seconds or self._backoff.next_delay()
         if time.monotonic() + wait - self._started > MAX_BATCH_SECONDS:
-            # What is written of it is written again then: the group must not wait for one member.
+            # Records written before are written again then: the group must not wait for one member.
             raise _BatchReturnedError(wait, reason)
         return self._runner.wait(wait, reason)
 

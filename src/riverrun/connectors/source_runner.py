@@ -1,8 +1,8 @@
-"""One part of a source, from its last position into its topic, exactly once.
+"""Read one part of a source, from its last position into its topic, exactly once.
 
-A life begins with taking over the part's transactional id, which ends whatever an earlier holder had begun, and then reading
-the position. When anything fails, nobody knows what is committed: the life is over, and the next one asks. What was read is
-sent, checked, in one transaction with the position behind it.
+A run begins by taking over the part's transactional id, which aborts the open transaction of an earlier holder, and then
+reading the position. After any failure nobody knows what is committed: the run is over, and the next one reads the position
+again. What was read is checked and sent in one transaction with the position behind it.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ from riverrun.model.topic import Topic
 
 _LOG = logging.getLogger("riverrun.connectors")
 
-# Open only while its records are on their way: after a crash, readers wait for it this long, or until the next life.
+# Open only while its records are being sent: after a crash, readers wait for it this long, or until the next run.
 TRANSACTION_SECONDS = 15.0
-# A transaction has at most about so many records and bytes; a `read` is never divided.
+# A transaction has at most about so many records and bytes; a `read` is never split.
 MAX_RECORDS = 10_000
 MAX_BYTES = 4 << 20
-# How long an item waits for company when nothing else is there, and how long a flow that does not end is gathered.
+# How long an item waits for more when nothing else is there, and how long an endless flow is collected.
 LINGER_SECONDS = 0.02
 MAX_BATCH_SECONDS = 0.2
 IDLE_SECONDS = 0.05
@@ -54,7 +54,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 @dataclass(frozen=True)
 class SourceJob:
-    """A source and the topic it fills. `name` is the connector's."""
+    """A source and the topic it writes to. `name` is the connector's."""
 
     app: str
     name: str
@@ -66,13 +66,13 @@ class SourceJob:
 
     @property
     def group(self) -> str:
-        """Who its dead letters say that they are from."""
+        """The group in the headers of its dead letters."""
         return f"{self.app}.{self.name}"
 
 
 @dataclass
 class TransactionBatch:
-    """What goes into one transaction."""
+    """The content of one transaction."""
 
     records: list[SourceRecord] = field(default_factory=list)
     dead_letters: int = 0
@@ -81,7 +81,7 @@ class TransactionBatch:
     marks: dict[str, Any] = field(default_factory=dict)
     reads: int = 0
     last: bool = False
-    # Why the reader could not be read any further; raised when the rest is committed.
+    # Why reading failed; raised when the rest is committed.
     failure: Exception | None = None
 
     def add(self, items: Items, builder: RecordBuilder) -> None:
@@ -141,7 +141,7 @@ class SourceRunner(threading.Thread):
                 status.set_state("retrying", str(error))
                 self._on_fenced(error)
                 self._back_off(error)
-            except Exception as error:  # noqa: BLE001  -- a source is anybody's code: whatever it raises is told and tried again
+            except Exception as error:  # noqa: BLE001  -- a source is anybody's code: any error is reported and tried again
                 if is_permanent(error):
                     status.set_state("failed", _error_text(error))
                     self._notice(f"{status.label} has failed, and is not tried again: {_error_text(error)}")
@@ -226,7 +226,7 @@ class SourceRunner(threading.Thread):
                 return
 
     def _read_batch(self, reader: Reader, builder: RecordBuilder) -> TransactionBatch | None:
-        """What the reader has, until it has no more, there is enough, or it has waited long enough. None: nothing."""
+        """Read until there is no more, the batch is full, or it has waited long enough. None: nothing."""
         first = reader.read()
         self._update_lag(reader)
         if first is None:
@@ -243,7 +243,7 @@ class SourceRunner(threading.Thread):
                 break
             try:
                 more = reader.read()
-            except Exception as error:  # noqa: BLE001  -- what it gave before is good, and may be nowhere else
+            except Exception as error:  # noqa: BLE001  -- what it returned before is good, and may be nowhere else
                 batch.failure = error
                 break
             if more is not None:

@@ -1,10 +1,10 @@
-"""The connectors' ledger: the compacted topic `APP.connectors`, with the position and the marks of each part, how each
-connector stands, and which process runs them.
+"""The connectors' state topic: the compacted topic `APP.connectors`, with the position and the marks of each part, the
+status of each connector, and which process runs them.
 
-The trap is in reading it. A reader of committed records stops at the first transaction that is still open, whoever's it is,
-and would take an older position for the newest. So it is read up to the end of the log as it was when the read began, and
-what is open there is waited for: it ends when its own process commits it, when somebody takes its id over, or when the
-cluster gives it up.
+Reading it needs care. A reader of committed records stops at the first open transaction, whoever's it is, and would take an
+older position for the newest. So it is read up to the end of the log as of the start of the read, and open transactions are
+waited for: one ends when its own process commits it, when another process takes over its id, or when it times out in the
+cluster.
 """
 
 import time
@@ -23,7 +23,7 @@ from riverrun.kafka.producer.producer import Producer
 from riverrun.kafka.reading.partition_reader import OffsetRange, PartitionReader
 from riverrun.model.record import RawRecord
 
-# The cluster gives an open transaction up after its timeout, and looks every 10 s by default.
+# The cluster aborts an open transaction after its timeout, and checks every 10 s by default.
 OPEN_TRANSACTION_SECONDS = 60.0
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -31,7 +31,7 @@ StateRecord = tuple[bytes, bytes | None]
 
 
 class CommittedPosition(msgspec.Struct):
-    """Where a part stands, and what it has committed in all its lives."""
+    """The position of a part, and what it has committed in all its runs."""
 
     position: Any
     records: int = 0
@@ -52,17 +52,17 @@ class ConnectorLease(msgspec.Struct):
 
 @dataclass
 class ConnectorStateSnapshot:
-    """All that is known."""
+    """The content of the state topic."""
 
     positions: dict[tuple[str, str], CommittedPosition] = field(default_factory=dict)
     marks: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     statuses: dict[tuple[str, str, str], ConnectorStatus] = field(default_factory=dict)
     lease: ConnectorLease | None = None
-    # The id of the process that began last. Whoever finds itself without its ids and not in here has been replaced.
+    # The id of the process that started last. A process that lost its transactional ids and is not this one was replaced.
     lease_holder: str = ""
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """One record of the topic. Kinds that a newer riverrun may write are passed over."""
+        """Apply one record of the topic. Kinds that a newer riverrun may write are ignored."""
         try:
             match msgspec.json.decode(key):
                 case ["position", str(name), str(part)]:
@@ -91,12 +91,12 @@ def _apply_value(entries: dict[Any, Any], key: Any, value: bytes | None, value_t
 
 
 def state_topic_name(app: str) -> str:
-    """The name of an app's ledger."""
+    """The name of an app's state topic."""
     return f"{app}.connectors"
 
 
 def position_record(name: str, part: str, committed: CommittedPosition | None) -> StateRecord:
-    """None forgets it: the part begins anew."""
+    """None deletes it: the part starts from the beginning."""
     return _encode(["position", name, part]), None if committed is None else _encode(committed)
 
 
@@ -119,7 +119,7 @@ def lease_holder_record(lease: ConnectorLease) -> StateRecord:
 def forget_positions(
     connection: Connection, app: str, parts: Iterable[tuple[str, str]], snapshot: ConnectorStateSnapshot
 ) -> None:
-    """Forget the positions and the marks of these parts. For when no process runs them."""
+    """Delete the positions and the marks of these parts. For when no process runs them."""
     records: list[StateRecord] = []
     for name, part in parts:
         records.append(position_record(name, part, None))
@@ -130,7 +130,7 @@ def forget_positions(
 
 
 def create_state_topic(connection: Connection, app: str) -> None:
-    """The topic, where it is not there yet."""
+    """Create the topic if it does not exist."""
     ensure_compacted_topic(Admin(connection), state_topic_name(app))
 
 

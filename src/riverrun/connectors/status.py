@@ -1,4 +1,4 @@
-"""How each connector stands: what people see in `riverrun connectors`, kept in the ledger topic by the process."""
+"""The status of each connector: what `riverrun connectors` shows, written to the state topic by the process."""
 
 import time
 from typing import Literal
@@ -29,16 +29,16 @@ class ConnectorStatus(msgspec.Struct):
     dead_letters: int = 0
     lag: int | None = None
     lag_unit: str = ""
-    # Records a second, over the last look.
+    # Records per second, over the last interval.
     rate: float = 0.0
     position: str = ""
     error: str = ""
-    # When the last commit was, and when the state was last another one.
+    # When the last commit was, and when the state last changed.
     committed_ms: int = 0
     state_since_ms: int = 0
 
     def set_state(self, state: ConnectorRunState, error: str = "") -> None:
-        """Go into a state. Its reason is kept until it is left for a good one."""
+        """Set the state and its reason, which is empty for a good state."""
         if state != self.state:
             self.state_since_ms = now_ms()
         self.state = state
@@ -46,11 +46,11 @@ class ConnectorStatus(msgspec.Struct):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells it from the others."""
+        """Its unique key."""
         return self.kind, self.name, self.part
 
     def continue_from(self, previous: "ConnectorStatus | None") -> None:
-        """Count on from where an earlier process was."""
+        """Continue the counts of an earlier process."""
         if previous is not None:
             self.records, self.dead_letters, self.committed_ms = (
                 previous.records,
@@ -60,10 +60,10 @@ class ConnectorStatus(msgspec.Struct):
 
     @property
     def label(self) -> str:
-        """The connector, and the part where it has several."""
+        """The connector, and the part if it has several."""
         return self.name if self.part in ("", "all") else f"{self.name}/{self.part}"
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be expected of it for the moment."""
+        """Whether nothing is expected of it for the moment."""
         return self.state in ("waiting", "failed", "finished", "stopped")

@@ -1,9 +1,9 @@
-"""A folder into which files are put: each is read once, row by row, and never again.
+"""Read a folder into which files are put: each is read once, row by row, and never again.
 
-Which files are done is kept as a mark each, in the same transaction as their last rows; inside a file the position is an
-offset (of Parquet, a row number). A file is known by its name and its content, a hash of all its bytes: one that is only
-touched is not read again, one that is replaced or corrected is. The mark of a file that is missing is kept for
-`FORGET_DAYS`, because a folder that is not mounted looks like one from which everything was removed.
+Each finished file has a mark, written in the same transaction as its last rows; inside a file the position is an offset (of
+Parquet, a row number). A file is identified by its name and its content, a hash of all its bytes: one that is only touched
+is not read again, one that is replaced or corrected is. The mark of a missing file is kept for `FORGET_DAYS`, because a
+folder that is not mounted looks like one from which everything was removed.
 """
 
 import contextlib
@@ -26,21 +26,21 @@ from riverrun.model.connector import Item, Items, Position, Reader, Source
 from riverrun.model.connectors.files import folder
 
 SCAN_SECONDS = 1.0
-# Rows that one `read` gives.
+# The most rows that one `read` returns.
 MAX_READ_ROWS = 2000
 MAX_READ_BYTES = 1 << 20
-# How long the mark of a file that is not there any more is kept.
+# How long the mark of a file that does not exist any more is kept.
 FORGET_DAYS = 30
-# Marks that one `read` changes without rows.
+# The most marks that one `read` changes without rows.
 MAX_MARKS = 5000
 _DEFAULT_PATTERNS = {"csv": "*.csv", "json": "*.json*", "parquet": "*.parquet", "text": "*.txt"}
-# What programs call a file that they are still writing.
+# Suffixes that programs use for a file that they are still writing.
 _TEMPORARY_SUFFIXES = (".tmp", ".part", ".partial", ".crdownload", ".swp", "~")
 
 
 class ProcessedFile(msgspec.Struct, frozen=True):
-    """A file that was read: its size, last change (mtime in nanoseconds), inode and content. `missing_since`, in seconds
-    since 1970, is 0 while the file is there."""
+    """A file that was read: its size, last modification (mtime in nanoseconds), inode and content. `missing_since`, in
+    seconds since 1970, is 0 while the file exists."""
 
     size: int
     mtime_ns: int
@@ -50,12 +50,12 @@ class ProcessedFile(msgspec.Struct, frozen=True):
     missing_since: int = 0
 
     def matches_stat(self, stat: os.stat_result) -> bool:
-        """Whether this is the file without looking into it."""
+        """Whether this is the same file, without reading its content."""
         return (self.size, self.mtime_ns, self.inode) == (stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
 
 class FolderPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Inside a file. Between two files there is no `name`."""
+    """A position inside a file. Between two files there is no `name`."""
 
     name: str = ""
     content_hash: str = ""
@@ -79,7 +79,7 @@ class FolderSource(Source):
 
 
 class FolderReader(Reader):
-    """Reads one file after the other, in the order of their last change."""
+    """Reads one file after the other, in the order of their last modification."""
 
     def __init__(
         self,
@@ -96,12 +96,12 @@ class FolderReader(Reader):
         self._notice = notice
         self._clock = clock
         try:
-            self._processed = {name: msgspec.convert(each, ProcessedFile) for name, each in marks.items()}
+            self._processed = {name: msgspec.convert(mark, ProcessedFile) for name, mark in marks.items()}
             start = msgspec.convert(position, FolderPosition) if position is not None else FolderPosition()
         except msgspec.ValidationError as error:
             raise PositionUnknownError("This is no position in a folder", found=f"{position!r}: {error}") from error
         self._pending_files: list[str] = []
-        # Marks that are not written yet; None forgets one.
+        # Marks that are not written yet; None deletes one.
         self._pending_marks: dict[str, ProcessedFile | None] = {}
         self._warned_missing = False
         self._next_scan_at = 0.0
@@ -147,7 +147,7 @@ class FolderReader(Reader):
             self._file = None
 
     def _scan(self) -> None:
-        """See what there is to read now, and what became of the files that were read."""
+        """Find the files to read now, and which of the finished ones are missing."""
         now = time.monotonic()
         if self._pending_files or self._pending_marks or now < self._next_scan_at:
             return
@@ -165,7 +165,7 @@ class FolderReader(Reader):
         self._track_missing(files)
 
     def _files(self) -> dict[str, os.stat_result]:
-        """The files of the folder by name, but those that are hidden or being written."""
+        """The files of the folder by name, except those that are hidden or being written."""
         files: dict[str, os.stat_result] = {}
         for path in self._path.glob(self._declared.pattern or _DEFAULT_PATTERNS[self._declared.format]):
             if path.name.startswith(".") or path.name.endswith(_TEMPORARY_SUFFIXES):
@@ -176,7 +176,7 @@ class FolderReader(Reader):
         return files
 
     def _track_missing(self, files: Mapping[str, os.stat_result]) -> None:
-        """Note since when files are missing, and forget those that have been for long enough."""
+        """Record since when files are missing, and forget those that have been for long enough."""
         now = int(self._clock())
         for name, processed in list(self._processed.items()):
             if name in files:
@@ -217,9 +217,9 @@ class FolderReader(Reader):
         try:
             same = hash_file(self._path / name) == known.content_hash
         except FileNotFoundError:
-            return True  # it is gone again; the next look sees that
+            return True  # it was removed again; the next scan sees that
         if same:
-            # Written down, so that the next start need not read it through again.
+            # Marked, so that the next start need not hash it again.
             self._mark(name, ProcessedFile(known.size, stat.st_mtime_ns, known.content_hash, known.rows, stat.st_ino))
         return same
 
@@ -232,7 +232,7 @@ class FolderReader(Reader):
         return False
 
     def _resume(self, position: FolderPosition) -> None:
-        """Go on inside a file, if it is still what it was."""
+        """Continue inside a file, if it is unchanged."""
         with contextlib.suppress(FileNotFoundError):
             if hash_file(self._path / position.name) == position.content_hash:
                 self._file = _open_file(self._declared, self._path, position.name, position)
@@ -255,7 +255,7 @@ class FolderReader(Reader):
 
 
 def hash_file(path: Path) -> str:
-    """What tells a file's content from another's: a hash of all of it."""
+    """Identifies a file's content: a hash of all of it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]
 
@@ -269,7 +269,7 @@ def _open_file(declared: folder, root: Path, name: str, position: FolderPosition
 
 
 class _UnreadableError(Exception):
-    """A file that is not what it is said to be."""
+    """A file that is not of the declared format."""
 
 
 class _FolderFile:
@@ -279,7 +279,7 @@ class _FolderFile:
         self.declared = declared
         self.name = name
         self.path = root / name
-        # Before the content is looked at, so that a change meanwhile is noticed in the end.
+        # Before the content is read, so that a change meanwhile is noticed in the end.
         self._stat = self.path.stat()
         self.content_hash = position.content_hash or hash_file(self.path)
         self.offset = position.offset
@@ -294,7 +294,7 @@ class _FolderFile:
         return FolderPosition(self.name, self.content_hash, self.offset, self.rows, self.in_long_line)
 
     def is_unchanged(self) -> bool:
-        """Whether it is still the file that was begun."""
+        """Whether it is still the file that was opened."""
         try:
             return self.processed().matches_stat(self.path.stat()) or hash_file(self.path) == self.content_hash
         except FileNotFoundError:
@@ -306,11 +306,11 @@ class _FolderFile:
         )
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release its resources."""
 
 
 class _LineFile(_FolderFile):
-    """JSON or text, a line each."""
+    """JSON or text, one record per line."""
 
     def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition) -> None:
         super().__init__(declared, root, name, position)
@@ -420,7 +420,7 @@ class _ParquetFile(_FolderFile):
         self._batches = self._batches_from(position.offset)
 
     def _batches_from(self, first: int) -> Iterator[list[dict[str, Any]]]:
-        """Rows from a number on; whole row groups before it are not read."""
+        """Rows from this number on; whole row groups before it are not read."""
         skipped = 0
         for group in range(self._file.metadata.num_row_groups):
             count = self._file.metadata.row_group(group).num_rows
@@ -446,7 +446,7 @@ class _ParquetFile(_FolderFile):
             return [], True
         items = []
         for number, row in enumerate(rows, self.offset):
-            value = {name: _with_utc(each) for name, each in row.items()}
+            value = {name: _with_utc(cell) for name, cell in row.items()}
             items.append(Item(value, key=key_from(value, self.declared.key), location=f"{self.name}@{number}"))
         self.offset += len(rows)
         self.rows += len(rows)
@@ -461,7 +461,7 @@ class _ParquetFile(_FolderFile):
 
 
 class _UnreadableFile(_FolderFile):
-    """A file that cannot be read at all: its name is a dead letter, and it is done."""
+    """A file that cannot be read at all: its name becomes a dead letter, and it is finished."""
 
     def __init__(self, declared: folder, root: Path, name: str, position: FolderPosition, problem: str) -> None:
         super().__init__(declared, root, name, position)

@@ -1,9 +1,9 @@
-"""Whole lines of a file from an offset on, and where the next one begins."""
+"""Read whole lines of a file from an offset on, and where the next one begins."""
 
 import os
 from typing import NamedTuple
 
-# What is read of a file at a time. A line that is longer is looked at again with more.
+# How much of a file is read at a time. For a longer line, more is read again.
 CHUNK_BYTES = 256 << 10
 
 
@@ -38,7 +38,7 @@ def read_lines(
         begin, in_long_line = end + 1, False
     rest = data[begin:]
     if len(rest) > max_line_bytes or (in_long_line and len(rest) >= CHUNK_BYTES):
-        # A piece of it, so that memory stays what it is.
+        # Only a piece of it, so that memory does not grow.
         piece = rest[:max_line_bytes]
         lines.append(FileLine(offset + begin, piece, complete=False))
         return LineChunk(lines, offset + begin + len(piece), True)

@@ -1,4 +1,4 @@
-"""What a line says: text, JSON, columns, or a request in a web server's access log."""
+"""Parse a line: text, JSON, columns, or a request in a web server's access log."""
 
 import csv
 import re
@@ -24,7 +24,7 @@ _PATTERNS = {
 
 
 def line_parser_factory(format: str, *, field: str, key: str, delimiter: str) -> Callable[[Sequence[str]], LineParser]:  # noqa: A002
-    """Gives, for the columns of a file (of CSV; else none), what makes an item of a line and its place."""
+    """Returns a function from the columns of a file (of CSV; else none) to a parser of a line and its location."""
     if format == "csv":
         return lambda columns: _CsvLineParser(columns, key, delimiter)
     if format == "json":
@@ -35,7 +35,7 @@ def line_parser_factory(format: str, *, field: str, key: str, delimiter: str) ->
 
 
 def unreadable_item(line: bytes, location: str, problem: str) -> Item:
-    """A line that is for the dead letters."""
+    """The item of a line that becomes a dead letter."""
     return Item(line, problem=problem, location=location)
 
 
@@ -75,7 +75,7 @@ class _JsonLineParser:
 
 
 class _CsvLineParser:
-    """A line of CSV; a quoted field cannot go on in the next line here."""
+    """A line of CSV; a quoted field cannot continue in the next line here."""
 
     def __init__(self, columns: Sequence[str], key: str, delimiter: str) -> None:
         self._columns = columns

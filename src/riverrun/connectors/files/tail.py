@@ -1,11 +1,11 @@
-"""A file that grows, line by line, across rotations and restarts.
+"""Follow a growing file line by line, across rotations and restarts.
 
-Where it stands is a file, an offset and a print of what was read. After a restart the file is found again by inode and
-print, wherever it was renamed to, or as a copy (copytruncate); it is finished, and then the next one in the chain of rotated
-files is begun, up to the one that has the name now.
+A position is a file, an offset and a fingerprint of what was read. After a restart the file is found again by inode and
+fingerprint, wherever it was renamed to, or as a copy (copytruncate); it is read to its end, and then the next one in the
+chain of rotated files, up to the one that has the name now.
 
-What cannot be seen: with copytruncate, what is written between the copy and the truncation is lost before anybody can read
-it, unless it was read before; and a compressed file cannot be gone on with.
+Limits: with copytruncate, what is written between the copy and the truncation is lost before anybody can read it, unless it
+was read before; and a compressed file cannot be continued.
 """
 
 import contextlib
@@ -28,17 +28,17 @@ from riverrun.errors import ConnectorFailedError, ConnectorRefusedError, Positio
 from riverrun.model.connector import Item, Items, Position, Reader, Source
 from riverrun.model.connectors.files import tail
 
-# How often the names are looked at: whether the file was rotated or replaced.
+# How often the names are checked: whether the file was rotated or replaced.
 ROTATION_CHECK_SECONDS = 0.25
-# Of several files, one that was read to its end and left alone for so long is closed until it changes.
+# Of several files, one that was read to its end and not written to for so long is closed until it changes.
 IDLE_CLOSE_SECONDS = 60.0
 
-# What tells that a file has changed: its inode, size and last change.
+# How a change of a file is detected: its inode, size and last modification.
 FileState = tuple[int, int, int]
 
 
 class PreviousFile(msgspec.Struct, frozen=True):
-    """The file before the one that is read: whole, with its size."""
+    """The file before the current one: its whole size, and its fingerprint."""
 
     size: int
     fingerprint: FileFingerprint
@@ -63,7 +63,7 @@ class TailSource(Source):
     """`riverrun.tail`. A part is a path.
 
     Of many files, such as `app-*.log` with a date in each name, most are never written to again. Each open one costs a
-    thread and a producer, so those that rest are closed, and not named by `parts` until they change.
+    thread and a producer, so idle ones are closed, and not listed by `parts` until they change.
     """
 
     lag_unit = "bytes"
@@ -72,7 +72,7 @@ class TailSource(Source):
     def __init__(self, declared: tail, context: ConnectorContext) -> None:
         self._declared = declared
         self._context = context
-        # Files that rest, as they were then.
+        # Idle files, with their state when they were closed.
         self._idle_files: dict[str, FileState] = {}
 
     def parts(self) -> Sequence[str]:
@@ -86,7 +86,7 @@ class TailSource(Source):
         for part, state in list(self._idle_files.items()):
             if states.get(part) != state:
                 self._idle_files.pop(part, None)
-        # Those that are being written first: they must not wait behind all the others.
+        # Those that are being written come first: they must not wait behind all the others.
         active = [part for part in states if part not in self._idle_files]
         recently = time.time_ns() - IDLE_CLOSE_SECONDS * 1e9
         return sorted(active, key=lambda part: ((states[part] or (0, 0, 0))[2] < recently, part))
@@ -103,7 +103,7 @@ class TailSource(Source):
 
 
 class TailReader(Reader):
-    """Follows one log."""
+    """Follows one log file and its rotations."""
 
     def __init__(
         self,
@@ -142,14 +142,14 @@ class TailReader(Reader):
         if self._fd < 0 and not self._open_first():
             return None
         if not self._started:
-            # Kept before the first line is: else a rotation before the first commit would leave this file behind.
+            # Committed before the first line: else a rotation before the first commit would leave this file behind.
             self._started = True
             return Items((), self._position())
-        # Before it is read: what is written from now on makes it another.
+        # Taken before reading: whatever is written from now on changes it.
         state = _file_state(self._path) if self._on_idle is not None else None
         chunk = self._read_chunk(file_closed=False)
         if chunk is not None and chunk.next_offset > self._offset:
-            # After it was read: if it is still the file that it was, then so it was before.
+            # Checked after reading: if it is still the same file, it was so before.
             if not matches_fingerprint(self._fd, self._offset, self._fingerprint):
                 self._on_truncated()
                 return None
@@ -170,7 +170,7 @@ class TailReader(Reader):
         return self._close_if_idle(state)
 
     def _close_if_idle(self, state: FileState | None) -> Items | None:
-        """End, where this is the file that has the name, or none has, and nobody has written to it for a while."""
+        """Finish if this is the file that has the name, or none has, and nobody has written to it for a while."""
         if self._on_idle is None:
             return None
         here = os.fstat(self._fd)
@@ -185,7 +185,7 @@ class TailReader(Reader):
         if self._path.exists():
             self._on_idle(state)
         elif (chunk := self._read_chunk(file_closed=True)) is not None and chunk.next_offset > self._offset:
-            # It was removed: its last line gets no newline any more.
+            # It was removed: its last line will never get a newline.
             return self._to_items(chunk)
         return Items((), self._position(idle_mtime_ns=state[2] if self._offset == state[1] else 0), last=True)
 
@@ -214,7 +214,7 @@ class TailReader(Reader):
         )
 
     def _columns(self) -> Sequence[str] | None:
-        """The columns of this file; None while its first line is not whole. Moves behind that line at the beginning."""
+        """The columns of this file; None while its first line is not complete. Moves behind that line at the beginning."""
         if self._declared.format != "csv" or self._declared.columns:
             return self._declared.columns
         header = first_line(self._fd, self._declared.max_line_bytes)
@@ -256,7 +256,7 @@ class TailReader(Reader):
     # --- files --------------------------------------------------------------------------------------------------------
 
     def _open_first(self) -> bool:
-        """Open the log for the first time; False while it is not there."""
+        """Open the log for the first time; False while it does not exist."""
         if self._path.exists() and not os.access(self._path, os.R_OK):
             raise ConnectorRefusedError(
                 f"{self._path} cannot be read", hint="Give this user the right to", file=str(self._path)
@@ -284,7 +284,7 @@ class TailReader(Reader):
         self._parse = None
 
     def _resume(self, position: TailPosition) -> None:
-        """Find the file again."""
+        """Find the file of a position again."""
         for same_inode in (True, False):
             for path in rotated_files(self._path):
                 fd = _open_file(path)
@@ -295,11 +295,11 @@ class TailReader(Reader):
                     self._switch_to(
                         fd, path, position.offset, in_long_line=position.in_long_line, previous=position.previous
                     )
-                    # Not as it is now: a file that was empty may have been filled, copied and truncated since.
+                    # Not its current fingerprint: a file that was empty may have been filled, copied and truncated since.
                     self._fingerprint = position.fingerprint
                     return
                 os.close(fd)
-        # Nothing of it may be left to read: a copy that has less than was read of it already.
+        # Maybe nothing of it is left to read: a copy that has less than was already read.
         if (after := self._file_after_copy(position.offset, position.fingerprint)) is not None:
             fd, path, previous = after
             self._switch_to(fd, path, 0, previous=previous)
@@ -325,7 +325,7 @@ class TailReader(Reader):
             self._switch_to(fd, oldest, 0)
 
     def _start_after(self, position: TailPosition) -> None:
-        """The file was read to its end, and is gone: what was changed after it comes after it, and what has its name now."""
+        """The file was read to its end and removed: continue with files changed after it, or the one that has its name."""
         previous: PreviousFile | None = None
         for path in rotated_files(self._path):
             fd = _open_file(path)
@@ -339,7 +339,7 @@ class TailReader(Reader):
             os.close(fd)
 
     def _file_after_copy(self, offset: int, fingerprint: FileFingerprint) -> tuple[int, Path, PreviousFile] | None:
-        """The file after a copy of which everything was read before it was made."""
+        """The file after a copy that had been read completely before it was made."""
         chain = rotated_files(self._path)
         for copy, after in itertools.pairwise(chain):
             fd = _open_file(copy)
@@ -360,7 +360,7 @@ class TailReader(Reader):
 
     @property
     def _was_empty(self) -> bool:
-        """Whether the file was empty when it was begun, and nothing was read of it."""
+        """Whether the file was empty when it was opened, and nothing was read of it."""
         return self._offset == 0 and self._fingerprint.head_bytes == 0
 
     def _newest_rotated(self) -> PreviousFile | None:
@@ -373,27 +373,27 @@ class TailReader(Reader):
         return None
 
     def _switch_to_skipped(self) -> bool:
-        """Whether there is a file between the one before and this one: it was this one, and has been copied. Begin that."""
+        """Switch to a file between the previous one and this one, if there is one: it was this one, and has been copied."""
         chain = [(path, fd) for path in rotated_files(self._path) if (fd := _open_file(path)) is not None]
-        places = [0] if self._previous is None else [
+        indexes = [0] if self._previous is None else [
             number + 1 for number, (_, fd) in enumerate(chain)
             if os.fstat(fd).st_size == self._previous.size
             and matches_fingerprint(fd, self._previous.size, self._previous.fingerprint)
         ]  # fmt: skip
         here = os.fstat(self._fd).st_ino
-        keep = chain[places[-1]] if places and places[-1] < len(chain) else None
+        keep = chain[indexes[-1]] if indexes and indexes[-1] < len(chain) else None
         if keep is not None and os.fstat(keep[1]).st_ino == here:
             keep = None
-        for each in chain:
-            if each is not keep:
-                os.close(each[1])
+        for entry in chain:
+            if entry is not keep:
+                os.close(entry[1])
         if keep is None:
             return False
         self._switch_to(keep[1], keep[0], 0, previous=self._previous)
         return True
 
     def _on_truncated(self) -> None:
-        """The same inode with other content: it was truncated, maybe after it was copied."""
+        """Handle the same inode with other content: it was truncated, maybe after it was copied."""
         for path in rotated_files(self._path)[:-1]:
             fd = _open_file(path)
             if fd is None:
@@ -413,7 +413,7 @@ class TailReader(Reader):
         self._switch_to(reopened_fd, self._path, 0, previous=self._newest_rotated())
 
     def _is_rotated_away(self) -> bool:
-        """Whether nothing more comes of this file: another one has the name, and it was left alone for long enough."""
+        """Whether this file is complete: another one has the name, and it was not written to for long enough."""
         here = os.fstat(self._fd)
         try:
             there = self._path.stat()
@@ -424,7 +424,7 @@ class TailReader(Reader):
         return self._clock() - here.st_mtime >= self._declared.settle_seconds
 
     def _next_file(self) -> Items | None:
-        """Give the end of this file, if it has one without a newline; else begin the one after it."""
+        """Return the rest of this file, if it ends without a newline; else open the one after it."""
         chunk = self._read_chunk(file_closed=True)
         if chunk is not None and chunk.next_offset > self._offset:
             return self._to_items(chunk)
@@ -434,12 +434,12 @@ class TailReader(Reader):
         if here.st_ino in inodes:
             following = chain[inodes.index(here.st_ino) + 1 :]
         else:
-            # It was removed: what was changed after it comes after it.
-            following = [each for each in chain if os.fstat(each[1]).st_mtime >= here.st_mtime]
+            # It was removed: files modified after it come after it.
+            following = [entry for entry in chain if os.fstat(entry[1]).st_mtime >= here.st_mtime]
         keep = following[0] if following else None
-        for each in chain:
-            if each is not keep:
-                os.close(each[1])
+        for entry in chain:
+            if entry is not keep:
+                os.close(entry[1])
         if keep is None:
             return None
         self._switch_to(
@@ -471,7 +471,7 @@ def _open_file(path: Path) -> int | None:
 
 
 def _last_line_end(fd: int) -> int:
-    """Behind the last newline."""
+    """The offset behind the last newline."""
     size = os.fstat(fd).st_size
     step = 64 << 10
     end = size

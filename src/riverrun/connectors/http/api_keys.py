@@ -1,4 +1,4 @@
-"""Who may post: keys by name, each good for all topics or for some. The server keeps hashes of them only."""
+"""Who may post: API keys by name, each valid for all topics or for some. The server keeps only their hashes."""
 
 import base64
 import binascii
@@ -19,9 +19,9 @@ from riverrun.connectors.http.responses import RequestRejectedError
 from riverrun.errors import ConfigError
 from riverrun.model.suggest import nearest
 
-# The key that riverrun makes.
+# The name of the key that riverrun generates.
 GENERATED_KEY_NAME = "riverrun"
-# A key of a person's own making has to be at least as long.
+# The minimum length of a key that a person made.
 MIN_KEY_LENGTH = 16
 
 
@@ -29,12 +29,12 @@ MIN_KEY_LENGTH = 16
 class ApiKey:
     name: str
     digest: bytes
-    # None: all.
+    # None: all topics.
     topics: frozenset[str] | None = None
 
 
 class ApiKeys:
-    """The keys that are good; none: whoever reaches us may post."""
+    """The valid keys; none: whoever reaches us may post."""
 
     def __init__(self, keys: tuple[ApiKey, ...] = ()) -> None:
         self._keys = keys
@@ -44,8 +44,8 @@ class ApiKeys:
         return bool(self._keys)
 
     def authorize(self, headers: Headers, topic: str = "") -> str:
-        """The name of the key a request has. Refused with 401 without a good one, with 403 where it is not for the topic.
-        The same time is spent whichever it is."""
+        """The name of a request's key. Rejected with 401 without a valid one, with 403 if it is not for the topic. Takes the
+        same time whichever it is."""
         if not self._keys:
             return ""
         digest = key_digest(_presented_key(headers))
@@ -83,9 +83,9 @@ def _presented_key(headers: Headers) -> str:
 def load_api_keys(
     settings: IngestSettings, home: Path, root: Path, topics: frozenset[str], environ: Mapping[str, str] | None = None
 ) -> tuple[ApiKeys, Path | None]:
-    """The keys of the settings, and the one of our own; the path of that where it was made just now.
+    """The keys of the settings, and the generated one; the path of that if it was generated just now.
 
-    Without keys where only this machine may post and nobody asked for one. ConfigError with all that is wrong."""
+    No keys if only this machine may post and the settings ask for none. ConfigError with all that is wrong."""
     if not (settings.beyond or settings.require_key or settings.keys):
         return ApiKeys(), None
     problems: list[str] = []
@@ -111,15 +111,15 @@ def _allowed_topics(
     if name not in settings.key_topics:
         return None
     named = frozenset(split_list(settings.key_topics[name]))
-    for each in sorted(named - known_topics):
-        near = nearest(each, known_topics)
+    for topic in sorted(named - known_topics):
+        near = nearest(topic, known_topics)
         hint = f": did you mean {near}?" if near else ""
-        problems.append(f"ingest.key_topics.{name} names {each}, which takes no records by HTTP{hint}")
+        problems.append(f"ingest.key_topics.{name} names {topic}, which takes no records by HTTP{hint}")
     return named
 
 
 def generated_key(home: Path) -> tuple[Secret, Path | None]:
-    """The key in `.riverrun/ingest-key.txt`, and its path where it was made just now: 160 bits, no other user reads it."""
+    """The key in `.riverrun/ingest-key.txt`, and its path if it was just generated: 160 bits, readable by this user only."""
     path = home / "ingest-key.txt"
     with contextlib.suppress(FileNotFoundError):
         if key := path.read_text(encoding="utf-8").strip():

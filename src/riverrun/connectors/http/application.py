@@ -1,7 +1,7 @@
 """The application: `POST /topics/NAME`, `GET /topics`, `GET /health`, `GET /metrics`.
 
-A record is acknowledged when all in-sync replicas have it, and only then. What a request is told about each of its records
-is what became of it: nothing is dropped without a word.
+A record is acknowledged when all in-sync replicas have it, and only then. The response says for each record of the request
+what became of it: nothing is dropped silently.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ from riverrun.kafka.producer.request_producer import RequestDelivery, RequestPro
 from riverrun.model.suggest import nearest
 from riverrun.web.guard import API_CONTENT_POLICY, SECURITY_HEADERS, is_cross_origin
 
-# Behind the deadline of a request: the client needs a moment to say of each record what became of it.
+# Added to the deadline of a request: the client needs a moment to report on each record.
 DELIVERY_REPORT_SECONDS = 2.0
-# Records that are checked or sent before the clock is looked at.
+# Records that are checked or sent before the clock is checked.
 SLICE_RECORDS = 200
 MAX_IDEMPOTENCY_KEY_LENGTH = 255
-# How long Kafka may take to say that it is there.
+# How long Kafka may take to answer a health check.
 HEALTH_SECONDS = 2.0
 _LOG = logging.getLogger("riverrun.connectors.http")
 _YES = frozenset({"1", "true", "yes"})
@@ -125,7 +125,7 @@ class IngestApplication:
     # --- posting ---
 
     async def _post(self, request: Request) -> Response:
-        # From here on, the body's own time included: all that follows, waiting too, ends by then.
+        # Starts before the body is read: everything below, waiting included, ends by this deadline.
         deadline = asyncio.get_running_loop().time() + self._timeout
         name = request.path_params["name"]
         key_name = self._keys.authorize(request.headers, name)
@@ -136,8 +136,8 @@ class IngestApplication:
         key, atomic, idempotency_key = _record_key(request), _flag(request, "atomic"), _idempotency_key(request.headers)
         with Reservation(self._capacity) as reservation, MemoryShare(self._budget) as share:
             try:
-                # Before the body is read: what has no room is not worth reading. Only asked, not reserved: it may come
-                # slowly, and have few records for its length.
+                # Before the body is read: a request without room is not worth reading. Only checked, not reserved: the body
+                # may come slowly, and have few records for its length.
                 self._capacity.check(estimate_records(content_headers, self._max_records))
                 share.grow_to(content_headers.content_length or 0)
             except RequestRejectedError:
@@ -147,7 +147,7 @@ class IngestApplication:
             counts.bytes += len(body)
             async with self._large_requests.acquire(len(body), deadline):
                 single, parsed = await self._parse_records(parser, body, content_headers.body_format, key)
-            good: list[KeyValue] = [each for each in parsed if not isinstance(each, RejectedRecord)]
+            good: list[KeyValue] = [record for record in parsed if not isinstance(record, RejectedRecord)]
             counts.refused += len(parsed) - len(good)
             if not good or (atomic and len(good) < len(parsed)):
                 return _rejected_response(name, parsed, single=single)
@@ -162,7 +162,7 @@ class IngestApplication:
                     name.encode(), key or b"", content_headers.body_format.encode(), str(atomic).encode(), body
                 )
                 transactional_request = TransactionalRequest(
-                    name, good, parser.headers, lambda places: _success_response(name, parsed, places, single=single),
+                    name, good, parser.headers, lambda positions: _success_response(name, parsed, positions, single=single),
                     scoped_key(key_name, name, idempotency_key) if idempotency_key else b"",
                     digest if idempotency_key else "",
                 )  # fmt: skip
@@ -175,7 +175,7 @@ class IngestApplication:
     async def _parse_records(
         self, parser: TopicRecordParser, body: bytes, body_format: BodyFormat, key: bytes | None
     ) -> tuple[bool, list[KeyValue | RejectedRecord]]:
-        """Whether it is one record by itself, and the records, each checked."""
+        """Whether the body is a single record, and the records, each checked."""
         single, slices = parser.split(body, body_format, key, self._max_records)
         yielder = LoopYielder()
         parsed: list[KeyValue | RejectedRecord] = []
@@ -197,7 +197,7 @@ class IngestApplication:
         return parser
 
     async def _ensure_topic(self, name: str, deadline: float) -> None:
-        """Before the first record: a topic that is not there would only be known when its records time out."""
+        """Checked before the first record: otherwise a missing topic only shows when its records time out."""
         if name in self._checked_topics:
             return
         try:
@@ -242,13 +242,13 @@ class IngestApplication:
         *,
         single: bool,
     ) -> Response:
-        # The client says of every record that it timed out, a moment after its deadline. That is worth waiting for.
+        # The client reports every record as timed out a moment after its deadline. That is worth waiting for.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline + DELIVERY_REPORT_SECONDS):
                 await sending.done
         posted = sending.posted
         counts = self.counts[parser.topic]
-        acknowledged = [place for place in posted.positions if place is not None]
+        acknowledged = [position for position in posted.positions if position is not None]
         counts.failed += sending.records - len(acknowledged)
         counts.records += len(acknowledged)
         if len(acknowledged) == sending.records:
@@ -260,27 +260,27 @@ class IngestApplication:
     def _partial_response(
         self, topic: str, parsed: Sequence[KeyValue | RejectedRecord], posted: RequestDelivery, *, single: bool
     ) -> Response:
-        """Some are not acknowledged. Each is told what became of it; one that may have been written says so."""
-        # Once: the client may report more while this looks.
-        places, errors = list(posted.positions), dict(posted.errors)
-        error_types = {type(errors.get(number)) for number, place in enumerate(places) if place is None}
-        if error_types == {QueueFullError} and not any(places):
+        """Some records are not acknowledged. The response has a result for each, and says which may have been written."""
+        # Copied once: the client may report more meanwhile.
+        positions, errors = list(posted.positions), dict(posted.errors)
+        error_types = {type(errors.get(number)) for number, position in enumerate(positions) if position is None}
+        if error_types == {QueueFullError} and not any(positions):
             raise too_many_requests("Kafka is slower than the records come; nothing of this request was taken")
         status, retry_after = (207, 0) if error_types == {RecordTooLargeError} else (503, KAFKA_RETRY_SECONDS)
         self._kafka_down = self._kafka_down or status == 503
         results, accepted = [], 0
-        # Thousands fail alike: what they are told is written once.
+        # Thousands fail alike: each error is encoded once.
         encoded_errors: dict[int, bytes] = {}
-        numbers = iter(range(len(places)))
-        for each in parsed:
-            if isinstance(each, RejectedRecord):
-                results.append(_rejected_json(each))
+        numbers = iter(range(len(positions)))
+        for record in parsed:
+            if isinstance(record, RejectedRecord):
+                results.append(_rejected_json(record))
                 continue
             number = next(numbers)
-            place = places[number]
-            if place is not None:
+            position = positions[number]
+            if position is not None:
                 accepted += 1
-                results.append(_OFFSET_JSON % place)
+                results.append(_OFFSET_JSON % position)
                 continue
             error = errors.get(number)
             if id(error) not in encoded_errors:
@@ -291,7 +291,7 @@ class IngestApplication:
         return bytes_response(status, _batch_json(topic, accepted, results), retry_after=retry_after)
 
     async def _write_idempotent(self, request: TransactionalRequest, counts: IngestCounts, deadline: float) -> Response:
-        count = len(request.records)  # a job that is given up lets them go
+        count = len(request.records)  # a job that is given up drops them
         try:
             status, body, replayed = await self._writer.write(request, deadline)
         except RequestRejectedError as refused:
@@ -306,14 +306,14 @@ class IngestApplication:
             counts.records += count
         return bytes_response(status, body, headers={"Idempotency-Replayed": "true"} if replayed else None)
 
-    # --- looking ---
+    # --- reading ---
 
     async def _topics(self, request: Request) -> Response:
         self._keys.authorize(request.headers)
         return json_response(200, {"topics": sorted(self._parsers)})
 
     async def _health(self, request: Request) -> Response:  # noqa: ARG002
-        """Without a key: for load balancers. After a failure Kafka is asked, since nobody may post to find out."""
+        """Without a key: for load balancers. After a failure Kafka is asked, since maybe nobody posts to find out."""
         if self._writer.problem:
             return json_response(
                 503, {"healthy": False, "problem": self._writer.problem}, retry_after=KAFKA_RETRY_SECONDS
@@ -341,13 +341,15 @@ class IngestApplication:
         return PlainTextResponse(prometheus_text(self.counts, gauges), media_type="text/plain; version=0.0.4")
 
 
-# --- what a request says ---
+# --- parameters of a request ---
 
 
 def _record_key(request: Request) -> bytes | None:
     """The key for the records of a topic that has none of its own: X-Key, or ?key=."""
     headers = [value for name, value in request.scope["headers"] if name == b"x-key"]
-    given = headers[:1] or [each.encode("utf-8", "surrogateescape") for each in request.query_params.getlist("key")[:1]]
+    given = headers[:1] or [
+        value_text.encode("utf-8", "surrogateescape") for value_text in request.query_params.getlist("key")[:1]
+    ]
     if not given:
         return None
     key = bytes(given[0])
@@ -374,37 +376,39 @@ def _idempotency_key(headers: Headers) -> str:
     return values[0]
 
 
-# --- what it is told ---
+# --- responses ---
 
 
 _OFFSET_JSON = b'{"partition":%d,"offset":%d}'
 
 
 def _success_response(
-    topic: str, parsed: Sequence[KeyValue | RejectedRecord], places: Sequence[tuple[int, int]], *, single: bool
+    topic: str, parsed: Sequence[KeyValue | RejectedRecord], positions: Sequence[tuple[int, int]], *, single: bool
 ) -> tuple[int, bytes]:
-    """All good ones are in Kafka, in their order."""
+    """All valid records are in Kafka, in their order."""
     if single:
-        return 200, encode_json({"topic": topic, "partition": places[0][0], "offset": places[0][1]})
-    if len(places) == len(parsed):
-        return 200, _batch_json(topic, len(places), [_OFFSET_JSON % place for place in places])
-    left = iter(places)
+        return 200, encode_json({"topic": topic, "partition": positions[0][0], "offset": positions[0][1]})
+    if len(positions) == len(parsed):
+        return 200, _batch_json(topic, len(positions), [_OFFSET_JSON % position for position in positions])
+    left = iter(positions)
     results = [
-        _rejected_json(each) if isinstance(each, RejectedRecord) else _OFFSET_JSON % next(left) for each in parsed
+        _rejected_json(record) if isinstance(record, RejectedRecord) else _OFFSET_JSON % next(left) for record in parsed
     ]
-    return 207, _batch_json(topic, len(places), results)
+    return 207, _batch_json(topic, len(positions), results)
 
 
 def _rejected_response(topic: str, parsed: Sequence[KeyValue | RejectedRecord], *, single: bool) -> Response:
-    bad = [each for each in parsed if isinstance(each, RejectedRecord)]
-    too_large = all(each.code == RecordTooLargeError.code for each in bad)
+    bad = [record for record in parsed if isinstance(record, RejectedRecord)]
+    too_large = all(record.code == RecordTooLargeError.code for record in bad)
     status = 413 if too_large else 422
     if single:
         return bytes_response(status, _rejected_json(bad[0]))
     left = encode_json({"error": error_body("NOT_TAKEN", "others of the request are bad, and it is atomic")})
     return bytes_response(
         status,
-        _batch_json(topic, 0, [_rejected_json(each) if isinstance(each, RejectedRecord) else left for each in parsed]),
+        _batch_json(
+            topic, 0, [_rejected_json(record) if isinstance(record, RejectedRecord) else left for record in parsed]
+        ),
     )
 
 
@@ -419,7 +423,7 @@ def _undelivered_json(error: RiverrunError | None) -> bytes:
 
 
 def _batch_json(topic: str, accepted: int, results: Sequence[bytes]) -> bytes:
-    """The answer for several records, of what each is told."""
+    """The response for several records, from the result of each."""
     head = encode_json({"topic": topic, "accepted": accepted, "refused": len(results) - accepted})
     return b'%b,"records":[%b]}' % (head[:-1], b",".join(results))
 
@@ -442,7 +446,7 @@ async def _on_other_error(request: Request, error: Exception) -> Response:
 
 
 class _IngestGuard:
-    """Around every request: who may call us by which name and from which page, and the headers of every answer."""
+    """Wraps every request: checks its host name and the page it comes from, and sets the headers of every response."""
 
     def __init__(self, app: ASGIApp, *, local: bool) -> None:
         self._app = app
@@ -470,7 +474,7 @@ class _IngestGuard:
 
     def _rejection(self, scope: Scope) -> RequestRejectedError | None:
         headers = Headers(scope=scope)
-        # Beyond this machine a key is asked for, which a page that came by a name of its own does not have.
+        # Beyond this machine a key is required, which a page that reached us by a DNS name of its own does not have.
         if self._local and not is_allowed_host(headers.getlist("host")):
             return RequestRejectedError(403, "FORBIDDEN", "This server answers only to 127.0.0.1, localhost and [::1]")
         if is_cross_origin(scope, headers):

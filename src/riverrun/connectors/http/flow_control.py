@@ -1,5 +1,5 @@
-"""What keeps the event loop free and every answer in time: room for records before they are read, long work in slices and
-one request at a time, and questions to Kafka in threads of their own."""
+"""Keeps the event loop free and every response in time: capacity for records is checked before they are read, long work runs
+in slices and one request at a time, and calls to Kafka run in threads of their own."""
 
 import asyncio
 import contextlib
@@ -16,11 +16,11 @@ from riverrun.connectors.http.responses import (
 )
 from riverrun.errors import BrokerUnreachableError, RiverrunError
 
-# How long one piece of work may keep the event loop from the others.
+# How long one slice of work may block the event loop.
 SLICE_SECONDS = 0.002
-# A body that is larger is worked on in its turn, in slices.
+# A larger body is processed one at a time, in slices.
 LARGE_BYTES = 32 * 1024
-# What a record has at least, mostly, and what gzip makes of it: for a guess at how many there are.
+# The usual minimum size of a record, and the ratio of gzip: to estimate how many there are.
 _RECORD_BYTES = 100
 _GZIP_RATIO = 8
 
@@ -37,18 +37,18 @@ class QueueCapacity:
         self.reserved = 0
 
     def check(self, count: int) -> None:
-        """Refused with 429 when there is no room."""
+        """Rejected with 429 when there is no capacity."""
         if not self._queue.has_capacity(self.reserved + count):
             raise too_many_requests("Kafka is slower than the records come; nothing of this request was taken")
 
     def reserve(self, count: int) -> None:
-        """Refused with 429 when there is no room."""
+        """Rejected with 429 when there is no capacity."""
         self.check(count)
         self.reserved += count
 
 
 class Reservation:
-    """What one request has of the room, in a `with`. Given back when its records are in the producer's queue."""
+    """The capacity that one request has reserved, in a `with`. Released when its records are in the producer's queue."""
 
     def __init__(self, capacity: QueueCapacity) -> None:
         self._capacity = capacity
@@ -69,13 +69,13 @@ class Reservation:
 
 
 def estimate_records(content_headers: ContentHeaders, max_records: int) -> int:
-    """About how many records a body has, by its head alone."""
+    """About how many records a body has, by its headers alone."""
     size = (content_headers.content_length or 0) * (_GZIP_RATIO if content_headers.gzipped else 1)
     return min(max_records, 1 + size // _RECORD_BYTES)
 
 
 class LoopYielder:
-    """Lets others have the event loop after each slice of work."""
+    """Yields to other tasks of the event loop after each slice of work."""
 
     def __init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
@@ -88,14 +88,14 @@ class LoopYielder:
 
 
 class LargeRequestLock:
-    """Large requests are worked on one after the other, in the order they came: side by side they would all be late."""
+    """Large requests are processed one after the other, in the order they came: side by side they would all be late."""
 
     def __init__(self) -> None:
         self._lock: asyncio.Lock | None = None
 
     @contextlib.asynccontextmanager
     async def acquire(self, size: int, deadline: float) -> AsyncIterator[None]:
-        """Refused when its turn does not come before the deadline: nothing of it was taken."""
+        """Rejected when its turn does not come before the deadline: nothing of it was taken."""
         if size <= LARGE_BYTES:
             yield
             return
@@ -113,14 +113,14 @@ class LargeRequestLock:
 
 
 class SingleFlight:
-    """Questions to Kafka, one at a time for each name, each in a thread of its own: who asks meanwhile shares the answer.
-    A thread ends by the question's own timeout, and never holds up the end of the process."""
+    """Calls to Kafka, one at a time for each name, each in a thread of its own: concurrent callers share the result. A
+    thread ends by the call's own timeout, and never delays the end of the process."""
 
     def __init__(self) -> None:
         self._in_flight: dict[str, asyncio.Future[None]] = {}
 
     async def call(self, name: str, function: Callable[[], None], deadline: float) -> None:
-        """What the question raises. Refused with 503 when there is no answer before the deadline (of the loop's clock)."""
+        """Raises what the call raises. Rejected with 503 without an answer before the deadline (of the loop's clock)."""
         result = self._in_flight.get(name)
         if result is None:
             result = self._in_flight[name] = _run_in_thread(function, f"riverrun-ingest-{name}")
@@ -142,7 +142,7 @@ class SingleFlight:
 def _run_in_thread(function: Callable[[], None], name: str) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[None] = loop.create_future()
-    # Nobody may be left to hear it.
+    # Retrieve the error, as maybe nobody awaits it any more.
     result.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def set_outcome(error: Exception | None) -> None:
@@ -157,7 +157,7 @@ def _run_in_thread(function: Callable[[], None], name: str) -> asyncio.Future[No
         problem: Exception | None = None
         try:
             function()
-        except Exception as error:  # noqa: BLE001  -- told to who asked
+        except Exception as error:  # noqa: BLE001  -- raised to the caller
             problem = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(set_outcome, problem)

@@ -1,12 +1,12 @@
-"""Requests that are written once (`Idempotency-Key`) or whole (`?atomic=true`): in a transaction of Kafka's.
+"""Requests that are written once (`Idempotency-Key`) or completely (`?atomic=true`): in a Kafka transaction.
 
-The records of such a request and what it was answered are written together, the answer under the request's key into the
-topic `APP.ingest-keys`. So a key is there exactly if its records are. Who starts takes the transactional id over first,
-which ends what an earlier process left open, and reads the topic then: a request that is sent again, also to the process
-after this one, is answered from there and not written.
+The records of such a request and its response are written together, the response under the request's key into the topic
+`APP.ingest-keys`. So a key is there exactly if its records are. A process takes over the transactional id first, which
+aborts what an earlier process left open, and then reads the topic: a request that is sent again, also to a later process,
+is answered from there and not written.
 
 One thread does all of it, so that two requests with one key are never written at the same time; requests that wait meanwhile
-share the next transaction. The answers themselves stay in Kafka, but for the newest: memory has a key's hash and its place.
+share the next transaction. Only the newest responses are in memory; of the others a key's hash and its offset in Kafka.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from riverrun.kafka.reading.partition_reader import OffsetRange, PartitionReader
 from riverrun.model.cluster_state import TopicPartition
 
 MAX_WAITING = 1000
-# What shares a transaction.
+# The largest transaction that requests share.
 MAX_REQUESTS = 200
 MAX_RECORDS = 20_000
-# Answers at hand, for those who ask again soon.
+# Cached responses, for requests that are repeated soon.
 CACHE_BYTES = 4 * 2**20
 KEYS_FULL_RETRY_SECONDS = 60
-# How long /health tells of a failure. A balancer that hears of it sends nothing that would show that it is over.
+# How long /health reports a failure. A load balancer that sees it sends nothing that would show that it is over.
 UNHEALTHY_SECONDS = 30.0
 _MIN_SEGMENT_MS = 60_000
 _LOG = logging.getLogger("riverrun.connectors.http")
@@ -51,7 +51,7 @@ def idempotency_topic(app: str) -> str:
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
-    """What a request was answered, as it is kept: when, of what content, and the answer."""
+    """The response to a request, as it is stored: when, for what content, and the response."""
 
     at: int
     digest: str
@@ -73,14 +73,14 @@ class TransactionalRequest:
     make_response: Callable[[RecordOffsets], tuple[int, bytes]]
     key: bytes = b""
     digest: str = ""
-    # The sender waits no longer. What is not begun then is not written.
+    # The sender waits no longer. If it is not started then, it is not written.
     abandoned: bool = False
     started: bool = False
     respond: Callable[[tuple[int, bytes, bool] | RequestRejectedError], None] = field(default=lambda _: None)
 
 
 def scoped_key(*parts: str) -> bytes:
-    """A key among those of all senders and topics."""
+    """A key that is unique among those of all senders and topics."""
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
@@ -89,7 +89,7 @@ def request_digest(*parts: bytes) -> str:
 
 
 class IdempotencyIndex:
-    """The keys there are: where the answer of each is, and when it was given. The oldest go when their time is over."""
+    """The known keys: the offset of the response of each, and its time. The oldest expire after the window."""
 
     def __init__(self, window_ms: int, max_keys: int) -> None:
         self._window_ms = window_ms
@@ -124,7 +124,7 @@ class IdempotencyIndex:
                 self._cache_bytes -= len(bytes(self._cache.popitem(last=False)[1].body))
 
     def offset_of(self, key: bytes) -> int | None:
-        """The offset of its answer; None for a key that is new."""
+        """The offset of its response; None for a new key."""
         entry = self._entries.get(key)
         return entry[0] if entry is not None else None
 
@@ -133,7 +133,7 @@ class IdempotencyIndex:
 
 
 class IdempotentWriter:
-    """Writes such requests. Opened with the first of them: who sends none pays for none."""
+    """Writes such requests. Opens its producer with the first of them: apps without such requests pay nothing."""
 
     def __init__(
         self,
@@ -157,15 +157,15 @@ class IdempotentWriter:
         self._requests: queue.Queue[TransactionalRequest | None] = queue.Queue(MAX_WAITING)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        # By the monotonic clock, the last failure that nothing was written after.
+        # By the monotonic clock, the last failure that no successful write followed.
         self._failed_at: float | None = None
-        # Records in the topic that are none of ours. Somebody wrote there by mistake.
+        # Records in the topic that are not ours. Somebody wrote there by mistake.
         self.unreadable_keys = 0
 
     @property
     def problem(self) -> str:
-        """Why such requests are not written at the moment, where that is our own fault; else empty. For anybody to see:
-        what exactly went wrong is in the log."""
+        """Why such requests are not written at the moment, if that is our own fault; else empty. It is public: the details
+        are in the log."""
         failed_at = self._failed_at
         if failed_at is None or time.monotonic() - failed_at >= UNHEALTHY_SECONDS:
             return ""
@@ -174,18 +174,18 @@ class IdempotentWriter:
     # --- for the event loop ---
 
     async def write(self, request: TransactionalRequest, deadline: float) -> tuple[int, bytes, bool]:
-        """Status, body, and whether it was written before. Refused when it was not written, or when that is not known by
+        """Status, body, and whether it was written before. Rejected when it was not written, or when that is not known by
         the deadline (of the loop's clock)."""
         loop = asyncio.get_running_loop()
         outcome_future: asyncio.Future[tuple[int, bytes, bool] | RequestRejectedError] = loop.create_future()
 
-        def set_outcome(found: tuple[int, bytes, bool] | RequestRejectedError) -> None:
+        def set_outcome(outcome_or_error: tuple[int, bytes, bool] | RequestRejectedError) -> None:
             if not outcome_future.done():
-                outcome_future.set_result(found)
+                outcome_future.set_result(outcome_or_error)
 
-        def respond(found: tuple[int, bytes, bool] | RequestRejectedError) -> None:
+        def respond(outcome_or_error: tuple[int, bytes, bool] | RequestRejectedError) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                loop.call_soon_threadsafe(set_outcome, found)
+                loop.call_soon_threadsafe(set_outcome, outcome_or_error)
 
         request.respond = respond
         if self._thread is None or not self._thread.is_alive():
@@ -215,8 +215,8 @@ class IdempotentWriter:
         return outcome
 
     def _abandon(self, request: TransactionalRequest) -> None:
-        """Nobody waits for it any more. If it was not begun it is not written, and what it holds is let go: its request has
-        given its share of the memory back."""
+        """Nobody waits for it any more. If it was not started it is not written, and its records are released: its request
+        has returned its share of the memory."""
         with self._lock:
             request.abandoned = True
             if not request.started:
@@ -248,7 +248,7 @@ class IdempotentWriter:
                 self._process(requests)
                 self._failed_at = None
             except Exception:  # noqa: BLE001
-                # Whatever it is, those who wait are told, and the next are tried: a thread that ended would fail them all.
+                # On any error, waiting requests get a response and the next are tried: a dead thread would fail them all.
                 _LOG.exception("Requests with Idempotency-Key or ?atomic=true were not written")
                 self._failed_at = time.monotonic()
                 self._close_producer()
@@ -260,7 +260,7 @@ class IdempotentWriter:
                 break
 
     def _drain_queue(self, requests: list[TransactionalRequest]) -> bool:
-        """What waits besides; whether it is the end."""
+        """Add what else is waiting; returns whether the queue was closed."""
         count = len(requests[0].records)
         while len(requests) < MAX_REQUESTS and count < MAX_RECORDS:
             try:
@@ -274,7 +274,7 @@ class IdempotentWriter:
         return False
 
     def _process(self, requests: list[TransactionalRequest]) -> None:
-        """Answer those that were written before, and write the rest. Of two with one key the second is asked again."""
+        """Replay those that were written before, and write the rest. Of two with one key the second is processed again."""
         try:
             self._open()
         except RiverrunError as error:
@@ -312,12 +312,12 @@ class IdempotentWriter:
         try:
             done = self._write_transaction(requests, now)
         except RiverrunError as error:
-            # A commit of which nobody knows, or a producer of which nothing is: what follows reads the topic first.
+            # The commit's outcome or the producer's state is unknown: the next request reads the topic first.
             self._close_producer()
             if len(requests) > 1 and not error.retryable and not isinstance(error, TransactionError):
-                # One of them may be what is wrong with all.
-                for each in requests:
-                    self._process([each])
+                # One bad request may have failed all of them.
+                for request_alone in requests:
+                    self._process([request_alone])
                 return
             self._reject_all(requests, error)
             return
@@ -333,7 +333,7 @@ class IdempotentWriter:
         with self._producer.transaction() as transaction:
             sent = [(request, _send(transaction, request)) for request in requests]
             for request, deliveries in sent:
-                status, body = request.make_response([_partition_offset(each) for each in deliveries])
+                status, body = request.make_response([_partition_offset(delivered) for delivered in deliveries])
                 done.append((request, status, body))
                 if request.key:
                     response = StoredResponse(now, request.digest, status, msgspec.Raw(body))
@@ -374,7 +374,7 @@ class IdempotentWriter:
     # --- the topic ---
 
     def _open(self) -> None:
-        """Take the transactional id over, and read what is new in the topic since we last knew all of it."""
+        """Take over the transactional id, and read what is new in the topic since the last load."""
         if self._producer is not None:
             return
         admin = Admin(self._connection)
@@ -396,7 +396,7 @@ class IdempotentWriter:
         )
         try:
             with producer.transaction():
-                pass  # whoever had the id before is fenced off, and what it left open is aborted
+                pass  # the previous owner of the id is fenced, and its open transaction is aborted
             self._load_index(admin)
         except BaseException:
             _close_quietly(producer)

@@ -1,4 +1,4 @@
-"""What was posted, counted by topic: for `GET /metrics`, and for who reports how connectors do."""
+"""Counts of posted records by topic: for `GET /metrics`, and for the status of connectors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass
 class IngestCounts:
-    """`records` are acknowledged ones; `refused` were no records of the topic; `failed` ones Kafka did not take in time.
+    """`records` are acknowledged ones; `refused` did not match the topic's type; `failed` ones Kafka did not take in time.
     `repeated` are requests answered as before, by their Idempotency-Key."""
 
     requests: int = 0
@@ -37,8 +37,8 @@ def _lines(counts: Mapping[str, IngestCounts], gauges: Mapping[str, tuple[str, f
         metric = f"riverrun_ingest_{name}_total"
         yield f"# HELP {metric} {help_text}"
         yield f"# TYPE {metric} counter"
-        for topic, each in sorted(counts.items()):
-            yield f'{metric}{{topic="{topic}"}} {asdict(each)[name]}'
+        for topic, topic_counts in sorted(counts.items()):
+            yield f'{metric}{{topic="{topic}"}} {asdict(topic_counts)[name]}'
     for name, (help_text, value) in gauges.items():
         metric = f"riverrun_ingest_{name}"
         yield f"# HELP {metric} {help_text}"

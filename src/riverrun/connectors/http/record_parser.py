@@ -1,5 +1,5 @@
-"""From the body of a request to records: one JSON value, a list of them, or one a line. Each is checked by the same code as
-lines of `riverrun produce`, and goes into the topic as it stands."""
+"""Parse the body of a request into records: one JSON value, a list of them, or one per line. Each is checked by the same
+code as lines of `riverrun produce`, and is sent to the topic unchanged."""
 
 import contextlib
 import re
@@ -19,16 +19,16 @@ from riverrun.model.connectors.http import http
 from riverrun.model.lines import BOM, RecordParseError, json_parser
 from riverrun.model.topic import Topic
 
-# Room in a batch for what is not the record: headers of Kafka's own.
+# Room in a batch for what is not the record: Kafka's own headers.
 OVERHEAD_BYTES = 256
 MAX_KEY_BYTES = 4096
-# A list is read into memory by element before it can be counted: `[1,1,1,…]` of 16 MiB would take 600 MB.
+# A list is parsed into elements before they can be counted: `[1,1,1,…]` of 16 MiB would take 600 MB.
 MAX_COMMAS = 1_000_000
 
-# How much of a body is taken apart before others have their turn; cuts that are tried in it.
+# How much of a body is parsed before other requests get their turn, and how many split positions are tried in it.
 SLICE_BYTES = 64 * 1024
 _TRIES = 8
-# Between two elements of a list, most likely; else any comma.
+# Most likely between two elements of a list; else any comma.
 _BETWEEN = re.compile(rb"[}\]]\s*(,)\s*(?=[{\[])")
 _COMMA = re.compile(rb",")
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
@@ -39,7 +39,7 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @dataclass(frozen=True, slots=True)
 class RejectedRecord:
-    """A value that is no record of the topic, and why."""
+    """A value that is not a record of the topic, and why."""
 
     code: str
     reason: str
@@ -61,7 +61,7 @@ class TopicRecordParser:
             self._wire.prepare()
         self.topic = topic.name
         self.headers: list[tuple[str, str | bytes | None]] = [schema.header] if schema is not None else []
-        # Whether a request may say the key: no event and no declaration does.
+        # Whether a request may set the key: neither the event nor the declaration does.
         self.accepts_key = not source.key and (schema is None or schema.key_field is None)
         self.max_message_bytes = max_message_bytes
         self.max_record_bytes = (
@@ -72,8 +72,8 @@ class TopicRecordParser:
     def split(
         self, body: bytes, body_format: BodyFormat, key: bytes | None, max_records: int
     ) -> tuple[bool, Iterator[Values]]:
-        """Whether it is one record by itself, and the values, some at a time, so that others have their turn in between.
-        Refused, also on the way: not JSON, nothing, too many."""
+        """Whether it is a single record, and the values in slices, so that other requests get their turn in between. Raises,
+        also while iterating: not JSON, empty, too many."""
         if key is not None and not self.accepts_key:
             raise RequestRejectedError(
                 400, "KEY_DECLARED", f"The key of a record of {self.topic} is in the record: leave X-Key and ?key out"
@@ -81,7 +81,7 @@ class TopicRecordParser:
         return _split(body, body_format, max_records)
 
     def records(self, values: Values, key: bytes | None) -> list[KeyValue | RejectedRecord]:
-        """The records, each checked."""
+        """The parsed records, each checked."""
         return [self._record(bytes(value), key) for value in values]
 
     def _record(self, value: bytes, key: bytes | None) -> KeyValue | RejectedRecord:
@@ -124,34 +124,34 @@ def _split(body: bytes, body_format: BodyFormat, max_records: int) -> tuple[bool
 def _lines(body: bytes) -> Iterator[Values]:
     start = 0
     while start < len(body):
-        cut = body.find(b"\n", start + SLICE_BYTES)
-        end = cut if cut >= 0 else len(body)
-        yield [line for each in body[start:end].split(b"\n") if (line := each.strip())]
+        newline = body.find(b"\n", start + SLICE_BYTES)
+        end = newline if newline >= 0 else len(body)
+        yield [line for raw_line in body[start:end].split(b"\n") if (line := raw_line.strip())]
         start = end + 1
 
 
-def _elements(body: bytes, most: int) -> Iterator[Values]:
-    """The elements of a list, in slices of about SLICE_BYTES. A cut is right where all before it is a list: whether it is
-    depends on nothing that follows. Where no cut is found, the slice grows, at last to all that is left."""
+def _elements(body: bytes, max_records: int) -> Iterator[Values]:
+    """The elements of a list, in slices of about SLICE_BYTES. A split is right if everything before it parses as a list:
+    nothing that follows can change that. If no split is found, the slice grows, at last to the whole rest."""
     start, step, count = 1, SLICE_BYTES, 0
     while start < len(body):
-        found = _head(body, start, step)
-        if found is None:
+        head = _head(body, start, step)
+        if head is None:
             step *= 2
             yield []
             continue
-        values, start = found
+        values, start = head
         step = SLICE_BYTES
         count += len(values)
-        if count > most:
-            raise _too_many(most)
+        if count > max_records:
+            raise _too_many(max_records)
         yield values
     if not count:
         raise RequestRejectedError(400, "EMPTY", "The request has no records")
 
 
 def _head(body: bytes, start: int, step: int) -> tuple[list[msgspec.Raw], int] | None:
-    """The elements from `start` up to a cut before `start + step`, and where the next begin; None where no cut is found."""
+    """The elements from `start` to a split before `start + step`, and where the next begin; None if no split is found."""
     end = start + step
     if end >= len(body):
         try:
@@ -162,13 +162,13 @@ def _head(body: bytes, start: int, step: int) -> tuple[list[msgspec.Raw], int] |
             raise _not_json(ValueError("it has a comma at its end"))
         return values, len(body)
     half = start + step // 2
-    cuts = [match.start(1) for match in _BETWEEN.finditer(body, half, end)]
-    cuts = cuts or [match.start() for match in _COMMA.finditer(body, half, end)]
-    # As many tries as cost about the same, however long the slice has become.
-    for cut in reversed(cuts[-max(1, _TRIES * SLICE_BYTES // step) :]):
+    splits = [match.start(1) for match in _BETWEEN.finditer(body, half, end)]
+    splits = splits or [match.start() for match in _COMMA.finditer(body, half, end)]
+    # Fewer tries for longer slices, so that they cost about the same.
+    for split in reversed(splits[-max(1, _TRIES * SLICE_BYTES // step) :]):
         with contextlib.suppress(msgspec.MsgspecError, RecursionError):
-            if values := _decode_list(b"[%b]" % body[start:cut]):
-                return values, cut + 1
+            if values := _decode_list(b"[%b]" % body[start:split]):
+                return values, split + 1
     return None
 
 
@@ -176,7 +176,7 @@ _decode_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def _check_json(body: bytes) -> None:
-    """That it is JSON at all: what is not is no record of any topic, and is said so (400)."""
+    """Raise 400 if it is not JSON at all: then it is no record of any topic."""
     try:
         _decode_value(body)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -184,7 +184,7 @@ def _check_json(body: bytes) -> None:
 
 
 def _not_json(error: Exception, before: int = 0) -> RequestRejectedError:
-    """`before`: how many bytes of the body come before what was read."""
+    """`before`: how many bytes of the body come before the parsed slice."""
     reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
     reason = _AT_BYTE.sub(lambda at: f"(byte {int(at[1]) + before})", reason)
     return RequestRejectedError(400, "INVALID_JSON", f"The request is not JSON: {reason[:200]}")

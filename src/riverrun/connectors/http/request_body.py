@@ -1,7 +1,7 @@
-"""The body of a request, read within limits: how large, how slow, what it is, and what it unpacks to.
+"""Read the body of a request within limits: its size, its speed, its type, and its size when decompressed.
 
-Memory is kept by a `Budget` that all requests share: what a request holds, packed or not, is taken from it before it is
-held, and given back with the answer. So a slow Kafka, or many senders, are answered with 429 and not with our end.
+Memory is limited by a `MemoryBudget` that all requests share: what a request holds, compressed or not, is reserved before,
+and released with the response. So a slow Kafka, or many senders, get 429 and do not crash us.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ _NDJSON_TYPES = frozenset(
 )
 _CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii"})
 _GZIP = frozenset({"gzip", "x-gzip"})
-# What is unpacked at a time before others have their turn.
+# How much is decompressed at a time before other requests get their turn.
 _STEP_BYTES = 256 * 1024
-# gzip may be several files in a row. Each costs a copy of what follows it.
+# gzip may be several members in a row. Each costs a copy of what follows it.
 _MAX_GZIP_MEMBERS = 100
-# How long a body that is not taken is read on, so that its sender hears why.
+# How long a rejected body is read on, so that its sender gets the response.
 _DISCARD_SECONDS = 10.0
 
 
 class MemoryBudget:
-    """Bytes that may be held at a time, by all together. For one event loop."""
+    """Bytes that all requests together may hold at a time. For one event loop."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -53,14 +53,14 @@ class MemoryBudget:
 
 
 class MemoryShare:
-    """What one request has of the budget, in a `with`."""
+    """What one request has reserved of the budget, in a `with`."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._held = 0
 
     def grow_to(self, size: int) -> None:
-        """Refused with 429 when there is no room."""
+        """Rejected with 429 when the budget is used up."""
         if size > self._held:
             if not self._budget.reserve(size - self._held):
                 raise too_many_requests(
@@ -77,7 +77,7 @@ class MemoryShare:
 
 
 class ContentHeaders(NamedTuple):
-    """What the head of a request says of its body."""
+    """What the headers of a request say about its body."""
 
     body_format: BodyFormat
     gzipped: bool
@@ -85,9 +85,9 @@ class ContentHeaders(NamedTuple):
 
 
 def parse_content_headers(headers: Headers, max_bytes: int) -> ContentHeaders:
-    """Refused with 415 or 413 where the head alone says that it cannot be taken.
+    """Rejected with 415 or 413 if the headers alone say that it cannot be accepted.
 
-    A page of others cannot send one of these types without asking first (nobody answers that); a form cannot at all.
+    A page of another origin cannot send these types without a preflight (which is not answered); a form cannot at all.
     """
     media, _, parameters = headers.get("content-type", "").partition(";")
     media = media.strip().lower()
@@ -117,8 +117,8 @@ def parse_content_headers(headers: Headers, max_bytes: int) -> ContentHeaders:
 
 
 def _charset(parameters: str) -> str:
-    for each in parameters.split(";"):
-        name, _, value = each.partition("=")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
         if name.strip().lower() == "charset":
             return value.strip().strip('"').lower()
     return ""
@@ -133,8 +133,8 @@ def too_large(max_bytes: int) -> RequestRejectedError:
 async def read_body(
     receive: Receive, content_headers: ContentHeaders, share: MemoryShare, max_bytes: int, seconds: float
 ) -> bytes:
-    """The body, unpacked, as UTF-8. `seconds`: what the request has for everything. Refused: too large, too slow, no room,
-    not gzip, not UTF-8, or its sender is gone."""
+    """The body, decompressed, as UTF-8. `seconds`: the time of the whole request. Rejected: too large, too slow, no memory,
+    not gzip, not UTF-8, or its sender disconnected."""
     if content_headers.content_length:
         share.grow_to(content_headers.content_length)
     chunks: list[bytes] = []
@@ -169,7 +169,7 @@ async def _check_utf8(body: bytes) -> None:
     for start in range(0, len(body), _STEP_BYTES):
         if start:
             await asyncio.sleep(0)
-        # What a character has of its bytes before the slice is read again with it.
+        # The bytes of a character that begins before this slice are decoded again with it.
         held = len(decoder.getstate()[0])
         try:
             decoder.decode(body[start : start + _STEP_BYTES], final=start + _STEP_BYTES >= len(body))
@@ -181,7 +181,7 @@ async def _check_utf8(body: bytes) -> None:
 async def _decompress(body: bytes, share: MemoryShare, max_bytes: int) -> bytes:
     pieces, size = [], len(body)
     for step in gunzip(body, max_bytes):
-        # Room for what is there and not for what may come: every gzip body used to reserve the largest there may be.
+        # Reserves what is there and not what may come: every gzip body used to reserve the maximum.
         size += len(step)
         share.grow_to(size)
         pieces.append(step)
@@ -191,7 +191,7 @@ async def _decompress(body: bytes, share: MemoryShare, max_bytes: int) -> bytes:
 
 
 async def discard_body(receive: Receive, headers: Headers, max_bytes: int, seconds: float) -> None:
-    """Read a body that is not taken, and forget it: a sender that is still sending would not hear the answer."""
+    """Read a rejected body and drop it: a sender that is still sending would not get the response."""
     if "100-continue" in headers.get("expect", "").lower():
         return  # it waits before it sends
     left = max_bytes
@@ -225,5 +225,5 @@ def gunzip(body: bytes, max_bytes: int) -> Iterable[bytes]:
                 yield piece
             elif not body and not unpacker.eof:
                 raise RequestRejectedError(400, "NOT_GZIP", "The body is not gzip: it ends too early")
-        # Zeros may follow as padding; anything else that is no member is refused in the next turn.
+        # Zeros may follow as padding; anything else that is no member is rejected in the next iteration.
         body = unpacker.unused_data.lstrip(b"\0")

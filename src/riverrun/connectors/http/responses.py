@@ -1,4 +1,4 @@
-"""What a request is told. An error is `{"error": {"code", "message", "retryable", "fields"}}`, as everywhere in riverrun."""
+"""The responses. An error is `{"error": {"code", "message", "retryable", "fields"}}`, as everywhere in riverrun."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,14 +16,14 @@ from riverrun.errors import (
 )
 
 JSON = "application/json"
-# When to come back: soon where we are busy, later where Kafka does not answer.
+# When to retry: soon if we are busy, later if Kafka does not answer.
 BUSY_RETRY_SECONDS = 1
 KAFKA_RETRY_SECONDS = 5
 encode_json = msgspec.json.Encoder().encode
 
 
 class RequestRejectedError(Exception):
-    """A request that is not taken, and why."""
+    """A request that is rejected, and why."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after: int = 0, headers: Mapping[str, str] | None = None
@@ -49,7 +49,7 @@ def too_many_requests(message: str, seconds: int = BUSY_RETRY_SECONDS) -> Reques
 
 
 def rejection_for(error: RiverrunError) -> RequestRejectedError:
-    """The answer where our own parts failed: what Kafka may do better in a moment is worth another try."""
+    """The response to an error of ours: what Kafka may accept in a moment is retryable."""
     if isinstance(error, QueueFullError):
         return too_many_requests("Kafka is slower than the records come; nothing of this request was taken")
     if isinstance(error, RecordTooLargeError):
@@ -73,7 +73,7 @@ def json_response(
 def bytes_response(
     status: int, body: bytes, *, retry_after: int = 0, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """The same, of bytes that were made before."""
+    """The same, from encoded bytes."""
     all_headers = dict(headers or {})
     if retry_after:
         all_headers["Retry-After"] = str(retry_after)

@@ -1,4 +1,4 @@
-"""The server of HTTP ingest: start, address, stop. One for all topics of an app that say `riverrun.http()`."""
+"""The server of HTTP ingest: start, address, stop. One for all topics of an app with `riverrun.http()`."""
 
 import contextlib
 import socket
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from riverrun.connectors.http.metrics import IngestCounts
 
 FIRST_PORT = 8470
-# What the client library takes at most where the topic takes more.
+# The client library's own maximum, even if the topic takes more.
 CLIENT_BYTES = 1_000_000
-# Whoever posts waits, so a record waits for company only as long as its request is being taken. Sent at once (by flushing)
-# records left one by one, and a post of 500 took up to a second.
+# Senders wait, so a record lingers only as long as its request is being enqueued. Sent at once (by flushing) records left
+# one by one, and a post of 500 took up to a second.
 LINGER_MS = 1.0
 QUEUE_RECORDS = 100_000
 CLOSE_SECONDS = 10.0
@@ -69,7 +69,7 @@ class IngestServer:
         self.requires_key = False
 
     def start(self, last_port: int = 0) -> str:
-        """Listen; gives the address. ConfigError, PortTakenError, TopicNotFoundError and what Kafka says."""
+        """Listen; returns the address. ConfigError, PortTakenError, TopicNotFoundError and errors of Kafka."""
         settings = self._settings
         sources = {binding.topic: binding.source for binding in self._bindings if isinstance(binding.source, http)}
         keys, created_path = load_api_keys(
@@ -85,13 +85,13 @@ class IngestServer:
             settings.ssl_key_password,
         )
         parsers = self._parsers(sources)
-        limits = [taker.max_message_bytes for taker in parsers.values()]
+        limits = [parser.max_message_bytes for parser in parsers.values()]
         max_message_bytes = max(CLIENT_BYTES, *limits)
         with contextlib.ExitStack() as cleanup:
             poster = RequestProducer(
                 self._connection,
                 queue_records=max(QUEUE_RECORDS, 2 * settings.max_records),
-                # Requests that wait hold their share of the memory, so this is never what is full first.
+                # Waiting requests hold their share of the memory, so this limit is never reached first.
                 queue_mb=settings.memory_mb + settings.max_body_mb,
                 queue_timeout_seconds=0,
                 delivery_timeout_seconds=settings.timeout_seconds,
@@ -141,7 +141,7 @@ class IngestServer:
         return self.address
 
     def close(self) -> None:
-        """Stop listening, let what was taken be answered, free the port."""
+        """Stop listening, answer what was accepted, free the port."""
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -151,7 +151,7 @@ class IngestServer:
         self.close()
 
     def _parsers(self, sources: Mapping[str, http]) -> dict[str, TopicRecordParser]:
-        """Each topic as the cluster has it: how large its records may be is its own setting."""
+        """A parser for each topic: how large its records may be is a setting of the topic."""
         admin = Admin(self._connection)
         return {
             name: TopicRecordParser(
@@ -178,7 +178,7 @@ class IngestServer:
         settings = self._settings
         make = partial(listening_socket, host=settings.host.strip("[]"))
         if last_port and not settings.port:
-            # Where senders know us. Somebody else may have it by now.
+            # The port that senders know. Another process may have it by now.
             with contextlib.suppress(PortTakenError, OSError):
                 return listen_on_free_port(make, claims, last_port, first=0, what="HTTP ingest", setting="ingest.port")
         try:
@@ -198,5 +198,5 @@ def _close(poster: RequestProducer, notice: Callable[[str], None]) -> None:
     try:
         poster.close(CLOSE_SECONDS)
     except RiverrunError as error:
-        # Nobody was told that these were taken.
+        # These were not acknowledged to anybody.
         notice(f"while HTTP ingest was stopped: {error}")

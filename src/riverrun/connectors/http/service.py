@@ -1,5 +1,5 @@
-"""HTTP ingest in the connector process (`riverrun connectors run`, and so `riverrun run`): one server for all topics that
-say `riverrun.http()`. Its address is in `.riverrun/run/ingest.json` (config/ingest_state.py)."""
+"""HTTP ingest in the connector process (`riverrun connectors run`, and so `riverrun run`): one server for all topics with
+`riverrun.http()`. Its address is in `.riverrun/run/ingest.json` (config/ingest_state.py)."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ STATUS_SECONDS = 0.5
 
 
 class HttpService:
-    """Serves until it is told to stop. It needs no position: a record is in Kafka before its sender hears of it."""
+    """Serves until it is stopped. It needs no position: a record is in Kafka before its sender gets the response."""
 
     def __init__(self, bindings: Sequence[SourceBinding], context: ConnectorContext) -> None:
         self._bindings = bindings
@@ -40,7 +40,7 @@ class HttpService:
             where = names[0] if len(names) == 1 else f"NAME ({', '.join(names)})"
             key = "; senders need a key" if server.requires_key else ""
             context.notice(f"records are taken by HTTP at {address}/topics/{where}{key}")
-            before = {standing.name: standing.records for standing in statuses.values()}
+            before = {status.name: status.records for status in statuses.values()}
             while not stop.wait(STATUS_SECONDS):
                 self._update_statuses(server, statuses, before)
             self._update_statuses(server, statuses, before)
@@ -51,7 +51,7 @@ class HttpService:
         for binding in self._bindings:
             status, counts = statuses[binding.name], server.counts[binding.topic]
             records = before[binding.name] + counts.records
-            # Whoever waits until all sources have brought what there is must not wait for senders.
+            # "waiting" without new records: waiting until all sources are read must not mean waiting for senders.
             status.set_state("running" if records != status.records else "waiting")
             if records != status.records:
                 status.records = records

@@ -1,1 +1,1 @@
-"""Tables of a database kept equal to the rows of a stream or a topic: what Debezium's JDBC sink is told."""
+"""Database tables kept equal to the rows of a stream or a topic: the configuration of Debezium's JDBC sink."""

@@ -1,4 +1,4 @@
-"""What Debezium's JDBC sink is told, and the schema that our JSON does not carry."""
+"""The configuration of Debezium's JDBC sink, and the schema that our JSON does not carry."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from riverrun.model.table import Column
 
 _KAFKA = "org.apache.kafka.connect.transforms"
 _CONNECT_TYPES = {"boolean": "boolean", "bigint": "int64", "double": "double"}
-# Between the parts of a name that was inside another; none of ours has it.
+# Separates the names in a nested path; none of our names contains it.
 _PATH_SEPARATOR = "."
 
 
@@ -28,7 +28,7 @@ def sink_configs(
     replication_factor: int = -1,
     notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, dict[str, str | Secret]]:
-    """The sinks' connectors, after their tables were made or compared. DatabaseNotReadyError has all problems."""
+    """The sinks' connectors, after their tables were created or compared. DatabaseNotReadyError has all problems."""
     problems: list[str] = []
     configs: dict[str, dict[str, str | Secret]] = {}
     for target in targets:
@@ -60,7 +60,7 @@ def connector_name(app: str, target: JdbcTarget) -> str:
 def connector_config(
     app: str, target: JdbcTarget, database: Database, replication_factor: int = -1
 ) -> dict[str, str | Secret]:
-    # A number as text, a time as text: Postgres reads them as what the column is.
+    # Numbers and times are sent as text: Postgres converts them to the column's type.
     options = {"stringtype": "unspecified", "ApplicationName": f"riverrun {app}", **database.java_options}
     url = f"jdbc:postgresql://{database.host}:{database.port}/{quote(database.dbname)}?{urlencode(options)}"
     name = connector_name(app, target)
@@ -72,13 +72,13 @@ def connector_config(
         "connection.username": database.user,
         "connection.password": database.password,
         "collection.name.format": target.sink.table,
-        # As they are written: HouseLoad is not houseload, and a column may be called order.
+        # Exactly as declared: HouseLoad is not houseload, and a column may be called order.
         "quote.identifiers": "true",
         "insert.mode": "upsert",
         "primary.key.mode": "record_key" if target.deletes else "record_value",
         "primary.key.fields": ",".join(target.key),
         "delete.enabled": "true" if target.deletes else "false",
-        # The table is ours to make and the owner's to change.
+        # We create the table, and its owner changes it.
         "schema.evolution": "none",
         "use.time.zone": "UTC",
         "batch.size": "500",
@@ -101,7 +101,7 @@ def connector_config(
 
 
 def connect_schema(target: JdbcTarget) -> dict[str, Any]:
-    """What a record's value looks like, in the words of Connect's JSON converter."""
+    """The schema of a record's value, in the format of Connect's JSON converter."""
     fields: list[dict[str, Any]] = []
     inner: dict[str, list[dict[str, Any]]] = {}
     for column in target.columns:
@@ -109,7 +109,7 @@ def connect_schema(target: JdbcTarget) -> dict[str, Any]:
         if len(column.path) == 1:
             fields.append({"field": column.path[0], "optional": True, **kind})
             continue
-        # A window is a struct of two times, and nothing else is taken apart.
+        # A window is a struct of two times; nothing else is flattened.
         if column.path[0] not in inner:
             inner[column.path[0]] = []
             fields.append(
@@ -144,5 +144,5 @@ def _transforms(target: JdbcTarget) -> dict[str, str]:
             "renames": listed,
             "replace.null.with.default": "false",
         }
-    settings = {f"transforms.{name}.{key}": value for name, each in chain.items() for key, value in each.items()}
+    settings = {f"transforms.{name}.{key}": value for name, options in chain.items() for key, value in options.items()}
     return {"transforms": ",".join(chain), **settings} if chain else {}

@@ -1,4 +1,4 @@
-"""The table that a sink writes: created where it is not there, else compared with what is to be written."""
+"""The table that a sink writes to: created if it does not exist, else compared with what is to be written."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from riverrun.model.table import Column, TableSpec
 if TYPE_CHECKING:
     import psycopg
 
-# A column's type in Postgres, and what an existing column may be besides.
+# A column's type in Postgres, and which other types an existing column may have.
 _TYPES = {
     "text": "text",
     "boolean": "boolean",
@@ -33,7 +33,7 @@ _COMPATIBLE_TYPES = {
 
 @dataclass(frozen=True)
 class JdbcTarget:
-    """One sink: what it writes, where."""
+    """One sink: what it writes, and where."""
 
     name: str
     line: str
@@ -48,12 +48,12 @@ class JdbcTarget:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is written: not lists, maps and the like, and not the time that only Kafka knows."""
+        """The columns that are written: not lists, maps and the like, and not the timestamp that only Kafka has."""
         return tuple(column for column in self.table.columns if column.path and column.type != "json")
 
     @property
     def deletes(self) -> bool:
-        """Whether a record without a value deletes its row: its key must be that of the table, and in one piece."""
+        """Whether a tombstone deletes its row: its key must be that of the table, and a single column."""
         return len(self.key) == 1 and self.key == self.table.key
 
 
@@ -65,24 +65,24 @@ def sql_type(column: Column) -> str:
 
 def create_sql(target: JdbcTarget) -> str:
     columns = [f"{quoted(column.name)} {sql_type(column)}" for column in target.columns]
-    key = ", ".join(quoted(each) for each in target.key)
+    key = ", ".join(quoted(key_column) for key_column in target.key)
     return f"CREATE TABLE {quoted_table(target.sink.table)} ({', '.join(columns)}, PRIMARY KEY ({key}));"
 
 
 def declaration_problems(target: JdbcTarget) -> list[str]:
-    """What is wrong whatever the database says."""
+    """Problems of the declaration, whatever the database says."""
     names = [column.name for column in target.columns]
     if not target.key:
         return [
             f"{target.line}: the rows of {target.table.name} have no key to be replaced by: say riverrun.jdbc(…, key=…)"
         ]
-    if absent := [each for each in target.key if each not in names]:
+    if absent := [key_column for key_column in target.key if key_column not in names]:
         return [f"{target.line}: {target.table.name} has no column {absent[0]}; it has {', '.join(names)}"]
     return []
 
 
 def create_or_check(target: JdbcTarget, database: Database) -> tuple[list[str], str]:
-    """Problems, each with the SQL that mends it, and what was done, if anything."""
+    """Problems, each with the SQL that fixes it, and what was done, if anything."""
     if problems := declaration_problems(target):
         return problems, ""
     with database.connect() as connection:
@@ -111,24 +111,24 @@ def _differences(target: JdbcTarget, facts: catalog.TableFacts, database: Databa
     if not facts.writable:
         grant = f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {quoted(database.user)};"
         problems.append(f"{target.line}: {database.user} may not write {table}. → {grant}")
-    for each in target.columns:
-        column = facts.column(each.name)
+    for field in target.columns:
+        column = facts.column(field.name)
         if column is None:
-            add = f"ALTER TABLE {name} ADD COLUMN {quoted(each.name)} {sql_type(each)};"
-            problems.append(f"{target.line}: {table} has no column {each.name}. → {add}")
-        elif not _is_compatible(each, column.type):
-            change = f"ALTER TABLE {name} ALTER COLUMN {quoted(each.name)} TYPE {sql_type(each)};"
+            add = f"ALTER TABLE {name} ADD COLUMN {quoted(field.name)} {sql_type(field)};"
+            problems.append(f"{target.line}: {table} has no column {field.name}. → {add}")
+        elif not _is_compatible(field, column.type):
+            change = f"ALTER TABLE {name} ALTER COLUMN {quoted(field.name)} TYPE {sql_type(field)};"
             problems.append(
-                f"{target.line}: {table}.{each.name} is {column.type}, and {sql_type(each)} is written. → {change}"
+                f"{target.line}: {table}.{field.name} is {column.type}, and {sql_type(field)} is written. → {change}"
             )
     if set(facts.primary_key) != set(target.key):
-        key = ", ".join(quoted(each) for each in target.key)
+        key = ", ".join(quoted(key_column) for key_column in target.key)
         change = f"ALTER TABLE {name} ADD PRIMARY KEY ({key});"
         key_text = f"keyed by {', '.join(facts.primary_key)}" if facts.primary_key else "without a primary key"
         problems.append(
             f"{target.line}: {table} is {key_text}, and rows are replaced by {', '.join(target.key)}. → {change}"
         )
-    written = {each.name for each in target.columns}
+    written = {field.name for field in target.columns}
     problems += [
         f"{target.line}: {table}.{column} must not be null, and nothing is written to it. → "
         f"ALTER TABLE {name} ALTER COLUMN {quoted(column)} DROP NOT NULL;"

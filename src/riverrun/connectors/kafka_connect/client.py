@@ -1,7 +1,7 @@
 """Connect's REST API: plugins, connectors, their states, configurations and offsets.
 
-Whatever goes wrong becomes one of riverrun's errors, with Connect's own words. A worker that is just sharing out its work
-answers 409, "try again": that is done here, within the time one request may take.
+Every failure becomes one of riverrun's errors, with Connect's own message. A worker in a rebalance answers 409, "try again":
+that is done here, within the timeout of one request.
 """
 
 import ipaddress
@@ -31,7 +31,7 @@ _RETRY_SECONDS = 0.2
 
 
 class ConnectClient:
-    """One Connect. Cheap to make; it connects at the first call, and may be used by many threads."""
+    """One Connect cluster. Cheap to create; it connects at the first call, and may be used by many threads."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class ConnectClient:
             timeout=httpx.Timeout(self._seconds, connect=_CONNECT_SECONDS),
             verify=tls_context(os.environ) if self.url.startswith("https:") else True,
             transport=transport,
-            # No proxy stands between this machine and itself.
+            # Requests to this machine itself go through no proxy.
             trust_env=not _is_loopback_url(self.url),
         )
 
     @classmethod
     def of(cls, settings: ConnectSettings, project: Project) -> Self:
-        """The Connect that a project has; an error that says how to get one when it has none."""
+        """The Connect of a project; an error that says how to get one when it has none."""
         if not settings.url:
             raise ConnectUnavailableError(
                 f"No Kafka Connect runs for the project {project.root}",
@@ -74,21 +74,24 @@ class ConnectClient:
     ) -> None:
         self.close()
 
-    # --- what there is ---
+    # --- reading ---
 
     def version(self) -> str:
         return str(self._request("GET", "/").get("version", ""))
 
     def plugins(self) -> list[Plugin]:
-        """The kinds of connectors it has, by class name."""
+        """The connector plugins it has, by class name."""
         plugins = self._request("GET", "/connector-plugins", params={"connectorsOnly": "true"})
         return sorted(
-            (Plugin(str(each["class"]), str(each.get("type", "")), str(each.get("version") or "")) for each in plugins),
-            key=lambda each: each.name,
+            (
+                Plugin(str(plugin["class"]), str(plugin.get("type", "")), str(plugin.get("version") or ""))
+                for plugin in plugins
+            ),
+            key=lambda plugin: plugin.name,
         )
 
     def names(self) -> list[str]:
-        return sorted(str(each) for each in self._request("GET", "/connectors"))
+        return sorted(str(name) for name in self._request("GET", "/connectors"))
 
     def states(self) -> dict[str, ConnectorState]:
         """All connectors, by name."""
@@ -98,7 +101,7 @@ class ConnectClient:
         }
 
     def configs(self) -> dict[str, dict[str, str]]:
-        """What all connectors were told, by name; secrets are the references they were given as."""
+        """The configurations of all connectors, by name; secrets are the references they were given as."""
         connectors = self._request("GET", "/connectors", params={"expand": "info"})
         return {
             name: dict(connectors[name]["info"]["config"]) for name in sorted(connectors) if "info" in connectors[name]
@@ -108,25 +111,25 @@ class ConnectClient:
         try:
             return parse_state(self._connector_request(name, "GET", "/status"))
         except ConnectorNotFoundError:
-            # One that was made a moment ago is not given to a worker yet, and has no status then.
+            # A connector created a moment ago is not assigned to a worker yet, and has no status.
             if name not in self.names():
                 raise
             return ConnectorState(name, "", "unassigned")
 
     def trace(self, name: str) -> str:
-        """The stack traces of its tasks that failed, as Connect has them."""
+        """The stack traces of its failed tasks, as Connect has them."""
         tasks = self._connector_request(name, "GET", "/status").get("tasks") or ()
         return "\n".join(str(task.get("trace") or "") for task in tasks)
 
     def config(self, name: str) -> dict[str, str]:
         return dict(self._connector_request(name, "GET", "/config"))
 
-    # --- to change it ---
+    # --- changing ---
 
     def validation_problems(self, config: Mapping[str, str]) -> list[str]:
-        """All that Connect and the connector find wrong with a configuration, as `property: reason`; nothing is changed.
+        """Everything that Connect and the connector find wrong with a configuration, as `property: reason`; changes nothing.
 
-        A connector may look at its database for this.
+        A connector may connect to its database for this.
         """
         kind = config.get("connector.class", "")
         if not kind:
@@ -140,10 +143,10 @@ class ConnectClient:
             if error.fields.get("status") not in (httpx.codes.BAD_REQUEST, httpx.codes.INTERNAL_SERVER_ERROR):
                 raise
             known = self.plugins()
-            if kind not in {each.name for each in known} | {each.name.rpartition(".")[2] for each in known}:
+            if kind not in {item.name for item in known} | {item.name.rpartition(".")[2] for item in known}:
                 return [_no_plugin(kind, known)]
             return [f"connector.class: {error.found}"]
-        values = [each.get("value") or {} for each in validation.get("configs") or ()]
+        values = [item.get("value") or {} for item in validation.get("configs") or ()]
         return [
             f"{value.get('name', '')}: {' '.join(str(reason).split())}"
             for value in values
@@ -158,7 +161,7 @@ class ConnectClient:
         self._connector_request(name, "PUT", "/config", body={**config, "name": name})
 
     def pause(self, name: str) -> None:
-        """Its tasks stop reading and keep what they hold. Takes effect soon after."""
+        """Its tasks stop reading and keep their resources. Takes effect soon after."""
         self._connector_request(name, "PUT", "/pause")
 
     def resume(self, name: str) -> None:
@@ -166,16 +169,16 @@ class ConnectClient:
         self._connector_request(name, "PUT", "/resume")
 
     def stop(self, name: str) -> None:
-        """End its tasks; it is still there, and its offsets may be changed. Takes effect soon after."""
+        """End its tasks; the connector stays, and its offsets may be changed. Takes effect soon after."""
         self._connector_request(name, "PUT", "/stop")
 
     def restart(self, name: str, *, only_failed: bool = True) -> None:
-        """Start it again with its tasks: those that failed, or all."""
+        """Restart it with its tasks: those that failed, or all."""
         options = {"includeTasks": "true", "onlyFailed": "true" if only_failed else "false"}
         self._connector_request(name, "POST", "/restart", params=options)
 
     def delete(self, name: str) -> bool:
-        """Remove a connector; how far it was stays in Connect's topic. False when there is none."""
+        """Remove a connector; its offsets stay in Connect's topic. False when there is none."""
         try:
             self._connector_request(name, "DELETE", "")
         except ConnectorNotFoundError:
@@ -185,18 +188,18 @@ class ConnectClient:
     # --- offsets ---
 
     def offsets(self, name: str) -> list[dict[str, Any]]:
-        """How far it is: `{"partition": …, "offset": …}` each, in the connector's own words."""
+        """Its offsets: `{"partition": …, "offset": …}` each, in the connector's own format."""
         return list(self._connector_request(name, "GET", "/offsets").get("offsets") or ())
 
     def set_offsets(self, name: str, offsets: Sequence[Mapping[str, Any]]) -> None:
-        """Say where it is to go on; it must be stopped."""
+        """Set the offsets to continue from; it must be stopped."""
         self._connector_request(name, "PATCH", "/offsets", body={"offsets": [dict(offset) for offset in offsets]})
 
     def reset_offsets(self, name: str) -> None:
-        """Let it begin anew; it must be stopped."""
+        """Let it start from the beginning; it must be stopped."""
         self._connector_request(name, "DELETE", "/offsets")
 
-    # --- how ---
+    # --- requests ---
 
     def _connector_request(self, name: str, method: str, rest: str, **options: Any) -> Any:
         if not name or name != name.strip() or "\x00" in name:
@@ -213,13 +216,13 @@ class ConnectClient:
             ) from error
 
     def _request(self, method: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None) -> Any:
-        until = time.monotonic() + self._seconds
+        deadline = time.monotonic() + self._seconds
         while True:
             try:
                 response = self._http.request(method, path, json=body, params=params)
             except httpx.HTTPError as error:
                 raise self._unreachable(error) from error
-            if response.status_code != httpx.codes.CONFLICT or time.monotonic() > until:
+            if response.status_code != httpx.codes.CONFLICT or time.monotonic() > deadline:
                 break
             self._sleep(_RETRY_SECONDS)
         if response.is_error:
@@ -268,14 +271,14 @@ class ConnectClient:
 
 
 def _no_plugin(kind: str, known: Sequence[Plugin]) -> str:
-    names = ", ".join(each.name for each in known) or "none"
+    names = ", ".join(plugin.name for plugin in known) or "none"
     # `riverrun run` starts Connect with the plugins that its own app needs.
     ours = "; this Connect was started without it: `riverrun down`, and start it again" if "debezium" in kind else ""
     return f"connector.class: there is no plugin {kind!r}; there are: {names}{ours}"
 
 
 def _error_message(response: httpx.Response) -> str:
-    """Connect's own words for what went wrong, in one line."""
+    """Connect's own error message, in one line."""
     try:
         content = response.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Connectors of a pipeline file, kept equal to it: made, changed, removed; those of others are left alone.
+"""Keep the connectors of a pipeline file equal to it: create, change and remove them; those of others are left alone.
 
 A connector belongs to an app when its name begins with `APP.` and its configuration says so too (`riverrun.app`).
 """
@@ -14,11 +14,11 @@ from riverrun.connectors.kafka_connect.state import FAILED, PAUSED, RUNNING, STO
 from riverrun.connectors.kafka_connect.vault import Vault
 from riverrun.errors import ConnectError, ConnectFailedError, ConnectRefusedError, ConnectUnavailableError, UsageError
 
-# A property that no connector knows and none minds: whose it is.
+# A property that no connector knows and all ignore: the owning app.
 OWNER_PROPERTY = "riverrun.app"
 POLL_SECONDS = 0.25
-# What was told anew shows for a moment how it was before, and Connect does not say which of the two it is: what it says
-# for this long without a break is how it is now.
+# After a change Connect shows the old state for a moment, and does not say which of the two it is: a state that it shows for
+# this long without a break is the current one.
 STALE_SECONDS = 5.0
 
 
@@ -35,8 +35,8 @@ class ReconcileResult:
 
 
 def dead_letter_config(topic: str, replication_factor: int = -1) -> dict[str, str]:
-    """For the configuration of a sink: a record that it cannot read or convert goes to this topic, with where it came from
-    and why in its headers, and the sink goes on."""
+    """For the configuration of a sink: a record that it cannot read or convert goes to this topic, with its origin and the
+    reason in its headers, and the sink continues."""
     return {
         "errors.tolerance": "all",
         "errors.deadletterqueue.topic.name": topic,
@@ -60,11 +60,11 @@ def reconcile_connectors(
     on_remove_failed: Callable[[str, ConnectError], None] | None = None,
 ) -> ReconcileResult:
     """Make Connect's connectors of an app those that it declares now, and wait until they run. `on_removed` is called with
-    the configuration of each that is removed, when it is stopped and before Connect forgets it. `on_remove_failed` is called
+    the configuration of each removed one, after it is stopped and before Connect deletes it. `on_remove_failed` is called
     with each that could not be removed, and why; without it, that is raised.
 
     `desired` maps whole names (`APP.…`) to configurations. All are checked before any is changed: ConnectRefusedError has
-    all problems. One that does not run within `seconds` is a ConnectFailedError with its reason; it stays as it is told.
+    all problems. One that does not run within `seconds` is a ConnectFailedError with its reason; it keeps its configuration.
     """
     if wrong := [name for name in desired if not name.startswith(f"{app}.")]:
         raise UsageError(f"A connector of the app {app!r} has a name that begins with {app!r} and a dot; found {wrong}")
@@ -81,7 +81,7 @@ def reconcile_connectors(
         notice(f"{'changing' if name in existing else 'making'} the connector {name}")
         client.put(name, configs[name], checked=True)
         vault.forget(name, configs[name])
-    # Behind those that are declared: one that does not stop must not keep them from running.
+    # After those that are declared: one that does not stop must not keep them from running.
     remaining = []
     for name in obsolete:
         notice(f"removing the connector {name}: {app} does not declare it any more")
@@ -94,7 +94,7 @@ def reconcile_connectors(
             remaining.append(name)
         else:
             vault.forget(name)
-    # A run that was cut off between the two has left some.
+    # A run that was interrupted between the two has left some.
     vault.forget_others(app, [*configs, *remaining, *(name for name in existing if name not in obsolete)])
     restarted, paused = _restart_failed(client, [name for name in configs if name not in changed])
     expected = [name for name in configs if name not in paused]
@@ -118,9 +118,9 @@ def _is_owned_by(app: str, name: str, config: Mapping[str, str]) -> bool:
 def remove_connector(
     client: ConnectClient, name: str, seconds: float = 60.0, *, before_delete: Callable[[], None] = lambda: None
 ) -> None:
-    """Remove a connector. A source also forgets how far it was: one of the same name would skip what happens meanwhile.
+    """Remove a connector. A source's offsets are deleted too: one of the same name would skip what happens meanwhile.
 
-    `before_delete` takes away what it has elsewhere, such as a replication slot. If that is cut off, Connect still has the
+    `before_delete` removes what it has elsewhere, such as a replication slot. If that is interrupted, Connect still has the
     connector, and removing it again does the rest.
     """
     if client.state(name).kind == "source":
@@ -132,7 +132,7 @@ def remove_connector(
 
 
 def _restart_failed(client: ConnectClient, names: list[str]) -> tuple[list[str], list[str]]:
-    """Start again what has failed, leave alone what somebody paused: both, by name."""
+    """Restart what has failed, leave alone what somebody paused; returns both, by name."""
     restarted, paused = [], []
     states = client.states() if names else {}
     for name in names:
@@ -155,7 +155,7 @@ def wait_until_running(
     """
     began = time.monotonic()
     may_be_stale = set(reconfigured or ())
-    # Since when each has been said to run, or to have failed, without a break.
+    # Since when each has been reported as running, or as failed, without a break.
     since: dict[tuple[str, str], float] = {}
     while True:
         states = client.states()
@@ -173,7 +173,7 @@ def wait_until_running(
         if not waiting:
             return
         if now - began > seconds:
-            idle = [each for each in waiting if each[2] != RUNNING]
+            idle = [item for item in waiting if item[2] != RUNNING]
             if not idle:
                 return
             name, state, current = idle[0]

@@ -1,4 +1,4 @@
-"""What Connect says of its connectors, and the reason of one that failed in words."""
+"""The states of Connect's connectors, and the reason of a failed one as text."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ RUNNING, PAUSED, STOPPED, FAILED = "running", "paused", "stopped", "failed"
 
 _CAUSE = re.compile(r"^(?:Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable|Failure)[\w$]*)(?:: (.*))?$")
 _STACK_FRAME = re.compile(r"^\s+(?:at |\.\.\. \d+ )|^\s*Suppressed: ")
-# What only says that something below it went wrong.
+# Messages that only say that a cause below failed.
 _WRAPPERS = (
     "Tolerance exceeded in error handler",
     "An exception occurred in the change event producer",
@@ -19,7 +19,7 @@ _WRAPPERS = (
 
 @dataclass(frozen=True)
 class Plugin:
-    """A kind of connector that this Connect has. `kind` is source or sink."""
+    """A connector plugin of this Connect. `kind` is source or sink."""
 
     name: str
     kind: str
@@ -38,7 +38,7 @@ class TaskState:
 
 @dataclass(frozen=True)
 class ConnectorState:
-    """A connector and its tasks, as Connect last heard of them: right after a worker died this may be old."""
+    """A connector and its tasks, as Connect last saw them: right after a worker died this may be old."""
 
     name: str
     kind: str
@@ -49,7 +49,7 @@ class ConnectorState:
 
     @property
     def overall(self) -> str:
-        """failed when any part of it is; the connector's own state else, and starting before it has tasks that run."""
+        """failed when any part of it is; else the connector's own state, and starting before its tasks run."""
         if self.state == FAILED or any(task.state == FAILED for task in self.tasks):
             return FAILED
         if self.state == RUNNING and (not self.tasks or any(task.state != RUNNING for task in self.tasks)):
@@ -71,7 +71,7 @@ class ConnectorState:
 
 
 def parse_state(content: Mapping[str, Any]) -> ConnectorState:
-    """Connect's answer about one connector."""
+    """Parse Connect's answer about one connector."""
     own = content.get("connector") or {}
     tasks = tuple(
         TaskState(
@@ -93,9 +93,9 @@ def parse_state(content: Mapping[str, Any]) -> ConnectorState:
 
 
 def root_cause(trace: str) -> str:
-    """What a Java stack trace says at its root, without the stack: the innermost cause that has words.
+    """The root cause of a Java stack trace, without the stack: the innermost cause that has a message.
 
-    A cause without a message is told by its name; what only says that something below it failed is passed over.
+    A cause without a message is shown by its class name; messages that only say that a cause below failed are skipped.
     """
     causes = _causes(trace)
     worded = [(kind, text) for kind, text in causes if text and not text.startswith(_WRAPPERS)]
@@ -124,7 +124,7 @@ def _causes(trace: str) -> list[tuple[str, str]]:
     causes = []
     for kind, lines in exceptions:
         text = " ".join(" ".join(lines).split())
-        # A cause that a wrapper repeats with its class before it.
+        # A wrapper may repeat a cause with its class name before it.
         while inner := _CAUSE.match(text):
             if not inner[2]:
                 break

@@ -1,8 +1,8 @@
-"""Secrets of connectors, by reference: what Connect stores, logs and answers is the name of a file, never its content.
+"""Secrets of connectors, by reference: what Connect stores, logs and returns is the name of a file, never its content.
 
-Each secret is a file of the user's alone in `.riverrun/data/connect/secrets`, which the worker that riverrun runs reads
-through its config provider. A secret that changed gets another name, so that the connector is told, and begins to use it.
-A Connect that runs elsewhere reads files of its own: there the setting connect.references says what stands for a secret.
+Each secret is a file that only the user can read, in `.riverrun/data/connect/secrets`, which the worker that riverrun runs
+reads through its config provider. A changed secret gets another name, so that the connector's configuration changes and it
+uses the new one. A Connect that runs elsewhere reads files of its own: there connect.references has the references.
 """
 
 import re
@@ -18,7 +18,7 @@ from riverrun.config.private_files import write_private
 from riverrun.config.secret import resolve_secret
 from riverrun.errors import ConfigError, DataDirectoryError
 
-# Not an address such as file:///tmp.
+# Not a URL such as file:///tmp.
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:(?!//).+")
 # What follows the app in the name of a connector of a pipeline file.
 KINDS = ("postgres", "jdbc.")
@@ -26,7 +26,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Vault:
-    """Where the secrets of connectors are put. `folder` None: Connect runs elsewhere, and `references` stand for them, by
+    """Stores the secrets of connectors. `folder` None: Connect runs elsewhere, and `references` are used instead, by
     `CONNECTOR.PROPERTY`."""
 
     def __init__(self, folder: Path | None, references: Mapping[str, str] | None = None) -> None:
@@ -35,12 +35,12 @@ class Vault:
 
     @classmethod
     def of(cls, loaded: LoadedSettings) -> Self:
-        """That of a project's Connect."""
+        """The vault of a project's Connect."""
         folder = None if loaded.connect_attached else secrets_folder(loaded.project.data)
         return cls(folder, loaded.settings.connect.references)
 
     def hide(self, connector: str, config: Mapping[str, str | Secret]) -> dict[str, str]:
-        """The configuration with a reference in place of each secret; ConfigError names all that have no place."""
+        """The configuration with a reference in place of each secret; ConfigError names all that cannot be stored."""
         hidden: dict[str, str] = {}
         problems: list[str] = []
         for name, value in config.items():
@@ -60,7 +60,7 @@ class Vault:
         return hidden
 
     def reveal(self, reference: str) -> Secret | None:
-        """The secret that a reference of ours stands for; None for one that is not here to be read."""
+        """The secret behind one of our references; None for one that cannot be read here."""
         if self._folder is None:
             return None
         for file in self._folder.glob("*@*"):
@@ -69,21 +69,21 @@ class Vault:
         return None
 
     def connectors(self, app: str) -> set[str]:
-        """Connectors of an app that Connect was told of here, and that were not removed since: those with secrets."""
+        """Connectors of an app that were configured here and not removed since: those with secrets."""
         if self._folder is None:
             return set()
         kinds = tuple(f"{_safe_name(app)}.{kind}" for kind in KINDS)
         return {file.name.partition("@")[0] for file in self._folder.glob("*@*") if file.name.startswith(kinds)}
 
     def forget(self, connector: str, config: Mapping[str, str] | None = None) -> None:
-        """Delete the connector's secrets that its configuration (none: it is gone) does not refer to."""
+        """Delete the connector's secrets that its configuration (none: it was removed) does not refer to."""
         used = set((config or {}).values())
         for file in self._files(connector):
             if self._reference(file) not in used:
                 file.unlink(missing_ok=True)
 
     def forget_others(self, app: str, used: Iterable[str]) -> None:
-        """Delete the secrets of connectors of an app that are none of these: left by a removal that was cut off."""
+        """Delete the secrets of an app's connectors that are none of these: left by a removal that was interrupted."""
         for connector in self.connectors(app) - {_safe_name(name) for name in used}:
             self.forget(connector)
 
@@ -125,8 +125,8 @@ def _safe_name(name: str) -> str:
 def resolve_secrets(
     config: Mapping[str, str], root: Path, environ: Mapping[str, str] | None = None
 ) -> dict[str, str | Secret]:
-    """A configuration as a user writes it, its secrets taken out: "env:NAME" and "file:PATH" (from `root`) are looked up,
-    and what is written under a name such as `…password` is a secret as well. ConfigError names all that are not there."""
+    """A configuration as a user writes it, with its secrets resolved: "env:NAME" and "file:PATH" (from `root`) are looked
+    up, and the value of a name such as `…password` is a secret as well. ConfigError names all that are missing."""
     resolved: dict[str, str | Secret] = {}
     problems: list[str] = []
     for name, value in config.items():

@@ -1,4 +1,4 @@
-"""Where the broker is and how to get in: of the connector's own options, else of the settings."""
+"""The address and login of the MQTT broker: from the connector's own options, else from the settings."""
 
 import ssl
 from collections.abc import Callable
@@ -17,7 +17,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 
 @dataclass(frozen=True)
 class Address:
-    """A broker and a login. `ca_file` empty: the system's certificates sign the broker's."""
+    """A broker and a login. `ca_file` empty: the broker's certificate is checked with the system's."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class Address:
         return f"{'mqtts' if self.secured else 'mqtt'}://{self.host}:{self.port}"
 
     def tls(self) -> ssl.SSLContext | None:
-        """What checks the broker's certificate and shows ours; None without TLS. OSError where a file cannot be used."""
+        """Checks the broker's certificate and sends ours; None without TLS. OSError for an unusable file."""
         if not self.secured:
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -43,28 +43,28 @@ class Address:
 
 
 def parse_url(url: str, *, where: str) -> tuple[str, int, bool]:
-    """Host, port and whether TLS is spoken. `where` names the setting in the error."""
+    """Host, port and whether TLS is used. `where` names the setting in the error."""
     expected = 'write "mqtt://HOST:PORT", or "mqtts://HOST:PORT" with TLS'
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        url_parts = urlsplit(url)
+        host, port = url_parts.hostname, url_parts.port
     except ValueError as error:
         raise ConfigError([f"{where} is no address ({error}): {expected}"]) from error
-    if parts.scheme not in PORTS or not host:
+    if url_parts.scheme not in PORTS or not host:
         raise ConfigError([f"{where} is {_shown(url)!r}: {expected}"])
-    if parts.username is not None or parts.password is not None:
+    if url_parts.username is not None or url_parts.password is not None:
         raise ConfigError([f"{where} holds a login, which does not belong there: use username and password"])
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
+    if url_parts.path not in ("", "/") or url_parts.query or url_parts.fragment:
         raise ConfigError([f"{where} is {url!r}, and nothing may follow the port: {expected}"])
-    return host, port or PORTS[parts.scheme], parts.scheme == "mqtts"
+    return host, port or PORTS[url_parts.scheme], url_parts.scheme == "mqtts"
 
 
 def broker_address(
     declared: mqtt, settings: MqttSettings, root: Path, secret: Callable[[str, str], Secret], name: str
 ) -> Address:
-    """The broker of a connector. Its own url has no login of the settings: that is another broker's.
+    """The broker of a connector. With its own url, the login of the settings is not used: that is another broker's.
 
-    Paths of certificates are seen from the project's folder. `secret` finds what a reference stands for.
+    Paths of certificates are relative to the project's folder. `secret` resolves a reference.
     """
     url, where = (declared.url, f"url of the connector {name}") if declared.url else (settings.url, "mqtt.url")
     if not url:

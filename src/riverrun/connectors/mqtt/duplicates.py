@@ -1,8 +1,8 @@
-"""What was put into Kafka lately, so that a message which comes again without MQTT's mark is marked all the same.
+"""Remembers messages that reached Kafka lately, to mark one that comes again without MQTT's duplicate flag.
 
-A broker that crashed goes back to what it saved last. What it had sent since then is new to it: it sends that again, and not
-as a duplicate. So after a connection was lost, messages are compared with those that had reached Kafka before, until the
-broker has nothing more to catch up with. This marks, it drops nothing: two equal messages may be two.
+A broker that crashed goes back to its last saved state. What it had sent since then is new to it: it sends that again, and
+not as a duplicate. So after a connection was lost, messages are compared with those that had reached Kafka before, until
+the broker has caught up. This marks, it drops nothing: two equal messages may be two.
 """
 
 import time
@@ -40,16 +40,16 @@ class DuplicateDetector:
                 self._forget(self._order.popleft())
 
     def on_reconnected(self) -> None:
-        """From now on, messages may be some that we had."""
+        """From now on, messages may be repeated."""
         with self._lock:
             self._until = self._clock() + MAX_CATCH_UP_SECONDS
 
     def on_caught_up(self) -> None:
-        """The broker has nothing left of what it had for us: what comes now is new."""
+        """The broker has nothing left to send again: what comes now is new."""
         self._until = 0.0
 
     def is_duplicate(self, digest: int) -> bool:
-        """Whether this message probably was here before the connection was lost. Each that was is found once."""
+        """Whether this message probably came before the connection was lost. Each earlier one matches once."""
         if not self._until:
             return False
         with self._lock:
@@ -62,7 +62,7 @@ class DuplicateDetector:
             return True
 
     def _forget(self, digest: int) -> None:
-        # One that was found is still in the order, and may be forgotten early when its turn comes: a mark less.
+        # A matched digest is still in the order, and may be forgotten early when its turn comes: one mark less.
         left = self._counts.get(digest, 0) - 1
         if left > 0:
             self._counts[digest] = left
@@ -71,7 +71,7 @@ class DuplicateDetector:
 
 
 def message_digest(topic: str, payload: bytes) -> int:
-    """Eight bytes that stand for a message."""
+    """A digest of eight bytes for a message."""
     digest = blake2b(topic.encode(), digest_size=8)
     digest.update(b"\0")
     digest.update(payload)

@@ -1,4 +1,4 @@
-"""What a message becomes: the value, key and headers of a record, or the reason why it is none."""
+"""Turn an MQTT message into an item: the value, key and headers of a record, or the reason why it is none."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -25,12 +25,12 @@ class _InvalidMessageError(Exception):
 
 
 def item_factory(declared: mqtt, topic: Topic[Any]) -> Callable[[MqttMessage], Item]:
-    """How messages become items of this topic."""
+    """Returns the function that turns messages into items of this topic."""
     level_types = _level_types(declared, topic)
     schema = topic.schema
     key_field = schema.key_field if schema else declared.key if isinstance(declared.key, str) else None
     key_level = declared.key if isinstance(declared.key, int) else declared.field_levels.get(key_field or "")
-    # Payloads that nothing is taken from or put into are not even looked at here: the topic's events are checked later.
+    # Payloads that nothing is taken from or put into are not even parsed here: the topic's events are checked later.
     plain = not (declared.field_levels or declared.value or declared.arrived or isinstance(declared.key, str))
 
     def make(message: MqttMessage) -> Item:
@@ -56,7 +56,7 @@ def item_factory(declared: mqtt, topic: Topic[Any]) -> Callable[[MqttMessage], I
                     key = _key(value, key_field)
         except _InvalidMessageError as problem:
             return Item(message.payload, key, headers, problem=str(problem), location=message.topic)
-        # An event brings its key along.
+        # An event has its own key.
         return Item(value, None if schema else key, headers, location=message.topic)
 
     return make
@@ -65,7 +65,7 @@ def item_factory(declared: mqtt, topic: Topic[Any]) -> Callable[[MqttMessage], I
 def fill_fields(
     declared: mqtt, level_types: Mapping[str, Any], levels: list[str], message: MqttMessage
 ) -> dict[str, Any]:
-    """The payload as an object, with what the topic, the options and the clock put in."""
+    """The payload as an object, with the fields from the topic, the options and the clock."""
     try:
         value = _load(message.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -102,7 +102,7 @@ def _key(value: Mapping[str, Any], name: str) -> str:
 
 
 def _level_types(declared: mqtt, topic: Topic[Any]) -> dict[str, Any]:
-    """The types that levels become."""
+    """The types of the fields that are filled from levels."""
     if topic.event is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Messages between the connection's thread and the one that puts them into Kafka: a queue with an end."""
+"""Messages between the connection's thread and the one that sends them to Kafka: a bounded queue."""
 
 import threading
 from collections import deque
@@ -14,7 +14,7 @@ Repeat = Literal["no", "redelivered", "seen"]
 
 @dataclass(frozen=True, slots=True)
 class MqttMessage:
-    """A message as it came. `connection` and `mid` say what to acknowledge, and are good for that connection alone."""
+    """A message as it came. `connection` and `mid` identify it for the acknowledgement, valid in that connection only."""
 
     topic: str
     payload: bytes
@@ -38,9 +38,9 @@ class MessageQueue:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._messages: deque[MqttMessage] = deque()
-        # Of a lost connection, until it is known whether the broker sends them again.
+        # Messages of a lost connection, until it is known whether the broker sends them again.
         self._held: list[MqttMessage] = []
-        # Of what can be taken.
+        # Bytes of the messages that can be taken.
         self._bytes = 0
         self._changed = threading.Condition()
 
@@ -49,8 +49,8 @@ class MessageQueue:
 
     @property
     def is_full(self) -> bool:
-        """By what can be taken. Held messages do not count: the broker's answer, which has to be read, decides about them,
-        and nothing else comes before it."""
+        """By the messages that can be taken. Held ones do not count: the broker's answer, which has to be read, decides
+        about them, and nothing else comes before it."""
         return len(self._messages) >= self._max_messages or self._bytes >= self._max_bytes
 
     def put(self, message: MqttMessage) -> None:
@@ -61,7 +61,7 @@ class MessageQueue:
                 self._changed.notify_all()
 
     def take(self, max_messages: int, max_bytes: int) -> list[MqttMessage]:
-        """The oldest messages; none when there are none, and one however large it is."""
+        """The oldest messages; none when there are none, and at least one however large it is."""
         taken: list[MqttMessage] = []
         size = 0
         with self._changed:
@@ -78,31 +78,31 @@ class MessageQueue:
                 self._changed.wait(seconds)
 
     def wake(self) -> None:
-        """Whoever waits looks around."""
+        """Wake the waiting threads."""
         with self._changed:
             self._changed.notify_all()
 
     def hold(self) -> None:
-        """The connection is lost. Keep back what nobody took: a broker that kept the session sends it again. QoS 0 stays:
-        that it never does."""
+        """The connection is lost. Hold what was not taken: a broker that kept the session sends it again. QoS 0 stays: it is
+        never sent again."""
         with self._changed:
             self._held += [message for message in self._messages if message.qos > 0]
             self._messages = deque(message for message in self._messages if message.qos == 0)
             self._bytes = sum(len(message.payload) for message in self._messages)
 
     def forget_held(self) -> int:
-        """The broker kept the session, and sends what was held again."""
+        """The broker kept the session, and sends the held messages again."""
         with self._changed:
             count = len(self._held)
             self._held = []
             return count
 
     def release_held(self) -> int:
-        """The broker does not know the session any more, or may never come back: nobody else has what was held."""
+        """The broker lost the session, or may never come back: no one else has the held messages, so they can be taken."""
         with self._changed:
             count = len(self._held)
             self._messages.extendleft(reversed(self._held))
-            self._bytes += sum(len(each.payload) for each in self._held)
+            self._bytes += sum(len(message.payload) for message in self._held)
             self._held = []
             self._changed.notify_all()
             return count

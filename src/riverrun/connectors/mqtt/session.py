@@ -1,13 +1,13 @@
-"""A session with an MQTT broker, kept up by a thread of its own: connect, subscribe, receive, acknowledge, connect again.
+"""A session with an MQTT broker, kept up by a thread of its own: connect, subscribe, receive, acknowledge, reconnect.
 
-The broker keeps the session by our client id: what comes while we are away waits there. A message is acknowledged by its
-packet id, which means something in the connection it came by and nowhere else: after a reconnect the broker may give the
-same id to another message, and an acknowledgement that comes late would lose that one. So each connection has a client of
-its own, only the thread talks to it, and what belongs to an earlier connection is not acknowledged: it comes again, marked.
+The broker keeps the session by our client id: messages that come while we are disconnected wait there. A message is
+acknowledged by its packet id, which is only valid in the connection it came by: after a reconnect the broker may give the
+same id to another message, and a late acknowledgement would lose that one. So each connection has a client of its own, only
+the thread uses it, and messages of an earlier connection are not acknowledged: they come again, marked as duplicates.
 
-Messages that nobody took when the connection was lost are held until the broker says whether it kept the session. If it did,
-it sends them again; if it did not (it crashed without saving, or the session expired), they are all there is, and go on into
-Kafka. They do so as well when the broker is away for long.
+Messages that were not read when the connection was lost are held until the broker says whether it kept the session. If it
+did, it sends them again; if it did not (it crashed without saving, or the session expired), no other copy exists, and they
+go on into Kafka. They do so as well when the broker is unreachable for long.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ _LEAVING_SECONDS = 1.0
 _STABLE_SECONDS = 5.0
 # How long messages of a lost connection are held for a broker that does not come back.
 HOLD_SECONDS = 15.0
-# Without news for so long, and with nothing unacknowledged, the broker has sent all that it had.
+# Without messages for so long, and with nothing unacknowledged, the broker has sent everything it had.
 _QUIET_SECONDS = 1.0
-# As many packets are read before acknowledgements and the end are looked after.
+# How many packets are read before acknowledgements are sent and a stop is checked.
 _MAX_PACKETS = 64
 _RETAINED = {
     "always": SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE,
@@ -56,7 +56,7 @@ _RETAINED = {
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session asks of its broker. `expiry_seconds` is how long the broker keeps it while nobody is there."""
+    """What a session asks of its broker. `expiry_seconds` is how long the broker keeps it while we are disconnected."""
 
     client_id: str
     filters: Sequence[str]
@@ -65,29 +65,29 @@ class SessionOptions:
     expiry_seconds: int
     in_flight: int
     keepalive_seconds: int
-    # Filters of an earlier life: the session still has them until we say otherwise.
+    # Filters of an earlier run: the session still has them until we unsubscribe.
     removed_filters: Sequence[str] = ()
 
 
 @dataclass
 class MqttCounts:
-    """What happened since the session was made."""
+    """Counts since the session was created."""
 
     connections: int = 0
     received: int = 0
     redelivered: int = 0
     duplicates: int = 0
     acknowledged: int = 0
-    # Acknowledgements whose connection was gone: these messages come again.
+    # Acknowledgements whose connection was lost: these messages come again.
     late_acknowledgements: int = 0
 
 
 class _ConnectionLostError(Exception):
-    """The connection ended, or did not come about, and why."""
+    """The connection ended, or failed, and why."""
 
 
 class MqttSession(threading.Thread):
-    """Messages go to the inbox as they come. `start` it, `close` it; `problem` says why there is no connection."""
+    """Puts messages into the queue as they come. `start` it, `close` it; `problem` says why there is no connection."""
 
     def __init__(
         self, address: Address, options: SessionOptions, queue: MessageQueue, duplicates: DuplicateDetector
@@ -113,11 +113,11 @@ class MqttSession(threading.Thread):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, and the broker has taken the subscriptions."""
+        """Whether there is a connection, and the broker has accepted the subscriptions."""
         return self._subscribed
 
     def acknowledge(self, messages: Iterable[MqttMessage]) -> None:
-        """These are in Kafka. Called from any thread; the connection's own tells the broker."""
+        """These are in Kafka. Called from any thread; the session's own thread tells the broker."""
         for message in messages:
             self._duplicates.add(message.digest)
             if message.qos > 0:
@@ -125,7 +125,7 @@ class MqttSession(threading.Thread):
         self._wake()
 
     def close(self) -> None:
-        """Tell the broker what is acknowledged, and leave. The session stays there, and keeps what comes."""
+        """Send pending acknowledgements and disconnect. The session stays at the broker, and collects messages."""
         self._closing.set()
         self._wake()
         if self.is_alive() and threading.current_thread() is not self:
@@ -142,11 +142,11 @@ class MqttSession(threading.Thread):
             try:
                 self._run_connection()
             except _ConnectionLostError as lost:
-                # A connection that did not last is no reason to hurry: perhaps another client has our id.
+                # Do not hurry after a connection that did not last: perhaps another client has our id.
                 lasted = self._subscribed and time.monotonic() - self._up_since > _STABLE_SECONDS
                 delay = INITIAL_BACKOFF_SECONDS if lasted else min(delay * 2, MAX_BACKOFF_SECONDS)
                 self._on_lost(str(lost))
-            # Not all bridges at the same moment, when a broker comes back.
+            # Random, so that not all clients reconnect at the same moment when a broker comes back.
             self._closing.wait(delay * random.uniform(0.5, 1.0))  # noqa: S311
 
     def _on_lost(self, why: str) -> None:
@@ -163,7 +163,7 @@ class MqttSession(threading.Thread):
         self._queue.wake()
 
     def _run_connection(self) -> None:
-        """One connection, from its beginning to its end."""
+        """Run one connection, from its start to its end."""
         self._connection_number += 1
         client = self._client()
         try:
@@ -191,7 +191,7 @@ class MqttSession(threading.Thread):
         deadline = time.monotonic() + _CONNECT_SECONDS
         while not self._closing.is_set():
             if self._queue.is_full:
-                # What is not read cannot be heard.
+                # While the socket is not read, the broker's answer cannot arrive.
                 deadline = time.monotonic() + _CONNECT_SECONDS
             if not self._subscribed and time.monotonic() > deadline:
                 raise _ConnectionLostError(f"no answer within {_CONNECT_SECONDS:.0f} seconds")
@@ -199,9 +199,9 @@ class MqttSession(threading.Thread):
         with contextlib.suppress(_ConnectionLostError, OSError, ValueError):
             self._send_acknowledgements(client)
             client.disconnect()
-            until = time.monotonic() + _LEAVING_SECONDS
-            # There is no socket any more when the broker left first.
-            while (sock := client.socket()) is not None and client.want_write() and time.monotonic() < until:
+            leave_deadline = time.monotonic() + _LEAVING_SECONDS
+            # There is no socket any more if the broker disconnected first.
+            while (sock := client.socket()) is not None and client.want_write() and time.monotonic() < leave_deadline:
                 select.select([], [sock], [], _LEAVING_SECONDS)
                 _check(client.loop_write())
         self._subscribed = False
@@ -212,8 +212,9 @@ class MqttSession(threading.Thread):
         sock: Any = client.socket()
         if sock is None:
             raise _ConnectionLostError("the broker closed the connection")
-        # A full inbox is not read into: the broker notices, and keeps what it has. The receive maximum alone is not enough:
-        # mosquitto 2.0.11 sends a whole backlog when some of it was acknowledged before, and that before its SUBACK.
+        # While the queue is full, the socket is not read: the broker notices, and keeps what it has. The receive maximum
+        # alone is not enough: mosquitto 2.0.11 sends a whole backlog when some of it was acknowledged before, and that
+        # before its SUBACK.
         listening = not self._queue.is_full
         ready = listening and bool(getattr(sock, "pending", int)())
         try:
@@ -258,7 +259,7 @@ class MqttSession(threading.Thread):
         with contextlib.suppress(OSError):
             self._wake_sender.send(b".")
 
-    # --- what the client library calls, in this thread ----------------------------------------------------------------
+    # --- callbacks of the client library, in this thread --------------------------------------------------------------
 
     def _client(self) -> Client:
         client = Client(
@@ -331,7 +332,7 @@ class MqttSession(threading.Thread):
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            topic = bytes(message._topic).decode(errors="replace")  # noqa: SLF001  -- a broker must not pass on such a one
+            topic = bytes(message._topic).decode(errors="replace")  # noqa: SLF001  -- a broker must not forward such a topic
         digest = message_digest(topic, payload)
         repeat: Repeat = "no"
         if message.dup:

@@ -1,4 +1,4 @@
-"""The source: a session with the broker, read in bites, acknowledged when Kafka has them."""
+"""The MQTT source: a session with the broker, read in batches, acknowledged when they are in Kafka."""
 
 import time
 from collections import deque
@@ -17,18 +17,18 @@ from riverrun.model.connector import Item, Items, Position, Reader, Source, Sour
 from riverrun.model.connectors.mqtt import mqtt
 from riverrun.model.units import parse_duration_ms
 
-# How long a broker may be away before people are told that the connector does not work.
+# How long a broker may be disconnected before the connector reports a failure.
 MAX_DISCONNECTED_SECONDS = 15.0
 _MAX_READ_MESSAGES = 2000
 _MAX_READ_BYTES = 4 << 20
-# The mark that says which filters the session at the broker may have.
+# The mark with the filters that the session at the broker may have.
 FILTERS_MARK = "filters"
-# MQTT's word for a session that never ends.
+# MQTT's value for a session that never expires.
 _NO_EXPIRY = 0xFFFFFFFF
 
 
 def create_source(declared: mqtt, context: ConnectorContext) -> "MqttSource":
-    """What runs a declared source."""
+    """Create the source for a declaration."""
     bindings = [source for source in context.app.sources.values() if source.source is declared]
     if len(bindings) != 1:
         raise DeclarationError(
@@ -44,7 +44,7 @@ def create_source(declared: mqtt, context: ConnectorContext) -> "MqttSource":
 
 
 class MqttSource(Source):
-    """One session, one part. What was in Kafka before is remembered for as long as the process lives."""
+    """One session, one part. Which messages are already in Kafka is remembered for as long as the process lives."""
 
     resumable = False
     lag_unit = "messages"
@@ -58,9 +58,12 @@ class MqttSource(Source):
     def open_with_marks(self, part: str, position: Position, marks: Mapping[str, Any]) -> "MqttReader":  # noqa: ARG002
         previous_filters = marks.get(FILTERS_MARK) or []
         options = replace(
-            self._options, removed_filters=tuple(each for each in previous_filters if each not in self._options.filters)
+            self._options,
+            removed_filters=tuple(
+                topic_filter for topic_filter in previous_filters if topic_filter not in self._options.filters
+            ),
         )
-        # While it is full, the connection is not read and its end not noticed, so the receive maximum comes first.
+        # While it is full, the connection is not read and a disconnect not noticed, so the receive maximum comes first.
         queue = MessageQueue(2 * self._options.in_flight)
         return MqttReader(
             MqttSession(self._address, options, queue, self._duplicates), queue, self._to_item, previous_filters
@@ -68,10 +71,10 @@ class MqttSource(Source):
 
 
 class MqttReader(Reader):
-    """Positions count the messages that this reader gave out.
+    """Positions count the messages that this reader returned.
 
-    The broker keeps our subscriptions with the session, so one that is gone from the pipeline file must be ended there. What
-    was ever subscribed to is kept as a mark, which is written before the first connection is made.
+    The broker stores our subscriptions with the session, so one removed from the pipeline file must be unsubscribed there.
+    Everything ever subscribed to is stored as a mark, which is written before the first connection is made.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class MqttReader(Reader):
         self._queue = queue
         self._to_item = to_item
         self._read_count = 0
-        # Given out, and not in Kafka yet, by the position after them.
+        # Returned, and not in Kafka yet, by the position after them.
         self._unacknowledged: deque[tuple[int, list[MqttMessage]]] = deque()
         self._marked_filters = sorted(previous_filters)
         self._started = False
@@ -106,7 +109,7 @@ class MqttReader(Reader):
         return Items([self._to_item(message) for message in messages], self._read_count)
 
     def _filters_mark(self) -> Items | None:
-        """What the broker may know of our subscriptions, when that is not what is written down."""
+        """The subscriptions that the broker may have, when they differ from the written mark."""
         declared = sorted(self.session.options.filters)
         subscribed = declared if self.session.is_connected else sorted({*declared, *self._marked_filters})
         if subscribed != self._marked_filters:
@@ -138,7 +141,7 @@ class MqttReader(Reader):
     def _check_connection(self) -> None:
         session = self.session
         if session.problem and time.monotonic() - session.down_since > MAX_DISCONNECTED_SECONDS:
-            # The next reader begins with an empty inbox, and the broker may have lost all that it sent: what there is goes
+            # The next reader starts with an empty queue, and the broker may have lost all that it sent: what is queued goes
             # into Kafka first.
             self._queue.release_held()
             if len(self._queue) or self._unacknowledged:

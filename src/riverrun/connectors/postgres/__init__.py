@@ -1,1 +1,1 @@
-"""Postgres: what is checked before it is followed, and how Debezium is told to follow it."""
+"""Postgres: checks before a database is captured, and Debezium's configuration."""

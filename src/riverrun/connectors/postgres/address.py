@@ -1,4 +1,4 @@
-"""Where a database is and who logs in, from the settings; and a connection to it. psycopg's errors are translated here."""
+"""The address and login of a database, from the settings; and a connection to it. psycopg's errors are translated here."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import psycopg
 
 APPLICATION = "riverrun"
-# Options of an address that Python's client and Java's driver have both, with their names in Java.
+# Options of an address that both Python's client and Java's driver have, with their names in Java.
 OPTIONS = {
     "sslmode": "sslmode",
     "sslrootcert": "sslrootcert",
@@ -24,7 +24,7 @@ OPTIONS = {
     "channel_binding": "channelBinding",
 }
 _URL_PARTS = ("host", "port", "user", "password", "dbname")
-# Where else to say what an address must not.
+# The settings to use instead of options that an address must not have.
 _SETTING_INSTEAD = {"connect_timeout": "postgres.timeout_seconds", "passfile": "postgres.password"}
 
 
@@ -51,11 +51,11 @@ class Database:
 
     @contextmanager
     def connect(self) -> "Iterator[psycopg.Connection[Any]]":
-        """A connection that commits each statement. DatabaseError for whatever Postgres or psycopg say."""
+        """A connection that commits each statement. Every error of Postgres or psycopg becomes a DatabaseError."""
         import psycopg
 
         try:
-            opened = psycopg.connect(
+            connection = psycopg.connect(
                 host=self.host, port=self.port, dbname=self.dbname, user=self.user, password=self.password.reveal() or None,
                 connect_timeout=self.timeout_seconds, application_name=APPLICATION, autocommit=True,
                 options=f"-c statement_timeout={self.timeout_seconds * 1000} -c lock_timeout={self.timeout_seconds * 1000}",
@@ -63,9 +63,9 @@ class Database:
             )  # fmt: skip
         except (psycopg.Error, UnicodeError) as error:
             raise self._unreachable(error) from error
-        with opened:
+        with connection:
             try:
-                yield opened
+                yield connection
             except psycopg.errors.QueryCanceled as error:
                 raise DatabaseUnreachableError(
                     f"The database {self} did not answer in time", found=_error_text(error)
@@ -85,7 +85,7 @@ class Database:
             "no password supplied",
             "permission denied",
         )
-        if any(each in text for each in refused):
+        if any(phrase in text for phrase in refused):
             return DatabaseRefusedError(
                 f"The database {self} does not let {self.user} in",
                 found=text,
@@ -131,25 +131,25 @@ def _parse_url(settings: PostgresSettings, name: str, url: str, password: Secret
     try:
         fields = {key: str(value) for key, value in conninfo_to_dict(url).items()}
     except psycopg.Error as error:
-        # What it says may hold the password.
+        # psycopg's message may contain the password.
         raise ConfigError([f"{setting} is no address such as postgresql://cdc@127.0.0.1:5432/shop"]) from error
     missing = [
-        word for word, key in (("host", "host"), ("user", "user"), ("database", "dbname")) if not fields.get(key)
+        label for label, key in (("host", "host"), ("user", "user"), ("database", "dbname")) if not fields.get(key)
     ]
     if missing or "," in fields.get("host", "") or fields.get("host", "").startswith("/"):
         what = f"names no {missing[0]}" if missing else "must name one host, by TCP"
         raise ConfigError([f"{setting} {what}: write postgresql://USER@HOST:PORT/DATABASE"])
-    if unknown := [each for each in fields if each not in OPTIONS and each not in _URL_PARTS]:
+    if unknown := [option for option in fields if option not in OPTIONS and option not in _URL_PARTS]:
         known = ", ".join(OPTIONS)
         raise ConfigError(
             [
-                f"{setting} has the option {each}, which Connect would not hear of: "
+                f"{setting} has the option {option}, which Connect would not hear of: "
                 + (
-                    f"set {_SETTING_INSTEAD[each]} instead"
-                    if each in _SETTING_INSTEAD
+                    f"set {_SETTING_INSTEAD[option]} instead"
+                    if option in _SETTING_INSTEAD
                     else f"leave it out; it may have {known}"
                 )
-                for each in unknown
+                for option in unknown
             ]
         )
     return Database(

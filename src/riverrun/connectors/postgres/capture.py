@@ -1,8 +1,8 @@
-"""Which tables of which databases an app follows, and by what names: one connector, slot and publication per database.
+"""Which tables of which databases an app captures, and their names: one connector, slot and publication per database.
 
-Tables whose key has several columns are followed by a connector of their own: the key of their records is a JSON object,
-that of the others is plain text, as a producer's is, and Connect writes all keys of a connector the same way. Tables that
-were declared after a connector had begun are followed by another, a group of their own (groups.py).
+Tables whose key has several columns have a connector of their own: the key of their records is a JSON object, that of the
+others is plain text, like a producer's, and Connect writes all keys of a connector the same way. Tables that were declared
+after a connector had started are captured by another one, in a group of their own (groups.py).
 """
 
 import hashlib
@@ -18,9 +18,9 @@ from riverrun.model.topic import Topic
 if TYPE_CHECKING:
     from riverrun.app import App
 
-# Postgres cuts longer names off.
+# Postgres truncates longer names.
 _MAX_NAME_LENGTH = 63
-# What a stream of changes says besides the row's columns.
+# The fields that a stream of changes has besides the row's columns.
 CHANGE_FIELDS = ("change", "changed_at", "lsn")
 
 
@@ -34,7 +34,7 @@ class CapturedTable:
     topic: str
     rows: bool
     line: str
-    # What the topic's records are to be read as, where the pipeline file says it.
+    # The topic's declaration with its event type, if the pipeline file has one.
     declared_topic: Topic[Any] | None = None
 
     @property
@@ -43,7 +43,7 @@ class CapturedTable:
 
     @property
     def declared_key(self) -> tuple[str, ...]:
-        """The key, as far as the pipeline file says it."""
+        """The key, if the pipeline file declares it."""
         if self.source.keys:
             return self.source.keys
         schema = self.declared_topic.schema if self.declared_topic is not None else None
@@ -52,7 +52,7 @@ class CapturedTable:
 
 @dataclass(frozen=True)
 class CdcConnector:
-    """One Debezium connector: the tables of a database, and the key's columns of each."""
+    """One Debezium connector: the tables of a database, and the key columns of each."""
 
     app: str
     database: str
@@ -72,23 +72,23 @@ class CdcConnector:
 
     @property
     def slot(self) -> str:
-        """The replication slot's and the publication's name: lower case, digits and underscores."""
+        """The name of the replication slot and the publication: lower case, digits and underscores."""
         return slot_name(self._name)
 
     @property
     def topic_prefix(self) -> str:
-        """What Debezium calls the database; its topics begin so, until they are routed to ours."""
+        """Debezium's name of the database; its topics begin with it, until they are routed to ours."""
         return f"riverrun.{self._name}"
 
 
 def connector_name(app: str, database: str, *, composite: bool = False, group: int = 1) -> str:
-    """What a connector is called; its slot and publication are called after it."""
+    """The name of a connector; its slot and publication are named after it."""
     parts = [app, "postgres", database, "composite" if composite else "", f"group{group}" if group > 1 else ""]
     return ".".join(part for part in parts if part)
 
 
 def slot_name(stem: str) -> str:
-    """A name that Postgres takes without quotes, different for different stems."""
+    """A name that Postgres accepts without quotes, different for different stems."""
     plain = re.sub(r"[^a-z0-9]+", "_", f"riverrun_{stem}".lower())
     if plain == f"riverrun_{stem}".replace(".", "_") and len(plain) <= _MAX_NAME_LENGTH:
         return plain
@@ -97,7 +97,7 @@ def slot_name(stem: str) -> str:
 
 
 def captured_tables(app: "App") -> list[CapturedTable]:
-    """All tables of databases that an app follows, in the order of the file."""
+    """All database tables that an app captures, in the order of the file."""
     tables = []
     for binding in app.sources.values():
         if isinstance(binding.source, postgres):
@@ -123,7 +123,7 @@ def group_tables(
     keys: Mapping[str, tuple[str, ...]],
     groups: Mapping[str, int] | None = None,
 ) -> list[CdcConnector]:
-    """The connectors. `keys` has the key's columns of every table, `groups` its group, by `Followed.name`."""
+    """The connectors. `keys` has the key columns of every table, `groups` its group, by `CapturedTable.name`."""
     members_by_connector: dict[tuple[str, bool, int], list[CapturedTable]] = {}
     for table in tables:
         group = (groups or {}).get(table.name, 1)

@@ -1,4 +1,4 @@
-"""What a database says of itself and of a table: its catalog, asked once, as plain facts."""
+"""What a database's catalog says about the server, its slots and a table, as plain facts."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ _TABLE = """
     from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where n.nspname = %s and c.relname = %s
 """
-# A domain is its base type to us, an enum its text.
+# A domain is treated as its base type, an enum as text.
 _COLUMNS = """
     select a.attname, case
              when t.typtype = 'e' then 'text'
@@ -56,7 +56,7 @@ _SLOTS = """
            s.wal_status, r.application_name, r.client_addr::text, r.usename
     from pg_replication_slots s left join pg_stat_replication r on r.pid = s.active_pid
 """
-# Of no fixed size, and yet always short.
+# Of variable size, but always short.
 _NEVER_TOASTED = frozenset(
     {"numeric", "inet", "cidr", "int4range", "int8range", "tsrange", "tstzrange", "daterange", "name"}
 )
@@ -72,7 +72,7 @@ _PUBLICATION_TABLES = """
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The settings that following changes depends on. `version` is 150004 for 15.4."""
+    """The settings that change data capture depends on. `version` is 150004 for 15.4."""
 
     version: int
     wal_level: str
@@ -91,7 +91,7 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as it is. `identity` is Postgres's letter: d (its key), f (full), i (an index), n (nothing)."""
+    """A table's catalog entry. `identity` is Postgres's code: d (its key), f (full), i (an index), n (nothing)."""
 
     name: str
     oid: int
@@ -107,8 +107,8 @@ class TableFacts:
     defaulted: frozenset[str]
     primary_key: tuple[str, ...]
     identity_columns: tuple[str, ...]
-    # Columns whose values can be so long that Postgres keeps them outside the row (TOAST): the log of an update that leaves
-    # such a value as it is does not have it.
+    # Columns whose values can be so long that Postgres stores them outside the row (TOAST): the log of an update that leaves
+    # such a value unchanged does not contain it.
     toast_columns: tuple[PgColumn, ...] = ()
 
     def column(self, name: str) -> PgColumn | None:
@@ -117,7 +117,7 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class ReplicationSlot:
-    """A replication slot: who reads from it, and how many bytes of the log it makes the database keep."""
+    """A replication slot: who reads from it, and how many bytes of the log it makes the database retain."""
 
     name: str
     plugin: str
@@ -139,7 +139,7 @@ class Publication:
     publishes_all: bool
     owned: bool
     tables: frozenset[str] = field(default_factory=frozenset)
-    # Those of the tables that it names one by one: not because it is for all of them, or for all of a schema.
+    # The tables that it names one by one: not because it is for all tables, or for all of a schema.
     named_tables: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -160,15 +160,15 @@ def read_table(connection: "psycopg.Connection[Any]", name: str) -> TableFacts |
         return None
     oid, kind, identity, owned, readable, usable, can_be_long, owner, writable = row
     rows = connection.execute(_COLUMNS, (oid,)).fetchall()
-    columns = tuple(PgColumn(each[0], each[1]) for each in rows)
+    columns = tuple(PgColumn(item[0], item[1]) for item in rows)
     primary = _key(connection, oid, "i.indisprimary")
-    replicated = {"f": tuple(each.name for each in columns), "d": primary, "n": ()}.get(identity)
+    replicated = {"f": tuple(item.name for item in columns), "d": primary, "n": ()}.get(identity)
     if replicated is None:
         replicated = _key(connection, oid, "i.indisreplident")
-    required = frozenset(each[0] for each in rows if each[2])
-    defaulted = frozenset(each[0] for each in rows if each[3])
+    required = frozenset(item[0] for item in rows if item[2])
+    defaulted = frozenset(item[0] for item in rows if item[3])
     long = tuple(
-        column for column, each in zip(columns, rows, strict=True) if each[4] and column.base_type not in _NEVER_TOASTED
+        column for column, item in zip(columns, rows, strict=True) if item[4] and column.base_type not in _NEVER_TOASTED
     )
     return TableFacts(
         name, oid, kind, identity, owned, readable, usable, owner, writable,
@@ -182,20 +182,20 @@ def _key(connection: "psycopg.Connection[Any]", oid: int, which: str) -> tuple[s
 
 
 def read_table_names(connection: "psycopg.Connection[Any]") -> list[str]:
-    return [each[0] for each in connection.execute(_TABLE_NAMES).fetchall()]
+    return [row[0] for row in connection.execute(_TABLE_NAMES).fetchall()]
 
 
 def read_slots(connection: "psycopg.Connection[Any]") -> list[ReplicationSlot]:
-    found_slots = []
+    replication_slots = []
     for row in connection.execute(_SLOTS).fetchall():
-        name, plugin, kind, database, active, pid, kept, *words = row
-        status, application, client, user = (word or "" for word in words)
-        found_slots.append(
+        name, plugin, kind, database, active, pid, retained, *texts = row
+        status, application, client, user = (text or "" for text in texts)
+        replication_slots.append(
             ReplicationSlot(
-                name, plugin or "", kind, database or "", active, pid, int(kept), status, application, client, user
+                name, plugin or "", kind, database or "", active, pid, int(retained), status, application, client, user
             )
         )
-    return found_slots
+    return replication_slots
 
 
 def read_publication(connection: "psycopg.Connection[Any]", name: str) -> Publication | None:
@@ -205,10 +205,10 @@ def read_publication(connection: "psycopg.Connection[Any]", name: str) -> Public
     listed = connection.execute(
         "select schemaname || '.' || tablename from pg_publication_tables where pubname = %s", (name,)
     )
-    tables = frozenset(each[0] for each in listed.fetchall())
-    named = frozenset(each[0] for each in connection.execute(_PUBLICATION_TABLES, (row[0],)).fetchall())
+    tables = frozenset(table_row[0] for table_row in listed.fetchall())
+    named = frozenset(table_row[0] for table_row in connection.execute(_PUBLICATION_TABLES, (row[0],)).fetchall())
     return Publication(name, row[1], row[2], row[3], tables | named, named)
 
 
 def read_publication_names(connection: "psycopg.Connection[Any]") -> set[str]:
-    return {each[0] for each in connection.execute("select pubname from pg_publication").fetchall()}
+    return {row[0] for row in connection.execute("select pubname from pg_publication").fetchall()}

@@ -1,7 +1,7 @@
-"""What must hold before a database is followed, all problems at once, each with the SQL that mends it.
+"""What must hold before a database can be captured: all problems at once, each with the SQL that fixes it.
 
-A problem ("fail") would end in no rows, wrong rows, or a source application whose updates Postgres refuses. A warning is
-worth knowing, and the pipeline runs.
+A problem ("fail") would end in no rows, wrong rows, or a source application whose updates Postgres refuses. With a warning
+the pipeline runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import psycopg
 
 MIN_VERSION = 130000
-# From here on, what a slot holds is worth a word.
+# From here on, the WAL that a slot retains is worth a warning.
 WAL_WARNING_BYTES = 1 << 30
-# The types that Debezium was seen to read again where an update has left a long value alone, and lists of which.
+# The types that Debezium was seen to read again when an update left a long value unchanged, and the same for arrays.
 _LONG_VALUES = ("text", "character varying", "character", "json", "jsonb", "xml", "citext", "hstore")
 _LONG_LISTS = ("text", "character varying", "integer", "bigint")
 CheckState = Literal["ok", "warn", "fail"]
@@ -38,7 +38,7 @@ CheckState = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class DatabaseCheck:
-    """One thing that was looked at. `sql` mends it; it is for a user with the rights, often not the one who logs in here."""
+    """One check and its result. `sql` fixes it; it is for a user with the rights, often not the one who logs in here."""
 
     database: str
     check: str
@@ -52,7 +52,7 @@ class DatabaseCheck:
 
 
 class CheckResults:
-    """Findings of one database, collected."""
+    """The check results of one database."""
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -69,7 +69,7 @@ class CheckResults:
 
 
 def failures(found: Iterable[DatabaseCheck]) -> list[str]:
-    return [each.message for each in found if each.state == "fail"]
+    return [check.message for check in found if check.state == "fail"]
 
 
 def check_databases(
@@ -77,8 +77,8 @@ def check_databases(
 ) -> list[DatabaseCheck]:
     """Check all databases. `fix`: make the publication, or add tables to it, where our login may and nothing is wrong."""
     results: list[DatabaseCheck] = []
-    for name in dict.fromkeys(following.database for following in connectors):
-        database_connectors = [following for following in connectors if following.database == name]
+    for name in dict.fromkeys(connector.database for connector in connectors):
+        database_connectors = [connector for connector in connectors if connector.database == name]
         try:
             database = database_of(settings, name, root)
         except ConfigError as error:
@@ -106,7 +106,7 @@ def _check_database(
     checks.ok("login", f"{database.user} is logged in at {database}, Postgres {server.version_text}")
     _check_server(checks, server, database)
     slots = catalog.read_slots(connection)
-    ours = {each.slot for each in connectors}
+    ours = {cdc_connector.slot for cdc_connector in connectors}
     _check_slots(checks, server, slots, database, ours)
     for connector in connectors:
         usable = [_check_table(checks, connection, database, table, connector) for table in connector.tables]
@@ -141,7 +141,7 @@ def _check_slots(
     database: Database,
     ours: set[str],
 ) -> None:
-    existing = {each.name for each in slots}
+    existing = {replication_slot.name for replication_slot in slots}
     missing = len(ours - existing)
     if server.slots + missing > server.max_slots:
         checks.fail(
@@ -149,7 +149,7 @@ def _check_slots(
             f"All {server.max_slots} replication slots are taken ({', '.join(sorted(existing))}), and {missing} more needed",
             f"ALTER SYSTEM SET max_replication_slots = {server.slots + missing + 5}; -- and restart Postgres",
         )
-    held = sum(1 for each in slots if each.active and each.name in ours)
+    held = sum(1 for replication_slot in slots if replication_slot.active and replication_slot.name in ours)
     if server.senders + len(ours) - held > server.max_senders:
         checks.fail(
             "senders",
@@ -182,12 +182,12 @@ def _check_own_slot(
             f"{drop} -- then `riverrun connect remove` the connector: the next run reads all rows anew",
         )
     elif slot.active and slot.application and not _is_debezium(slot):
-        who = " ".join(
+        reader = " ".join(
             part
             for part in (slot.application, slot.user and f"as {slot.user}", slot.client and f"from {slot.client}")
             if part
         )
-        checks.fail("slot", f"The slot {slot.name} is read by {who}", f"SELECT pg_terminate_backend({slot.pid});")
+        checks.fail("slot", f"The slot {slot.name} is read by {reader}", f"SELECT pg_terminate_backend({slot.pid});")
     elif not slot.active and slot.retained_bytes > WAL_WARNING_BYTES:
         checks.warn("slot", f"The slot {slot.name} holds {size} of log, which is read now")
     else:
@@ -233,7 +233,7 @@ def _check_table(
     _check_identity(checks, table, facts)
     _check_types(checks, table, facts)
     if len(failures(checks.all)) == before:
-        left_out = [one.name for one in facts.columns if one.annotation is None]
+        left_out = [column.name for column in facts.columns if column.annotation is None]
         also = f"; left out: {', '.join(left_out)}" if left_out else ""
         checks.ok("table", f"{table.table} can be followed ({len(facts.columns)} columns{also})")
         return True
@@ -241,14 +241,14 @@ def _check_table(
 
 
 def _check_key(checks: CheckResults, table: CapturedTable, facts: catalog.TableFacts, key: tuple[str, ...]) -> None:
-    names = [one.name for one in facts.columns]
-    if absent := [one for one in key if one not in names]:
+    names = [column.name for column in facts.columns]
+    if absent := [column for column in key if column not in names]:
         checks.fail(
             "key",
             f"{table.line}: {table.table} has no column {absent[0]}, which is to be its key; it has {', '.join(names)}",
         )
         return
-    unseen = [one for one in key if one not in facts.identity_columns]
+    unseen = [column for column in key if column not in facts.identity_columns]
     if unseen and facts.identity != "n" and facts.identity_columns:
         checks.fail(
             "key",
@@ -294,36 +294,42 @@ def _full_identity_sql(table: CapturedTable) -> str:
 
 
 def _unlogged_columns(table: CapturedTable, facts: catalog.TableFacts) -> list[str]:
-    """Columns of long values that nothing but a full replica identity tells.
+    """Columns of long values that only a full replica identity puts into the log.
 
-    For a table of rows Debezium reads such a value from the row, where it can tell that one is missing. In a stream of
-    changes that would be the value of now, not that of the change.
+    For a table of rows Debezium reads such a value from the row, where it can see that one is missing. In a stream of
+    changes that would be the current value, not that of the change.
     """
     if table.rows and facts.primary_key:
-        return [one.name for one in facts.toast_columns if one.annotation is not None and not _can_reselect(one)]
+        return [
+            column.name for column in facts.toast_columns if column.annotation is not None and not _can_reselect(column)
+        ]
     fields = (
         None
         if table.declared_topic is None or table.declared_topic.event is None
         else field_types(table.declared_topic.event)
     )
     return [
-        one.name for one in facts.toast_columns if one.annotation is not None and (fields is None or one.name in fields)
+        column.name
+        for column in facts.toast_columns
+        if column.annotation is not None and (fields is None or column.name in fields)
     ]
 
 
 def _can_reselect(column: PgColumn) -> bool:
-    """Whether Debezium knows a value of this type that was not in the log from one that was. (A bytea is null then.)"""
+    """Whether Debezium can tell that a value of this type was not in the log. (A bytea is null then.)"""
     return column.base_type in (_LONG_LISTS if column.is_array else _LONG_VALUES)
 
 
 def _required_fields(table: CapturedTable) -> set[str]:
-    """Fields that a record of the topic cannot do without, or with null."""
+    """Fields that a record of the topic must have, and not as null."""
     if table.declared_topic is None or table.declared_topic.event is None:
         return set()
     info = msgspec.inspect.type_info(table.declared_topic.event)
     assert isinstance(info, msgspec.inspect.StructType)  # noqa: S101
     return {
-        one.encode_name for one in info.fields if one.encode_name not in CHANGE_FIELDS and not _takes_null(one.type)
+        field.encode_name
+        for field in info.fields
+        if field.encode_name not in CHANGE_FIELDS and not _takes_null(field.type)
     }
 
 
@@ -333,7 +339,7 @@ def _takes_null(info: msgspec.inspect.Type) -> bool:
     return isinstance(info, msgspec.inspect.UnionType) and info.includes_none
 
 
-# What a column's base type can be read as by a field of an event, besides its own.
+# Which Python types a field may have to read a column of this type.
 _READ_AS: Mapping[Any, tuple[type, ...]] = {
     int: (int, float, Decimal),
     float: (float, Decimal),
@@ -348,33 +354,33 @@ _READ_AS: Mapping[Any, tuple[type, ...]] = {
 
 
 def _check_types(checks: CheckResults, table: CapturedTable, facts: catalog.TableFacts) -> None:
-    """Whether the topic's event type can read what the table's columns become."""
+    """Check that the topic's event type can read what the table's columns become."""
     if not table.rows and (taken := [name for name in CHANGE_FIELDS if facts.column(name) is not None]):
         checks.fail("types", f"{table.table} has a column {taken[0]}, which is what a record of a change says besides")
     if table.declared_topic is None or table.declared_topic.event is None:
         return
-    must = _required_fields(table)
+    required = _required_fields(table)
     for name, kind in field_types(table.declared_topic.event).items():
         if name in CHANGE_FIELDS and not table.rows:
             continue
         column = facts.column(name)
         where = f"{table.line}: {table.declared_topic.event.__name__}.{name}"
         if column is None:
-            if name in must and name not in _defaults(table.declared_topic.event):
+            if name in required and name not in _defaults(table.declared_topic.event):
                 checks.fail("types", f"{where} has no column in {table.table}")
         elif (wrong := _suggested_type(column, kind)) is not None:
             checks.fail("types", f"{where} cannot be read from {column.type}: declare it as {wrong}")
-        elif name in must and name not in facts.required:
+        elif name in required and name not in facts.required:
             checks.warn("types", f"{where} must not be null, and {table.table}.{name} may be: such rows become dead letters",
                         f"ALTER TABLE {quoted_table(table.table)} ALTER COLUMN {quoted(name)} SET NOT NULL;")  # fmt: skip
 
 
 def _defaults(event: type[Any]) -> set[str]:
-    return {one.encode_name for one in msgspec.structs.fields(event) if not one.required}
+    return {field.encode_name for field in msgspec.structs.fields(event) if not field.required}
 
 
 def _suggested_type(column: PgColumn, kind: type | None) -> str | None:
-    """What a field should be declared as; None when it is fine, or not for us to say."""
+    """The type a field should be declared as; None when it is fine, or cannot be checked."""
     annotation = column.annotation
     if annotation is None:
         return "nothing: this type does not come through"
@@ -394,7 +400,7 @@ def _check_publication(
     declared_tables = [table.table for table in connector.tables]
     existing = catalog.read_publication(connection, name)
     if existing is None:
-        listed = ", ".join(quoted_table(each) for each in declared_tables)
+        listed = ", ".join(quoted_table(table_name) for table_name in declared_tables)
         sql = f"CREATE PUBLICATION {name} FOR TABLE {listed} WITH (publish_via_partition_root = true);"
         _fix_publication(checks, connection, f"There is no publication {name}", sql, fix=fix)
         return
@@ -403,41 +409,49 @@ def _check_publication(
         _fix_publication(
             checks, connection, f"The publication {name} leaves out inserts, updates or deletes", sql, fix=fix
         )
-    if missing := [each for each in declared_tables if each not in existing.tables and not existing.all_tables]:
-        sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(quoted_table(each) for each in missing)};"
+    if missing := [
+        table_name for table_name in declared_tables if table_name not in existing.tables and not existing.all_tables
+    ]:
+        sql = f"ALTER PUBLICATION {name} ADD TABLE {', '.join(quoted_table(table_name) for table_name in missing)};"
         _fix_publication(checks, connection, f"The publication {name} does not have {', '.join(missing)}", sql, fix=fix)
     elif existing.publishes_all:
         checks.ok("publication", f"The publication {name} has all {len(declared_tables)} tables")
     if left := sorted(existing.named_tables - set(declared_tables)):
-        # Declared again, it is to be a new table, whose rows are read: its changes are not followed from here on.
-        sql = f"ALTER PUBLICATION {name} DROP TABLE {', '.join(quoted_table(each) for each in left)};"
-        found = f"The publication {name} still has {', '.join(left)}, which the pipeline file does not name any more"
-        _fix_publication(checks, connection, found, sql, fix=fix, needed=False)
+        # If it is declared again, it is to be a new table, whose rows are read: from here on its changes are not captured.
+        sql = f"ALTER PUBLICATION {name} DROP TABLE {', '.join(quoted_table(table_name) for table_name in left)};"
+        problem = f"The publication {name} still has {', '.join(left)}, which the pipeline file does not name any more"
+        _fix_publication(checks, connection, problem, sql, fix=fix, needed=False)
 
 
 def _fix_publication(
-    checks: CheckResults, connection: "psycopg.Connection[Any]", found: str, sql: str, *, fix: bool, needed: bool = True
+    checks: CheckResults,
+    connection: "psycopg.Connection[Any]",
+    problem: str,
+    sql: str,
+    *,
+    fix: bool,
+    needed: bool = True,
 ) -> None:
     import psycopg
 
     if not fix:
-        # Where nothing else is wrong, a run makes it.
+        # If nothing else is wrong, a run creates it.
         if failures(checks.all):
-            checks.warn("publication", found, sql)
+            checks.warn("publication", problem, sql)
         else:
-            checks.ok("publication", f"{found}: `riverrun run` makes it where it may")
+            checks.ok("publication", f"{problem}: `riverrun run` makes it where it may")
         return
     try:
         connection.execute(sql)
     except psycopg.errors.InsufficientPrivilege as error:
         report = checks.fail if needed else checks.warn
-        report("publication", f"{found}, and our login may not change that ({str(error).splitlines()[0]})", sql)
+        report("publication", f"{problem}, and our login may not change that ({str(error).splitlines()[0]})", sql)
     else:
-        checks.ok("publication", f"{found}: made now")
+        checks.ok("publication", f"{problem}: made now")
 
 
 def size_words(size: int) -> str:
-    """Bytes for people."""
+    """A byte count as text for people."""
     for unit, factor in (("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
         if size >= factor:
             return f"{size / factor:.1f} {unit}"

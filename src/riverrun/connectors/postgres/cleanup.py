@@ -1,5 +1,5 @@
-"""What a removed connector leaves in the database: a replication slot that would hold the log until the disk is full, and a
-publication. Both are dropped, or it is said how."""
+"""Clean up what a removed connector leaves in the database: a replication slot that would retain the log until the disk is
+full, and a publication. Both are dropped, or the message says how."""
 
 import time
 from collections.abc import Mapping
@@ -16,13 +16,13 @@ from riverrun.errors import ConfigError, DatabaseError
 if TYPE_CHECKING:
     import psycopg
 
-# A slot is in use for a moment after its connector was stopped.
+# A slot stays in use for a moment after its connector was stopped.
 IN_USE_SECONDS = 15.0
 POLL_SECONDS = 0.2
 
 
 def drop_slot(config: Mapping[str, str], password: Secret | None, settings: PostgresSettings, root: Path) -> str:
-    """Drop the slot and the publication of a Debezium connector that is no more. What was done, or is left to do, in words;
+    """Drop the slot and the publication of a removed Debezium connector. Returns what was done, or is left to do, as text;
     empty for a connector that has none."""
     slot = config.get("slot.name", "")
     if not slot:
@@ -45,7 +45,7 @@ def _drop(connection: "psycopg.Connection[Any]", slot: str) -> bool:
     import psycopg
 
     deadline = time.monotonic() + IN_USE_SECONDS
-    while any(each.name == slot for each in catalog.read_slots(connection)):
+    while any(existing_slot.name == slot for existing_slot in catalog.read_slots(connection)):
         try:
             connection.execute("select pg_drop_replication_slot(%s)", (slot,))
         except psycopg.errors.ObjectInUse:
@@ -63,8 +63,10 @@ def _drop(connection: "psycopg.Connection[Any]", slot: str) -> bool:
 def _connector_database(
     config: Mapping[str, str], password: Secret | None, settings: PostgresSettings, root: Path
 ) -> Database | None:
-    """The database of a connector, with the password that it had; else as the settings have it."""
-    host, port, dbname, user = (config.get(f"database.{each}", "") for each in ("hostname", "port", "dbname", "user"))
+    """The database of a connector, with the password that it had; else that of the settings."""
+    host, port, dbname, user = (
+        config.get(f"database.{setting}", "") for setting in ("hostname", "port", "dbname", "user")
+    )
     if password is not None:
         driver_options = {
             name: config.get(f"database.{java}", config.get(f"driver.{java}")) for name, java in OPTIONS.items()
@@ -73,9 +75,9 @@ def _connector_database(
         return Database("", host, int(port or 0), dbname, user, password, options, settings.timeout_seconds)
     for name in ("", *settings.databases):
         try:
-            found = database_of(settings, name, root)
+            candidate = database_of(settings, name, root)
         except ConfigError:
             continue
-        if (found.host, str(found.port), found.dbname) == (host, port, dbname):
-            return found
+        if (candidate.host, str(candidate.port), candidate.dbname) == (host, port, dbname):
+            return candidate
     return None

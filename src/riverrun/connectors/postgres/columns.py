@@ -1,7 +1,7 @@
-"""The columns of the tables that an app follows: from the database's catalog, remembered for when it is not there.
+"""The columns of the tables that an app captures: from the database's catalog, cached for when it is unreachable.
 
-`.riverrun/postgres.json` is what was found last. Commands that only look at a pipeline file believe it, so that `validate`
-needs no database; a run asks the database.
+`.riverrun/postgres.json` has the last result. Commands that only read a pipeline file use it, so that `validate` needs no
+database; a run asks the database.
 """
 
 import contextlib
@@ -33,25 +33,27 @@ class CachedTable:
 
     columns: tuple[PgColumn, ...]
     primary_key: tuple[str, ...]
-    # The group it was in when the database was last asked (groups.py); 0: it was not followed yet.
+    # Its connector group when the database was last asked (groups.py); 0: it was not captured yet.
     group: int = 0
 
 
 class CatalogCache:
-    """What was found of tables, by database and name."""
+    """The cached catalog entries, by database and table name."""
 
     def __init__(self, project: Project) -> None:
         self._path = project.home / CACHE_FILE
 
     def read(self) -> dict[str, CachedTable]:
-        """What is remembered. A file that makes no sense is forgotten: the database knows better."""
+        """The cached tables. An invalid file counts as empty: the database has the truth."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             return {
                 name: CachedTable(
-                    tuple(PgColumn(*pair) for pair in each["columns"]), tuple(each["key"]), int(each.get("group", 0))
+                    tuple(PgColumn(*pair) for pair in cached_table["columns"]),
+                    tuple(cached_table["key"]),
+                    int(cached_table.get("group", 0)),
                 )
-                for name, each in content.items()
+                for name, cached_table in content.items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}
@@ -59,13 +61,13 @@ class CatalogCache:
     def add(self, tables: Mapping[str, CachedTable]) -> None:
         content = {
             name: {
-                "columns": [[one.name, one.type] for one in each.columns],
-                "key": list(each.primary_key),
-                "group": each.group,
+                "columns": [[column.name, column.type] for column in table.columns],
+                "key": list(table.primary_key),
+                "group": table.group,
             }
-            for name, each in {**self.read(), **tables}.items()
+            for name, table in {**self.read(), **tables}.items()
         }
-        # A disk that is full costs a question to the database, and nothing else.
+        # If the disk is full, the only cost is another query of the database.
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_suffix(f".{os.getpid()}")
@@ -78,17 +80,17 @@ def cache_key(table: CapturedTable) -> str:
 
 
 def read_columns(tables: Sequence[CapturedTable], settings: PostgresSettings, root: Path) -> dict[str, CachedTable]:
-    """What the databases say of these tables. DatabaseNotReadyError names all that are not there."""
+    """Read these tables from their databases. DatabaseNotReadyError names all that do not exist."""
     columns: dict[str, CachedTable] = {}
     problems: list[str] = []
     for name in dict.fromkeys(table.source.database for table in tables):
         with database_of(settings, name, root).connect() as connection:
-            for each in (one for one in tables if one.source.database == name):
-                facts = catalog.read_table(connection, each.table)
+            for captured in (candidate for candidate in tables if candidate.source.database == name):
+                facts = catalog.read_table(connection, captured.table)
                 if facts is None:
-                    problems.append(missing_table_problem(each, connection))
+                    problems.append(missing_table_problem(captured, connection))
                 else:
-                    columns[cache_key(each)] = CachedTable(facts.columns, facts.primary_key)
+                    columns[cache_key(captured)] = CachedTable(facts.columns, facts.primary_key)
     if problems:
         raise DatabaseNotReadyError(problems)
     return columns
@@ -108,26 +110,26 @@ def resolve_columns(
     fresh: bool = False,
     notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, tuple[str, ...]]:
-    """Give each table of a database that the app joins its columns, and so its topic; gives the key's columns of all that
-    are followed, by name. `fresh`: as the databases have them now, and as remembered only where one does not answer."""
+    """Set the columns, and so the topic, of each database table that the app joins; returns the key columns of all
+    captured tables, by name. `fresh`: read from the databases now, and from the cache only if one does not answer."""
     tables = captured_tables(app)
     cache = CatalogCache(project)
     cached = cache.read()
     to_read = [table for table in tables if fresh or (_needs_catalog(table) and cache_key(table) not in cached)]
     if to_read:
         try:
-            found = read_columns(to_read, settings, project.root)
+            from_catalog = read_columns(to_read, settings, project.root)
         except DatabaseUnreachableError as error:
             if any(_needs_catalog(table) and cache_key(table) not in cached for table in to_read):
                 raise _columns_unknown_error(to_read, error) from error
             notice(f"{error.what}: its tables are taken to be as they were")
         else:
-            found = {
-                place: replace(table, group=cached[place].group if place in cached else 0)
-                for place, table in found.items()
+            from_catalog = {
+                cached_key: replace(table, group=cached[cached_key].group if cached_key in cached else 0)
+                for cached_key, table in from_catalog.items()
             }
-            cache.add(found)
-            cached |= found
+            cache.add(from_catalog)
+            cached |= from_catalog
     keys: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     for table in tables:
@@ -145,8 +147,8 @@ def resolve_columns(
 
 
 def apply_cached_columns(app: "App") -> None:
-    """Give tables the columns that the app's project remembers. A test asks no database: tables of which nothing is known
-    stay as they are."""
+    """Set the columns of tables from the project's cache. A test asks no database: tables that are not cached stay as they
+    are."""
     if not captured_tables(app) or not app.file:
         return
     cached = CatalogCache(find_project(Path(app.file).resolve().parent)).read()
@@ -158,7 +160,7 @@ def apply_cached_columns(app: "App") -> None:
 
 
 def _needs_catalog(table: CapturedTable) -> bool:
-    """Whether the file alone does not tell enough of a table."""
+    """Whether the pipeline file alone does not say enough about a table."""
     return not table.declared_key or (table.declared_topic is None and not table.source.columns)
 
 
@@ -180,8 +182,8 @@ def _declare_topic(app: "App", table: CapturedTable, facts: CachedTable, key: tu
     return []
 
 
-def _columns_unknown_error(asked: Sequence[CapturedTable], error: DatabaseError) -> DatabaseError:
-    names = ", ".join(each.table for each in asked if _needs_catalog(each))
+def _columns_unknown_error(tables: Sequence[CapturedTable], error: DatabaseError) -> DatabaseError:
+    names = ", ".join(table.table for table in tables if _needs_catalog(table))
     return DatabaseUnreachableError(
         f"The columns of {names} are not known: {error.what[:1].lower()}{error.what[1:]}",
         found=error.found,

@@ -1,4 +1,4 @@
-"""What Kafka Connect is to run for the databases of an app: checked first, then told."""
+"""The connectors that Kafka Connect runs for the databases of an app: checked first, then configured."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ ConnectorConfigs = dict[str, dict[str, str | Secret]]
 def cdc_connectors(
     app: "App", settings: PostgresSettings, project: Project, notice: Callable[[str], None] = lambda _: None
 ) -> list[CdcConnector]:
-    """The connectors of an app, with the columns and keys that its databases have now."""
+    """The connectors of an app, with the current columns and keys of its databases."""
     tables = captured_tables(app)
     _check_duplicates(app)
     if not tables:
@@ -40,7 +40,7 @@ def _table_groups(
     settings: PostgresSettings,
     project: Project,
 ) -> dict[str, int]:
-    """The group of each table; as it is remembered, where its database does not answer."""
+    """The group of each table; from the cache, if its database does not answer."""
     cache = CatalogCache(project)
     cached = cache.read()
     remembered = {table.name: cached[cache_key(table)].group for table in tables if cache_key(table) in cached}
@@ -55,23 +55,29 @@ def _table_groups(
                 hint="Start the database: a table that is new is told to Connect only when it answers",
             ) from error
         return {name: group or 1 for name, group in remembered.items()}
-    by_place = {cache_key(table): groups[table.name] for table in tables}
-    cache.add({place: replace(cached[place], group=group) for place, group in by_place.items() if place in cached})
+    groups_by_key = {cache_key(table): groups[table.name] for table in tables}
+    cache.add(
+        {
+            cached_key: replace(cached[cached_key], group=group)
+            for cached_key, group in groups_by_key.items()
+            if cached_key in cached
+        }
+    )
     return groups
 
 
 def _check_duplicates(app: "App") -> None:
-    """A change goes to one topic."""
+    """Raise if a table is declared twice: a change goes to one topic."""
     seen: dict[tuple[str, str], str] = {}
     problems = []
-    for each in captured_tables(app):
-        table_id = (each.source.database, each.table)
+    for table in captured_tables(app):
+        table_id = (table.source.database, table.table)
         if table_id in seen:
             problems.append(
-                f"{each.line}: {each.table} is followed already, at {seen[table_id]}: declare it once; a compacted topic "
+                f"{table.line}: {table.table} is followed already, at {seen[table_id]}: declare it once; a compacted topic "
                 "can be both a stream's input and, by app.table(…, TOPIC), a table"
             )
-        seen[table_id] = each.line
+        seen[table_id] = table.line
     if problems:
         raise DatabaseNotReadyError(problems)
 
@@ -85,7 +91,7 @@ def source_configs(
 ) -> ConnectorConfigs:
     """The Debezium connectors of an app, after everything they need was checked. DatabaseNotReadyError has all problems.
 
-    A database that does not answer is no problem where its tables are known: Debezium waits for it.
+    A database that does not answer is no problem if its tables are known: Debezium waits for it.
     """
     checks = check_databases(connectors, settings, project.root, fix=True)
     if problems := [failure for failure in failures(checks) if not _is_unreachable(failure, checks)]:
@@ -102,7 +108,7 @@ def source_configs(
     return configs
 
 
-def _is_unreachable(words: str, checks: list[DatabaseCheck]) -> bool:
+def _is_unreachable(message: str, checks: list[DatabaseCheck]) -> bool:
     return any(
-        check.message == words and check.check == "login" and "does not answer" in check.found for check in checks
+        check.message == message and check.check == "login" and "does not answer" in check.found for check in checks
     )

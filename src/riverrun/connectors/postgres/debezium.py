@@ -1,4 +1,4 @@
-"""What Debezium is told of the tables that an app follows. Why these settings: docs/decisions/0015-postgres.md."""
+"""The Debezium configuration for the tables that an app captures. Why these settings: docs/decisions/0015-postgres.md."""
 
 import re
 from collections.abc import Mapping
@@ -15,17 +15,17 @@ from riverrun.connectors.postgres.columns import CachedTable
 from riverrun.model.connectors.postgres_types import PgColumn
 
 HEARTBEAT = "riverrun.heartbeat"
-# What the connector says where a long value cannot be read again because its row is gone, and of where that was.
+# The connector's message when a long value cannot be read again because its row was deleted, and its position in the log.
 ROW_GONE = "Failed to find row in table"
 _FAILED_AT = re.compile(r"Error while processing event at offset \{[^}]*\blsn=(\d+)")
-# What the connector does with a change that it cannot read: fail, or warn and leave it out.
+# What the connector does with a change that it cannot read: fail, or warn and skip it.
 FAILED_CHANGES = "event.processing.failure.handling.mode"
 _UNWRAP = "io.debezium.transforms.ExtractNewRecordState"
 _KAFKA = "org.apache.kafka.connect.transforms"
 _DAY, _DAY_UTC = "yyyy-MM-dd", "yyyy-MM-dd'Z'"
 _MOMENT = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 _DECIMAL_TYPES = ("numeric", "decimal", "money")
-# What a whole number of an event type may be read from besides.
+# Nulls stay null, and are not replaced by a column's default.
 _NULL = {"replace.null.with.default": "false"}
 
 
@@ -37,7 +37,7 @@ def connector_config(
     config: dict[str, str | Secret] = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
         "tasks.max": "1",
-        # A record is there once, whatever is killed: positions and records are one transaction.
+        # Each record is written once, whatever is killed: positions and records are one transaction.
         "exactly.once.support": "required",
         "database.hostname": database.host,
         "database.port": str(database.port),
@@ -57,25 +57,25 @@ def connector_config(
         "slot.name": connector.slot,
         "slot.drop.on.stop": "false",
         "publication.name": connector.slot,
-        # Made by us before: what autocreate makes depends on rights, and its errors help nobody.
+        # Created by us before: what autocreate makes depends on rights, and its errors do not help.
         "publication.autocreate.mode": "disabled",
         "snapshot.mode": "initial" if read_first else "no_data",
         **({"snapshot.include.collection.list": ",".join(read_first)} if read_first else {}),
-        # The database is not held up while rows are read: changes made meanwhile come after them.
+        # The database is not blocked while rows are read: changes made meanwhile come after them.
         "snapshot.isolation.mode": "repeatable_read",
         "decimal.handling.mode": "string",
         "time.precision.mode": "isostring",
         "interval.handling.mode": "string",
         "hstore.handling.mode": "json",
         "binary.handling.mode": "base64",
-        # A long value (TOAST) that an update has left alone is not in the log: it is read from the row. The checks refuse
-        # what cannot be read so.
+        # A long value (TOAST) that an update left unchanged is not in the log: it is read from the row. The checks refuse
+        # types that cannot be read this way.
         "post.processors": "reselect",
         "reselect.type": "io.debezium.processors.reselect.ReselectColumnsPostProcessor",
         "reselect.reselect.unavailable.values": "true",
         "reselect.reselect.null.values": "false",
-        # Postgres ends who asks before who reads its log: to go on would put the placeholder into records at each restart of
-        # it. Where the row is gone by now, `riverrun run` leaves its update out (cli/connect_reconciler.py).
+        # Postgres ends its clients before the readers of its log: continuing would put the placeholder into records at each
+        # restart. If the row was deleted by now, `riverrun run` skips its update (cli/connect_reconciler.py).
         "reselect.reselect.error.handling.mode": "fail",
         FAILED_CHANGES: "fail",
         # The delete itself becomes the tombstone, or a record of its own.
@@ -84,7 +84,7 @@ def connector_config(
         "poll.interval.ms": str(settings.poll_ms),
         "max.batch.size": "4096",
         "max.queue.size": "16384",
-        # The slot would hold all of the log of a database where only other tables change.
+        # Otherwise the slot would retain the whole log of a database in which only other tables change.
         "heartbeat.interval.ms": str(settings.heartbeat_seconds * 1000),
         "heartbeat.action.query": f"select pg_logical_emit_message(true, '{HEARTBEAT}', '')",
         "message.prefix.exclude.list": re.escape(HEARTBEAT),
@@ -103,7 +103,7 @@ def connector_config(
 
 
 def failed_lsn(trace: str) -> int | None:
-    """Of a task's stack trace: the place in the database's log of the change that it failed at; None where it has none."""
+    """The LSN of the change that a task failed at, from its stack trace; None if it has none."""
     match = _FAILED_AT.search(trace)
     return int(match[1]) if match is not None else None
 
@@ -115,7 +115,7 @@ def _key_converter(*, composite: bool) -> dict[str, str]:
 
 
 class _TransformChain:
-    """Transforms in their order, and the predicates that choose their records."""
+    """Transforms in their order, and the predicates that select their records."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -132,7 +132,7 @@ class _TransformChain:
         self._config |= {f"transforms.{name}.{key}": value for key, value in settings.items()}
 
     def predicate(self, name: str, tables: list[CapturedTable]) -> str:
-        """Records of these tables, by the topic that Debezium calls them before they are routed."""
+        """Select records of these tables, by the topic name that Debezium gives them before they are routed."""
         listed = "|".join(re.escape(table.table) for table in tables)
         self._predicates |= {
             f"predicates.{name}.type": f"{_KAFKA}.predicates.TopicNameMatches",
@@ -159,7 +159,7 @@ def _transforms(connector: CdcConnector, cached: Mapping[str, CachedTable]) -> d
         chain.add(_UNWRAP, {"delete.tombstone.handling.mode": "delete-to-tombstone", **_NULL}, which)
     if changes:
         which = chain.predicate("changes", changes)
-        # `add.fields` with names of our own; a record of a delete has the row as it was.
+        # `add.fields` with names of our own; the record of a delete has the row before it.
         added = "op:change,source.ts_ms:changed_at,source.lsn:lsn"
         chain.add(
             _UNWRAP,
@@ -172,19 +172,21 @@ def _transforms(connector: CdcConnector, cached: Mapping[str, CachedTable]) -> d
             {"field": "changed_at", "target.type": "string", "format": _MOMENT, **_NULL},
             which,
         )
-    for number, each in enumerate(connector.tables):
-        _add_table_transforms(chain, each, connector, cached.get(each.name), f"table{number}")
-    for each in connector.tables:
-        regex = f"{re.escape(connector.topic_prefix)}\\.{re.escape(each.table)}"
-        chain.add(f"{_KAFKA}.RegexRouter", {"regex": regex, "replacement": each.topic})
+    for number, captured in enumerate(connector.tables):
+        _add_table_transforms(chain, captured, connector, cached.get(captured.name), f"table{number}")
+    for captured in connector.tables:
+        regex = f"{re.escape(connector.topic_prefix)}\\.{re.escape(captured.table)}"
+        chain.add(f"{_KAFKA}.RegexRouter", {"regex": regex, "replacement": captured.topic})
     return chain.config()
 
 
 def _add_table_transforms(
     chain: _TransformChain, table: CapturedTable, connector: CdcConnector, cached: CachedTable | None, name: str
 ) -> None:
-    columns = {one.name: one for one in (cached.columns if cached is not None else ())}
-    dates = [one.name for one in columns.values() if one.base_type == "date" and not one.is_array]
+    columns = {pg_column.name: pg_column for pg_column in (cached.columns if cached is not None else ())}
+    dates = [
+        pg_column.name for pg_column in columns.values() if pg_column.base_type == "date" and not pg_column.is_array
+    ]
     casts = numeric_casts(table, columns)
     which = ""
 
@@ -196,7 +198,7 @@ def _add_table_transforms(
     if not connector.composite:
         chain.add(f"{_KAFKA}.ExtractField$Key", {"field": connector.keys[table.name][0], **_NULL}, only())
     for column in dates:
-        # Debezium writes a day as 2026-01-31Z, which no reader of dates takes.
+        # Debezium writes a day as 2026-01-31Z, which no date parser accepts.
         shared = {"field": column, **_NULL}
         convert = f"{_KAFKA}.TimestampConverter$Value"
         chain.add(convert, {**shared, "target.type": "Date", "format": _DAY_UTC}, only())
@@ -207,7 +209,7 @@ def _add_table_transforms(
 
 
 def numeric_casts(table: CapturedTable, columns: Mapping[str, PgColumn]) -> dict[str, str]:
-    """Exact numbers that the topic's event type has as float or int: numbers on the way, too."""
+    """Casts of exact numbers to float or int, where the topic's event type has such a field."""
     if table.declared_topic is None or table.declared_topic.event is None:
         return {}
     casts = {}
@@ -235,7 +237,7 @@ def _python_type(info: msgspec.inspect.Type) -> type | None:
     if isinstance(info, msgspec.inspect.Metadata):
         return _python_type(info.type)
     if isinstance(info, msgspec.inspect.UnionType):
-        members = [one for one in info.types if not isinstance(one, msgspec.inspect.NoneType)]
+        members = [member for member in info.types if not isinstance(member, msgspec.inspect.NoneType)]
         return _python_type(members[0]) if len(members) == 1 else None
     kinds: dict[type, type] = {
         msgspec.inspect.FloatType: float,

@@ -1,9 +1,9 @@
 """Which group of tables a table belongs to. Each group has a connector, a replication slot and a publication of its own.
 
-Debezium reads the rows that tables have when a connector begins, and never again: a table that joined a connector later
-would be without the rows it had by then. So tables that are declared later become a group of their own, whose connector
-begins with them. The database itself remembers the groups: a publication lists its tables, and a slot is there once its
-connector has begun.
+Debezium reads the existing rows of tables when a connector starts, and never again: a table that joined a connector later
+would lack the rows it had by then. So tables that are declared later become a group of their own, whose connector starts
+with them. The database itself stores the groups: a publication lists its tables, and a slot exists once its connector has
+started.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class TableGroup:
     number: int
     tables: frozenset[str]
     started: bool
-    # Tables of a publication for all tables, or for a schema: it has them, whether they are followed or not.
+    # Tables of a publication for all tables, or for a schema: it has them, whether they are captured or not.
     unnamed: frozenset[str] = frozenset()
 
 
@@ -42,8 +42,8 @@ def read_groups(
     *,
     remembered: Mapping[str, int],
 ) -> dict[str, int]:
-    """The group of each table, by `Followed.name`, as its database has it; new ones share the first that has not begun.
-    `remembered` is what it was before, for publications that do not tell."""
+    """The group of each table, by `CapturedTable.name`, from its database; new ones share the first that has not started.
+    `remembered` is the cached group, for publications that do not name their tables."""
     groups: dict[str, int] = {}
     for name in dict.fromkeys(table.source.database for table in tables):
         database = database_of(settings, name, root)
@@ -81,7 +81,7 @@ def _groups(connection: "psycopg.Connection[Any]", dbname: str, stems: Mapping[i
 def assign_groups(
     tables: Sequence[CapturedTable], existing: Sequence[TableGroup], remembered: Mapping[str, int]
 ) -> dict[str, int]:
-    """A table stays in the group that has it. New tables go to one whose connector has not begun, else to a new one."""
+    """A table stays in its group. New tables go to one whose connector has not started, else to a new one."""
 
     def has(group: TableGroup, table: CapturedTable) -> bool:
         stays = table.table in group.unnamed and remembered.get(table.name) == group.number

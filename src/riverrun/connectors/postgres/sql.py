@@ -14,7 +14,7 @@ RESERVED = frozenset(_RESERVED.split())
 
 
 def quoted(name: str) -> str:
-    """A name as SQL: in quotes where Postgres would read it as something else without."""
+    """A name as SQL: in quotes if Postgres would read it as something else without."""
     plain = name.isascii() and name.islower() and name.replace("_", "a").isalnum() and not name[0].isdigit()
     return name if plain and name not in RESERVED else '"' + name.replace('"', '""') + '"'
 

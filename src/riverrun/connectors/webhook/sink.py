@@ -1,8 +1,8 @@
-"""Sends records to an HTTP address: at least once, each with a key that is the same at every attempt.
+"""Sends records to an HTTP URL: at least once, each with a key that is the same at every attempt.
 
-What may pass (no answer, 408, 425, 429, 5xx) is tried again for as long as it takes, and not before the time the receiver
-asks for (Retry-After). What cannot (any other answer but 2xx, a redirect included) goes to the dead letters with the status
-and the beginning of the answer. Nothing is left out silently.
+Temporary failures (no answer, 408, 425, 429, 5xx) are retried for as long as it takes, and not before the time the receiver
+asks for (Retry-After). Others (any other answer but 2xx, a redirect included) go to the dead letters with the status and the
+beginning of the answer. Nothing is left out silently.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from riverrun.model.connector import FailedRecord, Sink
 from riverrun.model.connectors.webhook import check_url, webhook
 
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
-# What is kept of an answer, in characters, and what is read of it at most, in bytes.
+# How much of an answer is kept, in characters, and how much is read at most, in bytes.
 MAX_REASON_CHARACTERS = 300
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER_SECONDS = 3600.0
-# How long one call of `write` begins requests. What is left then is given again.
+# How long one call of `write` starts requests. The rest is retried.
 WRITE_SECONDS = 30.0
-# How often the end is looked for, and how long connections may take to close.
+# How often the stop is checked, and how long connections may take to close.
 _STOP_POLL_SECONDS = 0.1
 _CLOSE_SECONDS = 2.0
 BATCH_RECORDS_HEADER = "X-Riverrun-Records"
@@ -44,8 +44,8 @@ _raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class WebhookSink(Sink):
-    """`riverrun.webhook`. Requests are made in an event loop of its own, in a thread that never holds up the end of the
-    process: there a request has one time limit for all of it, and can be given up at any moment."""
+    """`riverrun.webhook`. Requests run in an event loop of its own, in a thread that never delays the end of the process:
+    there a request has one time limit in total, and can be cancelled at any moment."""
 
     def __init__(self, declared: webhook, context: ConnectorContext) -> None:
         self._declared = declared
@@ -64,11 +64,11 @@ class WebhookSink(Sink):
         declared = self._declared
         self._client = httpx.AsyncClient(
             headers=self._headers,
-            # For each single step; the limit for all of them is in `_post`.
+            # For each single step; the total limit is in `_post`.
             timeout=declared.timeout_seconds,
             limits=httpx.Limits(max_connections=declared.connections, max_keepalive_connections=declared.connections),
             follow_redirects=False,
-            # A proxy is for other machines.
+            # A proxy is only for other machines.
             trust_env=not is_loopback(urlsplit(self._url).hostname or ""),
         )
         self._loop = asyncio.new_event_loop()
@@ -95,7 +95,7 @@ class WebhookSink(Sink):
                 if sending.done():
                     return sending.result()
                 if self._halt.is_set():
-                    # Whoever is being asked may still take it: then it is asked again with the same key.
+                    # The receiver may still take it: then it is sent again with the same key.
                     sending.cancel()
                     return [FailedRecord(record, "It is to end", retry=True) for record in records]
 
@@ -103,41 +103,45 @@ class WebhookSink(Sink):
         deadline = time.monotonic() + WRITE_SECONDS
         if self._declared.send == "batch":
             return await self._send_batch(records, deadline)
-        # Records of a key follow each other; without a key they may go in any order.
+        # Records of a key are sent in order; without a key they may go in any order.
         records_by_key: dict[Any, list[Record[Any]]] = {}
         for record in records:
             records_by_key.setdefault(record.key if record.key is not None else str(record), []).append(record)
         connections = asyncio.Semaphore(self._declared.connections)
 
-        async def send(lane: list[Record[Any]]) -> list[FailedRecord]:
+        async def send(same_key_records: list[Record[Any]]) -> list[FailedRecord]:
             async with connections:
-                return await self._send_in_order(lane, deadline)
+                return await self._send_in_order(same_key_records, deadline)
 
-        return [each for undone in await asyncio.gather(*map(send, records_by_key.values())) for each in undone]
+        return [
+            failed
+            for failed_records in await asyncio.gather(*map(send, records_by_key.values()))
+            for failed in failed_records
+        ]
 
     async def _send_in_order(self, records: list[Record[Any]], deadline: float) -> list[FailedRecord]:
-        undone: list[FailedRecord] = []
+        failed: list[FailedRecord] = []
         for number, record in enumerate(records):
             if time.monotonic() > deadline:
-                return undone + _given_again(records[number:])
+                return failed + _given_again(records[number:])
             try:
                 body = _body(record)
             except RecordUnreadableError as error:
-                undone.append(FailedRecord(record, str(error)))
+                failed.append(FailedRecord(record, str(error)))
                 continue
             headers = {self._declared.key_header: self._idempotency_key([record]), RECORD_HEADER: str(record)}
             problem = await self._post(body, headers)
             if problem is None:
                 continue
-            undone.append(FailedRecord(record, *problem))
+            failed.append(FailedRecord(record, *problem))
             if problem[1]:
-                # Those behind it wait for it: they are of the same key.
-                undone += [FailedRecord(each, problem[0], True, problem[2]) for each in records[number + 1 :]]
+                # Those behind it wait for it: they have the same key.
+                failed += [FailedRecord(later, problem[0], True, problem[2]) for later in records[number + 1 :]]
                 break
-        return undone
+        return failed
 
     async def _send_batch(self, records: Sequence[Record[Any]], deadline: float) -> list[FailedRecord]:
-        undone: list[FailedRecord] = []
+        failed: list[FailedRecord] = []
         good: list[Record[Any]] = []
         bodies: list[bytes] = []
         for record in records:
@@ -145,22 +149,22 @@ class WebhookSink(Sink):
                 bodies.append(_body(record))
                 good.append(record)
             except RecordUnreadableError as error:
-                undone.append(FailedRecord(record, str(error)))
+                failed.append(FailedRecord(record, str(error)))
         if not good:
-            return undone
+            return failed
         headers = {self._declared.key_header: self._idempotency_key(good), BATCH_RECORDS_HEADER: str(len(good))}
         problem = await self._post(b"[" + b",".join(bodies) + b"]", headers)
         if problem is not None and not problem[1] and len(good) > 1:
-            # One of them may be to blame: each alone, as an array of one.
+            # One of them may be the cause: send each alone, as an array of one.
             for number, record in enumerate(good):
                 if time.monotonic() > deadline:
-                    return undone + _given_again(good[number:])
-                undone += await self._send_batch([record], deadline)
-            return undone
-        return undone + [FailedRecord(each, *problem) for each in good if problem is not None]
+                    return failed + _given_again(good[number:])
+                failed += await self._send_batch([record], deadline)
+            return failed
+        return failed + [FailedRecord(sent, *problem) for sent in good if problem is not None]
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[str, bool, float] | None:
-        """None when it was taken; else why not, whether it may be later, and after how long."""
+        """None when it was accepted; else why not, whether to retry, and after how long."""
         assert self._client is not None  # noqa: S101  -- opened before it writes
         response: httpx.Response | None = None
         excerpt = ""
@@ -169,9 +173,9 @@ class WebhookSink(Sink):
                 asyncio.timeout(self._declared.timeout_seconds),
                 self._client.stream(self._declared.method, self._url, content=body, headers=dict(headers)) as response,
             ):
-                # Read to its end, where it has one soon, for the sake of the connection.
+                # Read to its end, if it is short, so that the connection can be reused.
                 excerpt = await _response_excerpt(response)
-        # With a status it is decided: a body that is late, cut off or not what it says does not change that.
+        # The status decides: a body that is late, truncated or invalid does not change that.
         except (TimeoutError, httpx.TimeoutException):
             if response is None:
                 return f"No answer within {self._declared.timeout_seconds:g} s", True, 0.0
@@ -187,7 +191,7 @@ class WebhookSink(Sink):
         return reason, False, 0.0
 
     def _idempotency_key(self, records: Sequence[Record[Any]]) -> str:
-        """The same for the same records, whoever sends them again: app and places."""
+        """The same for the same records, whoever sends them again: a hash of the app and their positions."""
         digest = hashlib.sha256(self._app.encode())
         for record in records:
             digest.update(f"\0{record}".encode())
@@ -201,7 +205,7 @@ def _given_again(records: Sequence[Record[Any]]) -> list[FailedRecord]:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Until it is stopped; what is under way then is given up."""
+    """Run until it is stopped; then cancel what is left."""
     try:
         loop.run_forever()
         left = asyncio.all_tasks(loop)
@@ -214,8 +218,8 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _response_excerpt(response: httpx.Response) -> str:
-    """What the receiver says, as far as anybody wants to know. One that is longer costs its connection. Read as UTF-8,
-    whatever it says of itself: it is for people, and a name of a charset may be anything."""
+    """The beginning of the receiver's answer. A longer one costs its connection. Decoded as UTF-8, whatever charset it
+    declares: it is for people, and a charset's name may be anything."""
     body = b""
     async for piece in response.aiter_bytes():
         body += piece
@@ -225,7 +229,7 @@ async def _response_excerpt(response: httpx.Response) -> str:
 
 
 def _body(record: Record[Any]) -> bytes:
-    """The value as JSON; null for a deletion. RecordUnreadableError when it is not what its topic promises."""
+    """The value as JSON; null for a deletion. RecordUnreadableError when it does not match its topic's type."""
     if record.deleted:
         return b"null"
     value = record.raw or b""
@@ -234,7 +238,7 @@ def _body(record: Record[Any]) -> bytes:
 
 
 def retry_after(text: str, now: datetime | None = None) -> float:
-    """The seconds that a Retry-After header asks for: a number, or a date. 0 where it says nothing that can be followed."""
+    """The seconds that a Retry-After header asks for: a number, or a date. 0 if it is neither."""
     text = text.strip()
     if text.isdigit():
         return min(float(text), MAX_RETRY_AFTER_SECONDS)
