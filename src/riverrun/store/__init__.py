@@ -1,1 +1,1 @@
-"""Result topics as tables that people query while they move: embedded (DuckDB), or a real Druid; one contract."""
+"""Result topics as live tables that people query: embedded (DuckDB) or a real Druid, behind one contract."""

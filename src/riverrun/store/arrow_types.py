@@ -1,4 +1,4 @@
-"""Answers have the types that `Answer` promises, whichever store gave them."""
+"""Casts query results to the types that `QueryResult` promises, whichever store computed them."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def normalize_types(rows: "pa.Table", columns: "Sequence[OutputColumn]" = ()) -> "pa.Table":
     """The rows with int64, float64, string, bool, date32, decimal and timestamp[us, UTC] columns only.
 
-    `columns` are what the question says of its outputs: a sum of bigints is one, though DuckDB adds up in more digits.
+    `columns` are the query's declared output types: a sum of bigints is a bigint, though DuckDB adds up in more digits.
     """
     import pyarrow as pa
 
@@ -54,7 +54,7 @@ def _normalize_column(values: Any, declared: str) -> Any:
 
 
 def _cast(values: Any, to: Any) -> Any:
-    """The values as another type; as they are where one does not fit."""
+    """The values as another type; unchanged if one does not fit."""
     import pyarrow as pa
 
     if values.type == to:
@@ -62,7 +62,7 @@ def _cast(values: Any, to: Any) -> Any:
     try:
         return values.cast(to)
     except pa.ArrowInvalid:
-        # Nanoseconds do not all fit microseconds: those are cut. Numbers that do not fit stay what they are.
+        # Nanoseconds are truncated to microseconds. Numbers that do not fit keep their type.
         return values.cast(to, safe=False) if pa.types.is_timestamp(to) else values
 
 
@@ -97,7 +97,7 @@ _ARROW_TYPES: dict[str, Any] = {
 
 
 def column_type_name(kind: Any) -> str:
-    """An Arrow type in the words of `Column.type`."""
+    """The name that `Column.type` uses for an Arrow type."""
     import pyarrow.types as t
 
     if t.is_decimal(kind):

@@ -1,7 +1,7 @@
-"""The tables of an app as its pipeline tells them: a compacted topic, `APP.tables`, one record a table.
+"""The tables of an app as its pipeline publishes them: a compacted topic, `APP.tables`, one record per table.
 
-The pipeline publishes them before its streams start, so whoever has read a row and then reads the catalog to its end knows
-the columns of that row. A store follows it, and needs neither Spark nor the pipeline file.
+The pipeline publishes them before its streams start, so whoever has read a row and then reads the catalog to its end
+knows the columns of that row. A store follows it, and needs neither Spark nor the pipeline file.
 """
 
 import json
@@ -22,7 +22,7 @@ def catalog_topic(app: str) -> str:
 
 
 def publish_tables(connection: Connection, app: str, tables: Sequence[TableSpec]) -> None:
-    """Tell the stores which tables there are now. Those that are gone from the pipeline file are told as gone."""
+    """Publish which tables there are now. Tables that are gone from the pipeline file get a tombstone."""
     from riverrun.kafka.producer.producer import Producer
 
     topic = catalog_topic(app)
@@ -66,7 +66,7 @@ def publish_generations(
 
 
 class Catalog:
-    """Follows an app's catalog. `refresh` reads to the end of it and gives all tables there are now."""
+    """Follows an app's catalog. `refresh` reads to its end and returns all current tables."""
 
     def __init__(self, connection: Connection, app: str) -> None:
         self.tables: dict[str, TableSpec] = {}
@@ -74,8 +74,8 @@ class Catalog:
         self._tail = TopicTailReader(connection, self._topic)
 
     def refresh(self) -> dict[str, TableSpec]:
-        """The tables there are now; none before the first pipeline has published. KafkaError when the brokers are gone,
-        StoreError, once, when one of them cannot be read; the others are known then all the same."""
+        """The current tables; none before the first pipeline has published. Raises KafkaError when the brokers are
+        unreachable, and StoreError, once, when a table cannot be read; the others are known all the same."""
         try:
             records = self._tail.read()
         except TopicNotFoundError:

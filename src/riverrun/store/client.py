@@ -1,4 +1,4 @@
-"""A store that another process serves, over its HTTP API: the same questions, the same answers, the same errors."""
+"""Client for a store that another process serves over HTTP: same queries, same results, same errors as in that process."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
     from riverrun.config.serve_state import StoreEndpoint
 
-# An answer may take its own time, and this much on the way.
+# A query may take its own time limit, plus this much for the network.
 RESPONSE_GRACE_SECONDS = 30.0
 
 
 class Rows:
-    """The rows of an answer: as dicts when iterated, as Arrow, pandas or polars when asked for. `more`: the limit cut
-    them."""
+    """The rows of a result: dicts when iterated; Arrow, pandas or polars on request. `more`: the limit cut them off."""
 
     def __init__(self, result: QueryResult) -> None:
         self._result = result
@@ -59,24 +58,24 @@ class Rows:
 
 
 class StoreClient:
-    """Asks a store at an address such as `http://127.0.0.1:8480`. May be used by many threads; close it, or use it in
-    a `with`. `token` is what serve.json has where others must log in."""
+    """Queries a store at an address such as `http://127.0.0.1:8480`. Thread-safe; close it, or use it in a `with`.
+    `token` comes from serve.json where others must log in."""
 
     def __init__(self, address: str, token: str = "") -> None:
         self.address = address.rstrip("/")
         headers = {"authorization": f"Bearer {token}"} if token else {}
-        # The store is on this machine: a proxy for the world outside is not asked.
+        # The store is on this machine, so no proxy is used.
         self._client = httpx.Client(
             base_url=self.address, timeout=RESPONSE_GRACE_SECONDS, trust_env=False, headers=headers
         )
 
     @classmethod
     def for_serving(cls, serving: "StoreEndpoint") -> Self:
-        """Asks the process that serves a project."""
+        """A client of the process that serves a project."""
         return cls(serving.address, serving.token)
 
     def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008
-        """The answer to a question. `name` is what `cancel` knows it by."""
+        """The result of a query. `name` is the handle for `cancel`."""
         try:
             import pyarrow as pa
         except ModuleNotFoundError as error:
@@ -95,16 +94,16 @@ class StoreClient:
 
     @property
     def tables(self) -> dict[str, TableSpec]:
-        """The tables there are, as far as a question needs to know them."""
+        """The tables, as far as a query needs to know them."""
         tables = self._call("GET", "/api/tables").json()["tables"]
         return {table["name"]: _decode_table(table) for table in tables}
 
     def table_statuses(self) -> list[TableStatus]:
-        """Where every table stands."""
+        """The status of every table."""
         return [_decode_status(table) for table in self._call("GET", "/api/tables").json()["tables"]]
 
     def describe(self, table: str) -> dict[str, Any]:
-        """A table's columns and where it stands."""
+        """A table's columns and its status."""
         description: dict[str, Any] = self._call("GET", f"/api/tables/{quote(table, safe='')}").json()
         return description
 
@@ -112,7 +111,7 @@ class StoreClient:
         self._call("DELETE", f"/api/tables/{quote(table, safe='')}")
 
     def cancel(self, name: str) -> bool:
-        """End a question that runs. False when none of that name runs."""
+        """Cancel a running query. False when none of that name runs."""
         try:
             self._call("DELETE", f"/api/query/{quote(name, safe='')}")
         except RiverrunError as error:
@@ -126,7 +125,7 @@ class StoreClient:
         come, and how many there are."""
         part = path.with_name(f"{path.name}.part")
         try:
-            # The copy is made before the first byte of it comes.
+            # The server makes the copy before it sends the first byte.
             with self._stream("POST", "/api/snapshot", json={}, timeout=None) as response, part.open("wb") as file:
                 total_bytes = int(response.headers.get("content-length", 0))
                 for chunk in response.iter_bytes():
@@ -154,7 +153,7 @@ class StoreClient:
 
     @contextmanager
     def _stream(self, method: str, path: str, **options: Any) -> Iterator[httpx.Response]:
-        """The answer, its body to be read; what the store raised is raised."""
+        """The response, its body still to be read; an error that the store raised is raised here."""
         try:
             with self._client.stream(method, path, **options) as response:
                 if not response.is_success:
@@ -176,7 +175,7 @@ class StoreClient:
 
 
 def _decode_error(content: Mapping[str, Any]) -> RiverrunError:
-    """The error that the store raised, as it was there."""
+    """The error as the store raised it."""
     kinds = {
         error_type.code: error_type
         for error_type in vars(errors).values()
@@ -207,7 +206,7 @@ def _decode_status(content: Mapping[str, Any]) -> TableStatus:
 
 
 def query_project(project: Any, sql: str, *, rows: int = DEFAULT_ROWS, seconds: float = 30.0) -> Rows:
-    """Ask the process that serves a project's store."""
+    """Query the process that serves a project's store."""
     from riverrun.config.serve_state import require_store_endpoint
 
     with StoreClient.for_serving(require_store_endpoint(project)) as client:

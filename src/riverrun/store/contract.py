@@ -1,8 +1,8 @@
-"""What a store is: tables that follow topics, and questions about them. The embedded one and Druid keep the same promises.
+"""The contract of a store: tables that follow topics, and queries over them. The embedded store and Druid both keep it.
 
 - A row is in the table once (`TableSpec`), whatever is killed, however often a record was sent.
 - A table is created and changed by `apply`: a new column appears, a changed type is refused and nothing is changed.
-- Questions are read-only, bounded in time and rows, and can be cancelled.
+- Queries are read-only, bounded in time and rows, and can be cancelled.
 """
 
 from abc import ABC, abstractmethod
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 DEFAULT_ROWS = 10_000
 DEFAULT_SECONDS = 30.0
-# Following: all is well. Behind: it reads, and is not there yet. Settling: after a failure, figures may go back for a while.
+# following: up to date. behind: reading, not caught up. settling: after a failure, figures may go back for a while.
 TableHealth = Literal["following", "behind", "settling", "failing"]
 
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """How much one question may take. Of more rows than `rows`, that many are given and `Answer.more` is set."""
+    """How much one query may take. Of more rows than `rows`, that many are returned and `QueryResult.more` is set."""
 
     rows: int = DEFAULT_ROWS
     seconds: float = DEFAULT_SECONDS
@@ -43,8 +43,8 @@ class QueryResult:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """Where a table stands. `positions` is the next offset of each partition, `lag` the offsets up
-    to the last committed record that it has not read."""
+    """The status of a table. `positions` is the next offset of each partition, `lag` the number of offsets up to the
+    last committed record that it has not read."""
 
     table: str
     rows: int
@@ -63,7 +63,7 @@ class Store(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Be ready for questions. Raises an error that names what is in the way."""
+        """Get ready for queries. Raises an error that names what is in the way."""
 
     @abstractmethod
     def close(self) -> None:
@@ -71,7 +71,8 @@ class Store(ABC):
 
     @abstractmethod
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
-        """Make the store's tables what these say; a sentence for each that changed. Tables not named stay as they are.
+        """Make the store's tables what these say; returns a sentence for each that changed. Tables not named stay as
+        they are.
 
         StoreTableError when one cannot be made so (a changed type, key or time); then nothing is changed.
         """
@@ -87,18 +88,18 @@ class Store(ABC):
 
     @abstractmethod
     def table_statuses(self) -> list[TableStatus]:
-        """Where every table stands."""
+        """The status of every table."""
 
     @abstractmethod
     def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008  -- frozen
-        """Answer a question in riverrun's SQL. `name` is what `cancel` knows it by. May be called by many threads."""
+        """Run a query in riverrun's SQL. `name` is the handle for `cancel`. Thread-safe."""
 
     @abstractmethod
     def cancel(self, name: str) -> bool:
         """End a question that runs: its `query` raises. False when none of that name runs."""
 
     def snapshot(self, path: Path) -> None:  # noqa: ARG002
-        """Write a copy of all tables, as they are at one moment, as a DuckDB file."""
+        """Write a consistent copy of all tables as a DuckDB file."""
         raise StoreError(
             "Only the embedded store gives a copy of its tables as a file",
             hint="Ask for rows with `riverrun query --format parquet`, or ask Druid itself through its SQL API",
@@ -106,7 +107,7 @@ class Store(ABC):
 
     @property
     def folder(self) -> Path | None:
-        """Where it keeps files on this machine, if it does."""
+        """Where the store keeps files on this machine, if it does."""
         return None
 
     def __enter__(self) -> Self:

@@ -14,8 +14,8 @@ from riverrun.store.contract import Store
 def create_store(
     settings: Settings, project: Project, connection: Connection, app_name: str, notice: Callable[[str], None]
 ) -> Store:
-    """The store of `store.kind`, to be used in a `with`. It follows the app's catalog by itself; `notice` takes sentences
-    for people."""
+    """The store of `store.kind`, to be used in a `with`. It follows the app's catalog by itself; `notice` gets
+    sentences for people."""
     from riverrun.store.catalog import Catalog
 
     kind = settings.store.kind
@@ -44,7 +44,7 @@ def create_store(
 def offline_store(settings: Settings, project: Project) -> Store | None:
     """The embedded store of a project whose serving process is not running, as it was left; None when there is none.
 
-    StoreUnavailableError when there are those of several apps, and nothing says which.
+    StoreUnavailableError when there are stores of several apps, and nothing says which.
     """
     if settings.store.kind != "embedded" or find_spec("duckdb") is None:
         return None
@@ -69,7 +69,7 @@ def store_folder(project: Project) -> Path:
 
 
 def not_installed_error(error: ModuleNotFoundError) -> StoreUnavailableError:
-    """What to say where a package that stores need cannot be imported."""
+    """The error for a package that stores need and that cannot be imported."""
     return StoreUnavailableError(
         f"{error.name or 'A package'} is not installed", hint='Install it: pip install "riverrun[store]"'
     )

@@ -1,8 +1,8 @@
-"""Rows as people and programs want them: JSON, lines of JSON, CSV, Arrow, Parquet.
+"""Rows in output formats: JSON, JSON lines, CSV, Arrow, Parquet.
 
-Numbers are exact: integers have all their digits, decimals are written as they are. Times are ISO 8601 in UTC. A
-number that JSON cannot say (infinity, not a number) is null there. A time outside the years 1 to 9999, which a question may
-compute, only Arrow and Parquet can say.
+Numbers are exact: integers have all their digits, decimals are written as they are. Times are ISO 8601 in UTC. Infinity
+and NaN, which JSON lacks, are null there. Times outside the years 1 to 9999, which a query may compute, exist only in
+Arrow and Parquet.
 """
 
 import csv
@@ -36,7 +36,7 @@ _JSON = msgspec.json.Encoder(decimal_format="number")
 
 
 def encode_rows(result: "QueryResult", format_name: str) -> bytes:
-    """The rows of an answer in one of the formats."""
+    """The rows of a result in one of the formats."""
     rows = result.rows
     match format_name:
         case "json":
@@ -53,7 +53,7 @@ def encode_rows(result: "QueryResult", format_name: str) -> bytes:
 
 
 def encode_result(result: "QueryResult") -> bytes:
-    """The whole answer as one JSON object: columns with their types, rows, whether there are more."""
+    """The whole result as one JSON object: columns with their types, rows, whether there are more."""
     columns = [{"name": field.name, "type": column_type_name(field.type)} for field in result.rows.schema]
     content = {
         "columns": columns,
@@ -84,7 +84,7 @@ def _year_errors() -> Iterator[None]:
 
 
 def display_rows(rows: "pa.Table") -> list[dict[str, Any]]:
-    """Rows for a table on a screen: times without what is always the same."""
+    """Rows for a table on a screen: times without their constant parts."""
     return [{name: _display_value(value) for name, value in row.items()} for row in to_dicts(rows)]
 
 
@@ -95,7 +95,7 @@ def _display_value(value: Any) -> Any:
     if isinstance(value, date | Decimal):
         return str(value)
     if isinstance(value, float):
-        # As many digits as tell it apart, not one: these are figures somebody asked for.
+        # As many digits as make the number unique, never just one: these are figures somebody asked for.
         return f"{value:g}" if abs(value) >= 1e15 or not math.isfinite(value) else f"{value:.10g}"
     return value
 

@@ -1,9 +1,9 @@
-"""Which questions run now: quick ones are not held up by slow ones, and each has one deadline, waiting included.
+"""Decides which queries run now: quick ones do not wait for slow ones, and each has one deadline that includes waiting.
 
-There are slots for quick questions and fewer for slow ones. A question that nobody has asked before counts as quick. After
-`QUICK_SECONDS` it is moved to a slow slot while it runs; where none is free and quick ones wait, it is interrupted and
-asked again later, when a slow slot is free: questions only read, so asking twice does no harm. The text of a slow question
-is remembered, and goes to the slow slots at once next time.
+There are slots for quick queries and fewer for slow ones. A query that is new counts as quick. After `QUICK_SECONDS` it
+moves to a slow slot while it runs; where none is free and quick ones wait, it is interrupted and run again when a slow
+slot is free: queries only read, so running one twice does no harm. The text of a slow query is remembered, and goes to
+the slow slots at once next time.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from riverrun.store.contract import QueryLimits, QueryResult, Store
 QUICK_SLOTS = 12
 SLOW_SLOTS = 4
 QUICK_SECONDS = 0.5
-# Texts of slow questions that are remembered.
+# How many texts of slow queries are remembered.
 MAX_SLOW_QUERIES = 1000
 _RETRY_SECONDS = 0.02
 
@@ -36,7 +36,7 @@ class _ScheduledQuery:
     queue: Literal["quick", "slow"]
     waited_seconds: float = 0.0
     running: bool = False
-    # It has run longer than a quick one does.
+    # It has run longer than a quick query does.
     overdue: bool = False
     preempted: bool = False
     cancelled: bool = False
@@ -45,12 +45,12 @@ class _ScheduledQuery:
 
     @property
     def slot(self) -> str:
-        """Whose slot it has while it runs: one that is preempted has its quick one until it has ended."""
+        """The kind of slot it holds while it runs: a preempted query keeps its quick slot until it has ended."""
         return "quick" if self.preempted else self.queue
 
 
 class QueryScheduler:
-    """Asks a store for many at once. Used in one event loop, `cancel_all` from any thread."""
+    """Runs queries of many callers on one store. Used in one event loop; `cancel_all` may be called from any thread."""
 
     def __init__(self, store: Store, *, quick_slots: int = QUICK_SLOTS, slow_slots: int = SLOW_SLOTS) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class QueryScheduler:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def query(self, sql: str, limits: QueryLimits, name: str) -> QueryResult:
-        """The answer, within `limits.seconds` from now; QueryTimeoutError says how much of that was waiting."""
+        """The result, within `limits.seconds` from now; QueryTimeoutError says how much of that was waiting."""
         self._loop = loop = asyncio.get_running_loop()
         if name in self._queries:
             raise QueryError(f"A question called {name} runs already", hint="Give it another name")
@@ -77,7 +77,7 @@ class QueryScheduler:
                     if query.cancelled or not query.preempted:
                         raise
                 if query.cancel_task is not None:
-                    # Else it could end the next attempt.
+                    # Otherwise it could cancel the next attempt.
                     await query.cancel_task
                 query.preempted = query.overdue = False
         finally:
@@ -85,11 +85,11 @@ class QueryScheduler:
             self._start_next()
 
     def __contains__(self, name: str) -> bool:
-        """Whether a question of this name runs or waits."""
+        """Whether a query of this name runs or waits."""
         return name in self._queries
 
     def cancel(self, name: str) -> bool:
-        """End a question that runs or waits. False when there is none of that name."""
+        """Cancel a query that runs or waits. False when there is none of that name."""
         query = self._queries.get(name)
         if query is None:
             return False
@@ -100,7 +100,7 @@ class QueryScheduler:
         return True
 
     def cancel_all(self) -> None:
-        """End them all, from any thread."""
+        """Cancel all queries, from any thread."""
         for query in list(self._queries.values()):
             query.cancelled = True
             with contextlib.suppress(RiverrunError):
@@ -144,7 +144,7 @@ class QueryScheduler:
         self._start_next()
 
     def _remember_if_slow(self, query: _ScheduledQuery) -> None:
-        """Only what ran to its end counts: one that was interrupted may have been held up by others."""
+        """Only queries that ran to their end count: an interrupted one may have been slowed down by others."""
         self._slow_queries.pop(query.sql, None)
         if query.overdue:
             self._slow_queries[query.sql] = None
@@ -152,7 +152,7 @@ class QueryScheduler:
             self._slow_queries.popitem(last=False)
 
     def _start_next(self) -> None:
-        """Give free slots to who is next; where quick ones wait for one, take one from a question that is not quick."""
+        """Give free slots to the next queries; where quick ones wait for one, take one from a query that is not quick."""
         queries = sorted(self._queries.values(), key=lambda query: query.sequence)
         waiting = [
             query for query in queries if not query.running and not query.cancelled and not query.slot_ready.is_set()
@@ -169,9 +169,9 @@ class QueryScheduler:
         for query in quick[:free]:
             self._start(query)
         ending = sum(query.preempted for query in queries if query.running)
-        held = [query for query in overdue if query.queue == "quick"]
-        # The last that came: the first may be nearly done.
-        for query in held[::-1][: max(0, len(quick) - free - ending)]:
+        preemptible = [query for query in overdue if query.queue == "quick"]
+        # The latest one: the first may be nearly done.
+        for query in preemptible[::-1][: max(0, len(quick) - free - ending)]:
             query.preempted, query.queue = True, "slow"
             self._cancel_running(query)
 
@@ -180,15 +180,15 @@ class QueryScheduler:
         query.slot_ready.set()
 
     def _free_slots(self, queue: str) -> int:
-        taken = sum(query.running and query.slot == queue for query in self._queries.values())
-        return max(0, self._slots[queue] - taken)
+        used = sum(query.running and query.slot == queue for query in self._queries.values())
+        return max(0, self._slots[queue] - used)
 
     def _cancel_running(self, query: _ScheduledQuery) -> None:
         if query.cancel_task is None or query.cancel_task.done():
             query.cancel_task = asyncio.ensure_future(self._cancel_in_store(query))
 
     async def _cancel_in_store(self, query: _ScheduledQuery) -> None:
-        """Cancel it until it has ended: a question that has not reached the store yet cannot be cancelled there."""
+        """Cancel it until it has ended: a query that has not reached the store yet cannot be cancelled there."""
         while query.running and (query.preempted or query.cancelled):
             with contextlib.suppress(RiverrunError):
                 await run_in_threadpool(self._store.cancel, query.name)

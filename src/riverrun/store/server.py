@@ -1,7 +1,7 @@
-"""The store's HTTP API: tables, where they stand, and questions about them.
+"""The store's HTTP API: tables, their status, and queries.
 
-Who may call it, and how, is in `web/guard.py`; where it listens, in `web/server.py`. An error is
-`{"error": {"code", "message", …}}` with the status that fits.
+Who may call it, and how, is in `web/guard.py`; where it listens, in `web/server.py`. An error is `{"error": {"code",
+"message", …}}` with the status that fits.
 """
 
 import asyncio
@@ -91,12 +91,12 @@ class StoreServer:
         self._claims = PortClaims()
         self._http: HttpServer | None = None
         self.address = ""
-        # For others; empty where they are not served.
+        # The address for other machines; empty where they are not served.
         self.public_address = ""
         self.public_port = 0
 
     def start(self) -> str:
-        """Listen; gives the address on this machine, such as `http://127.0.0.1:8480`."""
+        """Listen; returns the address on this machine, such as `http://127.0.0.1:8480`."""
         if self._http is not None:
             return self.address
         with contextlib.ExitStack() as undo:
@@ -143,7 +143,7 @@ class StoreServer:
             ) from error
 
     def close(self) -> None:
-        """End the questions that run, stop listening and give the ports back."""
+        """Cancel the running queries, stop listening and release the ports."""
         self._api.cancel_all()
         http, self._http = self._http, None
         if http is not None:
@@ -226,7 +226,7 @@ class _StoreApi:
         return _error_response(error, 404)
 
     def _describe_tables(self) -> list[dict[str, Any]]:
-        """Every table with its columns and where it stands."""
+        """Every table with its columns and status."""
         statuses = {entry.table: asdict(entry) for entry in self._store.table_statuses()}
         tables = []
         for entry in describe_tables(self._store.tables):
@@ -236,7 +236,7 @@ class _StoreApi:
         return tables
 
     async def sql_reference(self, request: Request) -> Response:  # noqa: ARG002
-        """What a question may say and take, for an editor."""
+        """The SQL vocabulary and limits, for an editor."""
         limits = {"rows": self._limits.rows, "seconds": self._limits.seconds, "most_rows": MAX_ROWS}
         return JSONResponse({**sql_vocabulary(), "limits": limits})
 
@@ -274,7 +274,7 @@ class _StoreApi:
         return QueryLimits(rows, seconds)
 
     async def _run_query(self, request: Request, sql: str, limits: QueryLimits, name: str) -> QueryResult:
-        """The answer; where the client goes away meanwhile, the question is ended."""
+        """The result; if the client disconnects meanwhile, the query is cancelled."""
         query = asyncio.ensure_future(self._scheduler.query(sql, limits, name))
         disconnect = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
@@ -286,7 +286,7 @@ class _StoreApi:
             disconnect.cancel()
 
     async def snapshot(self, request: Request) -> Response:  # noqa: ARG002
-        """A copy of all tables as a DuckDB file, made beside the store's own and gone when it is sent."""
+        """A copy of all tables as a DuckDB file, made beside the store's own and deleted once it is sent."""
         if self._snapshot_lock.locked():
             return _error_response(StoreUnavailableError("A snapshot is being made", hint="Ask again when it is done"))
         async with self._snapshot_lock:

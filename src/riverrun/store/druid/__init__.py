@@ -1,4 +1,4 @@
-"""The store that is a real Druid: riverrun writes its supervisor specs, watches them and asks its SQL."""
+"""The store that is a real Druid: riverrun writes its supervisor specs, watches them and queries its SQL."""
 
 from riverrun.store.druid.store import DruidStore
 

@@ -1,7 +1,7 @@
 """Druid's HTTP API, as far as riverrun needs it: supervisors, tasks, rules, segments, SQL.
 
-All of it is asked of one address, a router, which passes it on to overlord, coordinator or broker. Whatever goes wrong
-becomes one of riverrun's errors, with Druid's own words.
+All requests go to one address, a router, which passes them on to overlord, coordinator or broker. Every failure becomes
+one of riverrun's errors, with Druid's own words.
 """
 
 import ipaddress
@@ -29,15 +29,15 @@ from riverrun.errors import (
 _CONNECT_SECONDS = 5.0
 _OVERLORD = "/druid/indexer/v1"
 _COORDINATOR = "/druid/coordinator/v1"
-# Druid ends a question at its own time limit; the answer that says so needs a moment more.
+# Druid ends a query at its own time limit; the response that says so needs a moment more.
 _GRACE_SECONDS = 5.0
-# What changes when coordinator and overlord say who did it.
+# The audit headers: coordinator and overlord log who made a change.
 _AUTHOR = {"X-Druid-Author": "riverrun"}
 
 
 @dataclass(frozen=True)
 class DruidSqlResult:
-    """What Druid's SQL answered: names, SQL types, and rows as JSON has them."""
+    """The result of Druid's SQL: names, SQL types, and rows as in the JSON."""
 
     names: list[str]
     types: list[str]
@@ -45,7 +45,7 @@ class DruidSqlResult:
 
 
 class DruidClient:
-    """One Druid. Cheap to make; it connects at the first call, and may be used by many threads."""
+    """One Druid. Cheap to create; it connects at the first call, and is thread-safe."""
 
     def __init__(self, url: str, settings: DruidSettings, *, seconds: float = 30.0) -> None:
         self.url = url.rstrip("/")
@@ -58,9 +58,9 @@ class DruidClient:
             timeout=httpx.Timeout(seconds, connect=_CONNECT_SECONDS),
             verify=tls_context(os.environ) if secure else True,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=30),
-            # An overlord that does not lead sends us to the one that does.
+            # An overlord that is not the leader redirects to the one that is.
             follow_redirects=True,
-            # No proxy stands between this machine and itself.
+            # No proxy for requests from this machine to itself.
             trust_env=not _is_loopback(self.url),
         )
 
@@ -82,7 +82,7 @@ class DruidClient:
         return {str(supervisor["id"]): supervisor for supervisor in supervisors}
 
     def submit(self, spec: Mapping[str, Any]) -> None:
-        """Create or change a supervisor. A running one hands over: new tasks begin where those before them end."""
+        """Create or change a supervisor. A running one hands over: new tasks start where the previous ones end."""
         self._request("POST", f"{_OVERLORD}/supervisor", body=spec)
 
     def supervisor_status(self, name: str) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ class DruidClient:
         return None if status is None else dict(status.get("payload") or {})
 
     def supervisor_stats(self, name: str) -> dict[str, dict[str, int]]:
-        """The rows each running task has counted: task → processed, unparseable, thrownAway, processedWithError."""
+        """The row counts of each running task: task → processed, unparseable, thrownAway, processedWithError."""
         groups = self._request_or_none(f"{_OVERLORD}/supervisor/{_url_part(name)}/stats") or {}
         return {
             task: dict((stats.get("totals") or {}).get("buildSegments") or {})
@@ -104,7 +104,7 @@ class DruidClient:
         return _flatten_errors(self._request_or_none(f"{_OVERLORD}/supervisor/{_url_part(name)}/parseErrors"))
 
     def terminate(self, name: str) -> bool:
-        """End a supervisor and its tasks; what they have read and not published is dropped. False when there is none."""
+        """End a supervisor and its tasks; rows they have read and not published are dropped. False when there is none."""
         return self._request_or_none(f"{_OVERLORD}/supervisor/{_url_part(name)}/terminate", "POST") is not None
 
     def reset(self, name: str) -> bool:
@@ -112,13 +112,13 @@ class DruidClient:
         return self._request_or_none(f"{_OVERLORD}/supervisor/{_url_part(name)}/reset", "POST") is not None
 
     def history(self, name: str) -> list[dict[str, Any]]:
-        """All specs a supervisor ever had, newest first; none when there never was one of that name."""
+        """All specs a supervisor ever had, newest first; empty when there never was one of that name."""
         versions: Any = self._request_or_none(f"{_OVERLORD}/supervisor/{_url_part(name)}/history")
         return list(versions or [])
 
     def stop_tasks(self, datasource: str) -> None:
-        """End all tasks of a table at once; what they have not published is dropped."""
-        # One by one: Druid 33's own call for all of them answers 404, its path being that of another resource.
+        """End all tasks of a table at once; rows they have not published are dropped."""
+        # One by one: Druid 33's own call for all of them answers 404, because its path is that of another resource.
         for state in ("waiting", "pending", "running"):
             for task in self.tasks(datasource, state=state):
                 self._request_or_none(f"{_OVERLORD}/task/{_url_part(str(task['id']))}/shutdown", "POST")
@@ -129,7 +129,7 @@ class DruidClient:
         return list(self._get(f"{_OVERLORD}/tasks", **options))
 
     def task_report(self, task: str) -> dict[str, Any] | None:
-        """What a task said at its end; None where its report is not kept."""
+        """A task's final report; None where it is not kept."""
         return self._request_or_none(f"{_OVERLORD}/task/{_url_part(task)}/reports")
 
     def submit_task(self, task: Mapping[str, Any]) -> str:
@@ -139,15 +139,15 @@ class DruidClient:
     # --- tables -------------------------------------------------------------------------------------------------------
 
     def datasource(self, name: str) -> dict[str, Any] | None:
-        """What historicals serve of a table: segments' count, size, first and last time; None when nothing."""
+        """What historicals serve of a table: number of segments, size, first and last time; None when nothing."""
         return self._request_or_none(f"{_COORDINATOR}/datasources/{_url_part(name)}", simple="")
 
     def drop(self, name: str) -> None:
-        """Mark all segments of a table unused: questions see them no more."""
+        """Mark all segments of a table unused: queries no longer see them."""
         self._request_or_none(f"{_COORDINATOR}/datasources/{_url_part(name)}", "DELETE")
 
     def kill(self, name: str, interval: str) -> None:
-        """Delete the unused segments of an interval (`begin/end`) for good, by a task of Druid's."""
+        """Delete the unused segments of an interval (`begin/end`) for good, with a Druid task."""
         interval_part = _url_part(interval.replace("/", "_"))
         self._request("DELETE", f"{_COORDINATOR}/datasources/{_url_part(name)}/intervals/{interval_part}")
 
@@ -167,12 +167,12 @@ class DruidClient:
     def drop_compaction(self, name: str) -> None:
         self._request_or_none(f"{_COORDINATOR}/config/compaction/{_url_part(name)}", "DELETE")
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def sql(
         self, query: str, *, seconds: float, name: str = "", context: Mapping[str, Any] | None = None
     ) -> DruidSqlResult:
-        """Ask. `name` is what `cancel` knows it by."""
+        """Run a query. `name` is the handle for `cancel`."""
         settings: dict[str, Any] = {"timeout": max(1, round(seconds * 1000)), **(context or {})}
         if name:
             settings["sqlQueryId"] = name
@@ -194,7 +194,7 @@ class DruidClient:
         return DruidSqlResult(names, types, rows)
 
     def cancel(self, name: str) -> bool:
-        """End a question. False when none of that name runs."""
+        """Cancel a query. False when none of that name runs."""
         return self._request_or_none(f"/druid/v2/sql/{_url_part(name)}", "DELETE") is not None
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class DruidClient:
         return self._request("GET", path, options=options)
 
     def _request_or_none(self, path: str, method: str = "GET", **options: str) -> dict[str, Any] | None:
-        """The answer; None when Druid has no such thing."""
+        """The response; None when Druid has no such thing."""
         content: dict[str, Any] | None = self._request(method, path, options=options, none_if_missing=True)
         return content
 
@@ -288,7 +288,7 @@ class DruidClient:
         except ValueError:
             content = {}
         content = content if isinstance(content, dict) else {}
-        kind = " ".join(str(content.get(each) or "") for each in ("error", "errorCode", "category")).lower()
+        kind = " ".join(str(content.get(field) or "") for field in ("error", "errorCode", "category")).lower()
         if "timeout" in kind or response.status_code == httpx.codes.GATEWAY_TIMEOUT:
             return _timeout_error(seconds)
         if "cancel" in kind:

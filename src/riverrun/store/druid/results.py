@@ -1,4 +1,4 @@
-"""What Druid's SQL answers, as Arrow with the types that every store gives."""
+"""Results of Druid's SQL as Arrow, with the types that every store returns."""
 
 import json
 import re
@@ -54,7 +54,7 @@ def _column(sql_type: str, values: list[Any]) -> "pa.Array":
     if sql_type in _INTEGER_TYPES:
         return pa.array(values, pa.int64())
     if sql_type in _FLOAT_TYPES:
-        # JSON has no NaN and no infinity: Druid says them as text.
+        # JSON has no NaN and no infinity: Druid writes them as text.
         return pa.array([value if value is None else float(value) for value in values], pa.float64())
     if sql_type == "BOOLEAN":
         return pa.array([value if value is None else bool(value) for value in values], pa.bool_())

@@ -1,6 +1,6 @@
-"""What `standing` asks of Druid: how many rows a table has, and what cannot be told apart in it.
+"""The SQL behind `table_statuses` in Druid: how many rows a table has, and how many keys are ambiguous.
 
-The text of users' questions is written by store/sql; how a table's rows are picked there is in store/sql/druid_tables.py.
+Users' queries are written by store/sql; how a table's rows are picked there is in store/sql/druid_tables.py.
 """
 
 from riverrun.model.table import TableSpec
@@ -13,7 +13,7 @@ def row_count_sql(table: TableSpec, datasource: str, *, has_duplicates: bool) ->
     if table.upserts and not table.key:
         return f"SELECT CASE WHEN COUNT(*) > 0 THEN 1 ELSE 0 END FROM {source}"  # noqa: S608
     if table.upserts:
-        key = ", ".join(_druid_column(table, each) for each in table.key)
+        key = ", ".join(_druid_column(table, name) for name in table.key)
         return f"SELECT COUNT(*) FROM (SELECT {key} FROM {source} GROUP BY {key})"  # noqa: S608
     return f"SELECT COUNT({f'DISTINCT {quote_identifier(IDENTITY)}' if has_duplicates else '*'}) FROM {source}"  # noqa: S608
 
@@ -24,12 +24,12 @@ def newest_time_sql(datasource: str) -> str:
 
 
 def has_identities_sql(datasource: str) -> str:
-    """1 when a row has an identity of its writer's, which a copy of it would share."""
+    """1 when a row has an identity from its writer, which a copy of it would share."""
     return f'SELECT 1 FROM {quote_identifier(datasource)} WHERE "{IDENTITY}" >= 0 LIMIT 1'  # noqa: S608
 
 
 def tied_keys_sql(table: TableSpec, datasource: str) -> str:
-    """How many keys have two newest records of the same version: which of them is shown is not known."""
+    """How many keys have two newest records of the same version: which of them is shown is undefined."""
     key = [_druid_column(table, name) for name in table.key]
     inner = ", ".join(
         [*(f"{name} AS k{index}" for index, name in enumerate(key)), f'"{VERSION}" AS v', "COUNT(*) AS n"]

@@ -1,6 +1,6 @@
-"""Druid as a store: riverrun owns a Kafka supervisor for each table, and asks Druid's SQL.
+"""Druid as a store: riverrun owns a Kafka supervisor for each table, and queries Druid's SQL.
 
-What a table is declared to be is kept in Druid itself, in its supervisor's spec: any riverrun that is pointed at this Druid
+A table's declaration is kept in Druid itself, in its supervisor's spec: any riverrun that is pointed at this Druid
 knows the app's tables. Rows are read from Kafka by Druid alone; this process may come and go.
 """
 
@@ -43,16 +43,16 @@ from riverrun.store.druid.table_diff import TableChange, compare_tables, first_d
 from riverrun.store.sql.druid_tables import DruidTable
 from riverrun.store.sql.prepared_query import PreparedQuery, prepare
 
-# Exact answers, in UTC: Druid is fast and approximate by default.
+# Exact results, in UTC: Druid is fast and approximate by default.
 _CONTEXT = {
     "useApproximateCountDistinct": False,
     "useApproximateTopN": False,
     "useGroupingSetForExactDistinct": True,
     "sqlTimeZone": "Etc/UTC",
 }
-# How often the catalog is looked at.
+# How often the catalog is polled.
 _FOLLOW_SECONDS = 1.0
-# How long it is believed that no record of a table was sent twice.
+# How long a finding that a table has no duplicate records is cached.
 _DUPLICATES_SECONDS = 1.0
 _REMOVE_SECONDS = 60.0
 _STATUS_SECONDS = 10.0
@@ -60,7 +60,8 @@ _ALL_TIME_INTERVAL = "1000-01-01/3000-01-01"
 
 
 class DruidStore(Store):
-    """The tables of one app in a Druid. `url` is its router; `notice` is told what happens by itself."""
+    """The tables of one app in a Druid. `url` is its router; `notice` gets a sentence for each change made in the
+    background."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class DruidStore(Store):
         self._stop = threading.Event()
         self._follower: threading.Thread | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self._client.version()
@@ -107,7 +108,7 @@ class DruidStore(Store):
         self._client.close()
 
     def _follow_catalog(self) -> None:
-        """Make of the catalog what it says, again and again. What cannot be done is told once."""
+        """Apply the catalog, again and again. What cannot be applied is reported once."""
         last_error = ""
         while True:
             try:
@@ -147,7 +148,9 @@ class DruidStore(Store):
                     f"{len(problems)} change{'s' if len(problems) > 1 else ''} cannot be made, and nothing was changed",
                     hint="Store it by another name, or `riverrun tables remove` it and let Druid read its topic again",
                     lines=problems,
-                    tables=", ".join(sorted({each.table.name for change, each in planned if change.problems})),
+                    tables=", ".join(
+                        sorted({declaration.table.name for change, declaration in planned if change.problems})
+                    ),
                 )
             done: list[str] = []
             for change, new in planned:
@@ -159,7 +162,7 @@ class DruidStore(Store):
     def _apply_table(
         self, change: TableChange, new: TableDeclaration, supervisor: dict[str, object] | None
     ) -> list[str]:
-        """Make one table what it is to be; what was done."""
+        """Make one table what it is declared to be; returns what was done."""
         table, datasource = new.table, datasource_name(self.app, new.table.name)
         spec = build_supervisor_spec(new, self._supervisor_options())
         sentences: list[str] = []
@@ -186,7 +189,7 @@ class DruidStore(Store):
         return sentences
 
     def _create(self, datasource: str, spec: dict[str, object]) -> None:
-        """A new supervisor. One that was there before may have left its offsets: with its rows gone, they must go too."""
+        """Create a supervisor. An earlier one may have left its offsets: its rows are gone, so they must go too."""
         if self._client.history(datasource) and not self._segment_count(datasource):
             self._client.submit({**spec, "suspended": True})
             self._wait(
@@ -197,7 +200,7 @@ class DruidStore(Store):
         self._client.submit(spec)
 
     def _apply_retention(self, table: TableSpec, datasource: str) -> None:
-        """Retention and compaction, where they are not what they must be."""
+        """Set retention and compaction, where they differ from the declaration."""
         rules = retention_rules(table)
         if [rule for rule in self._client.rules(datasource) if rule.get("type")] != rules:
             self._client.set_rules(datasource, rules)
@@ -211,7 +214,7 @@ class DruidStore(Store):
             raise StoreTableError(
                 f"Druid has no table {table} of {self.app}", hint="`riverrun tables` lists them", table=table
             )
-        # In this order: offsets are forgotten while there is a supervisor to do it, and no task may publish after that.
+        # In this order: offsets are reset while there is a supervisor to do it, and no task may publish after that.
         self._client.reset(datasource)
         self._client.terminate(datasource)
         self._client.stop_tasks(datasource)
@@ -266,7 +269,7 @@ class DruidStore(Store):
         consumer.pop("client.id", None)
         return SupervisorOptions(consumer, self._settings.task_seconds)
 
-    # --- where they stand ---------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     def table_statuses(self) -> list[TableStatus]:
         declarations = self._refresh()
@@ -312,7 +315,7 @@ class DruidStore(Store):
 
     def _query_number(self, sql: str) -> int:
         rows = self._client.sql(sql, seconds=_STATUS_SECONDS, context=_CONTEXT).rows
-        # Of a system table without such rows Druid gives no count, instead of 0.
+        # For a system table without such rows Druid returns no count, instead of 0.
         return int(rows[0][0] or 0) if rows else 0
 
     def _ties(self, declaration: TableDeclaration, datasource: str) -> int:
@@ -330,7 +333,7 @@ class DruidStore(Store):
             return {str(name): int(size or 0) for name, size in self._client.sql(query, seconds=_STATUS_SECONDS).rows}
         return {}
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008  -- frozen
         begun = time.monotonic()
@@ -341,7 +344,7 @@ class DruidStore(Store):
             prepared = prepare(sql, self._tables or self.tables, "druid", datasource=self._druid_table)
             text = self._fill_latest(prepared, begun + limits.seconds)
             left = max(0.1, begun + limits.seconds - time.monotonic())
-            # Not a LIMIT around it: that would drop the order of what is inside.
+            # Not a LIMIT around it: that would drop the order inside.
             context = {**prepared.context, "sqlOuterLimit": limits.rows + 1}
             result = self._client.sql(text, seconds=left, name=query_id, context=context)
         except RiverrunError as error:
@@ -360,7 +363,7 @@ class DruidStore(Store):
         if query_id is None:
             return False
         self._cancelled.add(query_id)
-        # It may not have reached Druid yet: asked again for as long as it runs.
+        # It may not have reached Druid yet: cancelled again for as long as it runs.
         deadline = time.monotonic() + _STATUS_SECONDS
         while self._running.get(name) == query_id and time.monotonic() < deadline:
             with contextlib.suppress(StoreError):
@@ -369,7 +372,7 @@ class DruidStore(Store):
         return True
 
     def _fill_latest(self, prepared: PreparedQuery, deadline: float) -> str:
-        """The question's text. Newest values in it are asked for first: with them Druid skips segments."""
+        """The query's text. Newest values in it are queried first: with them Druid skips segments."""
         values = []
         for latest in prepared.latest:
             left = max(0.1, deadline - time.monotonic())
@@ -378,13 +381,13 @@ class DruidStore(Store):
         return prepared.with_latest(values)
 
     def _druid_table(self, table: TableSpec) -> DruidTable:
-        """How Druid has a table now."""
+        """How Druid holds a table now."""
         datasource = datasource_name(self.app, table.name)
         known_columns = self._columns(table, datasource)
         return DruidTable(datasource, known_columns, self._has_duplicates(table, datasource, known_columns))
 
     def _has_duplicates(self, table: TableSpec, datasource: str, known_columns: frozenset[str]) -> bool:
-        """Whether a table has rows that could be there twice: those with an identity of their writer's."""
+        """Whether a table may have duplicate rows: those with an identity from their writer."""
         if table.upserts or table.rollup or IDENTITY not in known_columns:
             return False
         has_duplicates, checked_at = self._duplicates.get(datasource, (False, 0.0))
@@ -394,7 +397,8 @@ class DruidStore(Store):
         return has_duplicates
 
     def _columns(self, table: TableSpec, datasource: str) -> frozenset[str]:
-        """The columns that Druid knows of a table: one it has not had a row of is not there. Asked until all are."""
+        """The columns that Druid knows of a table: it does not know one before its first row. Asked again until all are
+        there."""
         known = self._known_columns.get(datasource, frozenset())
         expected = {"__time", *(column.name for column in table.columns if column.name != table.time)}
         if not expected <= known:
@@ -408,7 +412,7 @@ class DruidStore(Store):
 
 
 def _version_source(settings: DruidSettings) -> VersionSource:
-    """A Druid that riverrun runs has its interceptor; another one has it when its settings say so."""
+    """A Druid that riverrun runs has the interceptor; another one has it when its settings say so."""
     here = not settings.url
     return (
         "offset" if here or OFFSET_INTERCEPTOR in settings.kafka_properties.get("interceptor.classes", "") else "time"

@@ -1,4 +1,4 @@
-"""Where a table stands in Druid, told from what its supervisor, its tasks and Kafka say."""
+"""The status of a table in Druid, derived from its supervisor, its tasks and Kafka."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ from riverrun.store.druid.client import DruidClient
 
 # A task that waits this long for a slot will not get one by itself.
 PENDING_SECONDS = 30.0
-# The end of a topic that is written in transactions is their markers, which nobody reads: looked for where lag is small.
+# A topic written in transactions ends with markers, which nobody reads: lag this small is checked for them.
 _MAX_MARKER_LAG = 1000
-# How many tasks that ended are looked at for records they could not read.
+# How many ended tasks are searched for records they could not read.
 _MAX_ENDED_TASKS = 20
 _BAD_COUNTS = ("unparseable", "processedWithError")
 
-# What stands in an error of Druid's → what it means and what to do.
+# Text in a Druid error → what it means and what to do.
 _REASONS = (
     (("OffsetOutOfRange", "not available", "no longer available", "offsets are missing"),
      "records were removed from the topic before they were read (retention); nothing more is read. "
@@ -42,7 +42,7 @@ _REASONS = (
 
 @dataclass(frozen=True)
 class SupervisorStatus:
-    """What is told of a table from its supervisor alone."""
+    """What a supervisor alone says about a table."""
 
     state: TableHealth
     detail: str = ""
@@ -51,7 +51,7 @@ class SupervisorStatus:
 
 @dataclass
 class SupervisorMonitor:
-    """Follows one table from look to look: what it has had already tells a start from a setback."""
+    """Follows one table from check to check: its earlier state tells a start from a setback."""
 
     datasource: str
     topic: str
@@ -141,7 +141,7 @@ class SupervisorMonitor:
             return -1
 
     def _bad_records(self) -> str:
-        """Records that tasks passed over, as words: those of running tasks, and of the last ones that ended."""
+        """A sentence about records that tasks skipped: running tasks, and the last ones that ended."""
         try:
             count = sum(
                 _bad_count(supervisor_stat)
@@ -204,7 +204,7 @@ def read_status(
 
 
 def explain_errors(errors: Iterable[Any], otherwise: str = "") -> str:
-    """The newest error of Druid's in words, with its own."""
+    """The newest Druid error explained, with its own text."""
     messages = [" ".join(str(error).split()) for error in errors if error]
     if not messages:
         return otherwise.lower().replace("_", " ")
@@ -224,12 +224,12 @@ def _offsets(tasks: Any, name: str = "currentOffsets") -> dict[int, int]:
 
 
 def _bad_count(counts: Mapping[str, Any]) -> int:
-    return sum(int(counts.get(each) or 0) for each in _BAD_COUNTS)
+    return sum(int(counts.get(name) or 0) for name in _BAD_COUNTS)
 
 
 def _sample(error: Mapping[str, Any]) -> str:
     text = " ".join(str(error.get("input") or "").split())
-    why = next((str(each) for each in error.get("details") or []), "")
+    why = next((str(detail) for detail in error.get("details") or []), "")
     return f"{text[:120]}: {why[:200]}" if text else why[:200]
 
 

@@ -3,8 +3,8 @@
 What Druid 33 cannot hold as it is: a boolean is 0 or 1, a time that is not the row's own is milliseconds, a date is ISO
 text, a decimal a double, JSON its text. The row's own time is `__time`, in milliseconds.
 
-Hidden columns: `__version`, by which the newest record of a key is told where a table upserts, and `__id`, which two copies
-of one record share.
+Hidden columns: `__version`, which orders the records of a key where a table upserts, and `__id`, which copies of one
+record share.
 """
 
 import json
@@ -15,17 +15,17 @@ from typing import Any, Literal
 from riverrun.errors import StoreTableError
 from riverrun.model.table import Column, TableSpec, table_from_dict
 
-# Where a row's version comes from. offset: its place in the topic, which cluster/druid/record_headers.py puts beside the
-# record: strict. time: the record's own, in milliseconds; records of a key in one millisecond are equal.
+# Where a row's version comes from. offset: partition and offset, which cluster/druid/record_headers.py adds as a
+# header: strict. time: the record's timestamp, in milliseconds; records of a key in one millisecond are equal.
 VersionSource = Literal["offset", "time"]
 
 VERSION, IDENTITY = "__version", "__id"
-# Under this key of its context a supervisor spec says which table it is for.
+# The key in a supervisor spec's context that holds the table's declaration.
 CONTEXT_KEY = "riverrun"
-# The consumer interceptors, and the headers they add, as decimal text: the record's place, offset * 65536 + partition; and
-# its identity. (An attached Druid that has the first has the second: they are in one jar.)
+# The consumer interceptors, and the headers they add, as decimal text: the record's version, offset * 65536 +
+# partition; and its identity. (An attached Druid that has the first has the second: they are in one jar.)
 OFFSET_INTERCEPTOR, IDENTITY_INTERCEPTOR = "riverrun.OffsetHeader", "riverrun.IdentityHeader"
-# Headers come as columns with this before their name: so these are the columns `__version` and `__id` without more work.
+# Header columns have this prefix: so these are the columns `__version` and `__id` without further transforms.
 HEADER_PREFIX = "__"
 _IDENTITY_HEADER = "riverrun-id"
 _RECORD_TIME_COLUMN = "__recorded"
@@ -45,7 +45,7 @@ _METRIC_SUFFIXES = {"sum": "Sum", "min": "Min", "max": "Max"}
 
 @dataclass(frozen=True)
 class SupervisorOptions:
-    """How Druid reaches Kafka and works through it."""
+    """How Druid reads from Kafka: consumer settings, task length, source of versions."""
 
     consumer: Mapping[str, str]
     task_seconds: int = 3600
@@ -54,7 +54,7 @@ class SupervisorOptions:
 
 @dataclass(frozen=True)
 class TableDeclaration:
-    """What a supervisor spec says of itself: the table, and columns that it had once, which must not change their type."""
+    """A supervisor spec's own declaration: the table, and its former columns, which must not change their type."""
 
     app: str
     table: TableSpec
@@ -62,7 +62,7 @@ class TableDeclaration:
     retired: Mapping[str, str] = field(default_factory=dict)
 
     def as_context(self) -> dict[str, Any]:
-        # Text: Druid gives it back as it was, whatever it does to numbers and empty lists.
+        # As text: Druid returns it unchanged, whatever it does to numbers and empty lists.
         content = {
             "app": self.app,
             "table": self.table.as_dict(),
@@ -73,7 +73,7 @@ class TableDeclaration:
 
 
 def read_declaration(spec: Mapping[str, Any]) -> TableDeclaration | None:
-    """What a supervisor's spec was made of; None when it is not riverrun's, or cannot be read."""
+    """The declaration in a supervisor's spec; None when it is not riverrun's, or cannot be read."""
     try:
         content = json.loads((spec.get("context") or {})[CONTEXT_KEY])
         return TableDeclaration(
@@ -93,7 +93,7 @@ def druid_type(column: Column) -> str:
 
 
 def build_supervisor_spec(declaration: TableDeclaration, options: SupervisorOptions) -> dict[str, Any]:
-    """All that Druid must know to follow the table's topic. StoreTableError for a roll-up it cannot do."""
+    """The full spec with which Druid follows the table's topic. StoreTableError for a roll-up it cannot do."""
     table = declaration.table
     return {
         "type": "kafka",
@@ -118,7 +118,7 @@ def build_supervisor_spec(declaration: TableDeclaration, options: SupervisorOpti
                 "taskCount": 1,
                 "replicas": 1,
                 "taskDuration": f"PT{options.task_seconds}S",
-                # The supervisor's own rounds: how soon it begins, and how soon it sees that a task is gone.
+                # The supervisor's own periods: how soon it starts, and how soon it notices that a task is gone.
                 "startDelay": "PT1S",
                 "period": "PT5S",
                 "completionTimeout": "PT30M",
@@ -127,10 +127,10 @@ def build_supervisor_spec(declaration: TableDeclaration, options: SupervisorOpti
             "tuningConfig": {
                 "type": "kafka",
                 "maxRowsPerSegment": 5_000_000,
-                # A segment is made of all that was put on disk since the task began, column by column, each with a buffer of
-                # 64 kB outside the heap: so many at a time.
+                # A segment merges everything that was persisted since the task started, column by column, each with a
+                # buffer of 64 kB outside the heap: so many at a time.
                 "maxColumnsToMerge": 200,
-                # What a task puts on disk until it publishes is read once more and thrown away: not worth packing.
+                # What a task persists until it publishes is read once more and thrown away: not worth compressing.
                 "indexSpecForIntermediatePersists": {
                     "dimensionCompression": "uncompressed",
                     "metricCompression": "none",
@@ -138,10 +138,10 @@ def build_supervisor_spec(declaration: TableDeclaration, options: SupervisorOpti
                 "offsetFetchPeriod": "PT5S",
                 "httpTimeout": "PT10S",
                 "shutdownTimeout": "PT10S",
-                # A record that cannot be read is counted, logged and passed over; the last ones are kept to be shown.
+                # A record that cannot be read is counted, logged and skipped; the last ones are kept to be shown.
                 "logParseExceptions": True,
                 "maxSavedParseExceptions": 10,
-                # Records that retention took away before they were read are a failure to be seen, not skipped.
+                # Records that retention deleted before they were read are an error to be seen, not skipped.
                 "resetOffsetAutomatically": False,
             },
         },
@@ -150,14 +150,14 @@ def build_supervisor_spec(declaration: TableDeclaration, options: SupervisorOpti
 
 
 def segment_granularity(table: TableSpec) -> str:
-    """A day, or an hour where rows are kept for less than three: what is dropped is dropped by the segment."""
+    """A day, or an hour where rows are kept for less than three days: rows are dropped by whole segments."""
     if table.segment_granularity:
         return table.segment_granularity
     return "hour" if 0 <= table.retention_ms < 3 * _DAY_MS else "day"
 
 
 def query_granularity(table: TableSpec) -> str:
-    """How much of the row's time is kept: all of it. Rolled up without a word on it, the minute."""
+    """How precisely the row's time is kept: fully. For a roll-up that does not say, the minute."""
     return table.query_granularity or ("minute" if table.rollup else "none")
 
 
@@ -174,7 +174,7 @@ def compaction_config(app: str, table: TableSpec) -> dict[str, Any]:
 
 
 def retention_rules(table: TableSpec) -> list[dict[str, Any]]:
-    """What is kept: all, by the cluster's own rules, or what is younger than the table's retention."""
+    """What is kept: everything, by the cluster's own rules, or what is younger than the table's retention."""
     if table.retention_ms < 0:
         return []
     period = f"PT{max(1, table.retention_ms // 1000)}S"
@@ -189,7 +189,7 @@ def _timestamp(table: TableSpec, version: VersionSource) -> dict[str, Any]:
 
 
 def _record_time(table: TableSpec, version: VersionSource) -> str:
-    """The name under which Druid's input format has the record's own time."""
+    """The name of the record's timestamp in Druid's input format."""
     return VERSION if table.upserts and version == "time" else _RECORD_TIME_COLUMN
 
 
@@ -203,11 +203,11 @@ def _time_column(table: TableSpec) -> Column:
 
 
 def _dimensions(table: TableSpec) -> list[dict[str, Any]]:
-    named = [*table.key, *(each.name for each in table.columns if each.name not in table.key)]
-    kept = [
-        column for each in named if (column := table.column(each)) and each != table.time and each not in table.rollup
+    named = [*table.key, *(spec_column.name for spec_column in table.columns if spec_column.name not in table.key)]
+    stored_columns = [
+        column for name in named if (column := table.column(name)) and name != table.time and name not in table.rollup
     ]
-    dimensions = [{"type": druid_type(each), "name": each.name} for each in kept]
+    dimensions = [{"type": druid_type(spec_column), "name": spec_column.name} for spec_column in stored_columns]
     if table.upserts:
         dimensions.append({"type": "long", "name": VERSION})
     elif not table.rollup:
@@ -240,7 +240,7 @@ def _transforms(table: TableSpec, version: VersionSource) -> list[dict[str, Any]
         if column.type == "timestamp" and column.name != table.time
     ]
     if version == "time" and not table.upserts and not table.rollup:
-        # The lower 60 bits of what the writer says: text would be kept in memory, one for each row.
+        # The lower 60 bits of the writer's identity: as text, each row's would be kept in memory.
         identity = f"parse_long(right({_quoted(HEADER_PREFIX + _IDENTITY_HEADER)}, 15), 16)"
         transforms.append(_expression(IDENTITY, identity))
     return transforms
@@ -254,7 +254,7 @@ def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:
         "timestampColumnName": _record_time(table, version),
         "topicColumnName": "__topic",
     }
-    # By time alone no header is read: one of that name would be taken for the version.
+    # By time alone no header is read: a header of that name would be taken for the version.
     if version == "offset" if table.upserts else not table.rollup:
         input_format |= {"headerFormat": {"type": "string"}, "headerColumnPrefix": HEADER_PREFIX}
     return input_format
@@ -262,7 +262,7 @@ def _input_format(table: TableSpec, version: VersionSource) -> dict[str, Any]:
 
 def _field(column: Column) -> dict[str, Any]:
     if column.type == "json":
-        # Its text as it is; Druid's own expressions would make one type of a list's elements.
+        # The text as it is; Druid's own expressions would give all elements of a list one type.
         jq_path = "".join(f"[{json.dumps(step)}]" for step in column.path)
         return {"type": "jq", "name": column.name, "expr": f".{jq_path} | if . == null then null else tojson end"}
     if len(column.path) == 1:

@@ -1,4 +1,4 @@
-"""What may change of a table that Druid has, and what may not."""
+"""Which changes of an existing Druid table are allowed, and which are not."""
 
 import re
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from riverrun.model.table import TableSpec
 
 @dataclass(frozen=True)
 class TableChange:
-    """What differs between a table and what it is to be: sentences for what can be done, problems for what cannot."""
+    """The differences between a table and its declaration: sentences for what can be changed, problems for what cannot."""
 
     sentences: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def compare_tables(old: TableSpec | None, new: TableSpec, retired: Mapping[str, str]) -> TableChange:
-    """`retired` are columns that the table had once, and their types: rows in Druid still have them."""
+    """`retired` are the table's former columns and their types: rows in Druid still have them."""
     if old is None or old == new:
         return TableChange()
     problems = [
@@ -39,12 +39,12 @@ def compare_tables(old: TableSpec | None, new: TableSpec, retired: Mapping[str, 
     ]
     before = {column.name: column for column in old.columns}
     now = {column.name: column for column in new.columns}
-    sentences = [f"new column {each}" for each in now if each not in before]
-    sentences += [f"no more column {each}; rows that have it keep it" for each in before if each not in now]
+    sentences = [f"new column {name}" for name in now if name not in before]
+    sentences += [f"no more column {name}; rows that have it keep it" for name in before if name not in now]
     sentences += [
-        f"column {name} is read from {'.'.join(each.path) or 'the record itself'} now"
-        for name, each in now.items()
-        if name in before and before[name].path != each.path
+        f"column {name} is read from {'.'.join(column.path) or 'the record itself'} now"
+        for name, column in now.items()
+        if name in before and before[name].path != column.path
     ]
     if old.retention_ms != new.retention_ms:
         sentences.append(f"rows are kept for {_describe_retention(new.retention_ms)} now")
@@ -65,14 +65,15 @@ def compare_tables(old: TableSpec | None, new: TableSpec, retired: Mapping[str, 
 
 
 def retired_columns(old: TableSpec, new: TableSpec, before: Mapping[str, str]) -> dict[str, str]:
-    """The columns that a table has no more, and their types."""
+    """The columns that a table no longer has, and their types."""
     names = {column.name for column in new.columns}
     types = {**before, **{column.name: column.type for column in old.columns}}
     return {name: kind for name, kind in types.items() if name not in names}
 
 
 def first_difference(ours: Any, theirs: Any, path: str = "") -> str:
-    """The first place where what Druid has is not what we gave it; empty when it is. What Druid adds may be there."""
+    """The path of the first difference between our spec and Druid's; empty when there is none. What Druid adds is
+    ignored."""
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return path or "all of it" if ours else ""
@@ -97,7 +98,7 @@ def first_difference(ours: Any, theirs: Any, path: str = "") -> str:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Whether two values are one; Druid writes a granularity or a period in other words than it takes."""
+    """Whether two values are equal; Druid returns a granularity or a period in another notation than it takes."""
     return bool(ours == theirs or _normalize(ours) == _normalize(theirs))
 
 
@@ -107,7 +108,7 @@ def _normalize(value: Any) -> Any:
     if isinstance(value, str):
         word = _GRANULARITY_PERIODS.get(value.upper(), value.upper())
         period = _PERIOD.fullmatch(word)
-        # Months and years have no length of their own.
+        # Months and years have no fixed length.
         return (
             sum(int(number or 0) * size for number, size in zip(period.groups(), _PERIOD_SECONDS, strict=True))
             if period

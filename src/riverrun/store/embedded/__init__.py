@@ -1,4 +1,4 @@
-"""The embedded store: DuckDB in one process, which reads the topics by itself and answers questions beside that."""
+"""The embedded store: DuckDB in one process, which reads the topics itself and answers queries meanwhile."""
 
 from riverrun.store.embedded.store import EmbeddedStore
 

@@ -1,4 +1,4 @@
-"""Records of a topic as one Arrow table, for one table of the store; and those that cannot even be text."""
+"""Converts records of a topic to one Arrow table, for one table of the store, and sets aside those that are not text."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,17 +13,17 @@ from riverrun.model.table import TableSpec
 from riverrun.store.embedded import projection
 
 _BATCH_COLUMNS = [
-    each.strip('"')
-    for each in (projection.ROW, projection.TIME, projection.VALUE, projection.IDENTITY, projection.TOMBSTONE)
+    quoted.strip('"')
+    for quoted in (projection.ROW, projection.TIME, projection.VALUE, projection.IDENTITY, projection.TOMBSTONE)
 ]
-# Numbers of the records of a batch, made once.
+# Row numbers of a batch, computed once.
 _ROW_NUMBERS = pa.array(range(65_536), pa.int64())
 _TIME = pa.timestamp("ms", "UTC")
 
 
 @dataclass(frozen=True)
 class RejectedRow:
-    """A record that is no row, and why."""
+    """A record that is not a valid row, and why."""
 
     partition: int
     offset: int
@@ -33,7 +33,7 @@ class RejectedRow:
 
 @dataclass(frozen=True)
 class TableBatch:
-    """The records of one table, ready to be shaped, and those that never will be."""
+    """The records of one table, ready for the projection, and the rejected ones."""
 
     columns: RecordColumns
     records: pa.Table
@@ -46,7 +46,7 @@ class TableBatch:
         return bool(identities.null_count < len(identities))
 
     def reject(self, row: int, reason: str) -> RejectedRow:
-        """A record that is none of the table's, by its number."""
+        """Set a record aside, by its row number."""
         columns = self.columns
         return RejectedRow(
             columns.partitions[row], columns.offsets[row], reason, columns.values[row] or columns.keys[row] or b""
@@ -84,7 +84,7 @@ def build_batch(
         names=_BATCH_COLUMNS,
     )
     if reasons:
-        # They are told of already, and are nothing to the SQL.
+        # They are rejected already; the SQL needs no value.
         records = records.filter(pc.is_valid(text))
     batch = TableBatch(columns, records, [])
     batch.rejected.extend(batch.reject(row, reason) for row, reason in sorted(reasons.items()))
@@ -92,13 +92,13 @@ def build_batch(
 
 
 def _binary(values: list[bytes | None]) -> pa.ChunkedArray:
-    """In pieces when they are more than one array may hold."""
+    """In chunks when the values exceed what one array may hold."""
     made = pa.array(values, pa.binary())
     return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])
 
 
 def _skip_written(columns: RecordColumns, positions: Mapping[int, int]) -> RecordColumns:
-    """Only what is not in the table: another table may have had its topic read again."""
+    """Only records that are not in the table yet: another table may have had its topic read again."""
     first = {partition: columns.offsets[columns.partitions.index(partition)] for partition in set(columns.partitions)}
     if all(offset >= positions.get(partition, 0) for partition, offset in first.items()):
         return columns
@@ -106,7 +106,7 @@ def _skip_written(columns: RecordColumns, positions: Mapping[int, int]) -> Recor
 
 
 def _filter_records(columns: RecordColumns, accept: Callable[[int, int], bool]) -> RecordColumns:
-    """The records whose partition and offset are wanted."""
+    """The records whose partition and offset pass the filter."""
     keep = [
         number
         for number, (partition, offset) in enumerate(zip(columns.partitions, columns.offsets, strict=True))
@@ -123,7 +123,7 @@ def _filter_records(columns: RecordColumns, accept: Callable[[int, int], bool]) 
 
 
 def _fill_tombstones(table: TableSpec, columns: RecordColumns, reasons: dict[int, str]) -> list[bytes | None]:
-    """A record without a value deletes its key, where the table has one: its key is told as if it were a row's."""
+    """A record without a value deletes its key, where the table has one: its key is encoded as if it were a row."""
     values = list(columns.values)
     for row, value in enumerate(values):
         if value is None:
@@ -135,7 +135,7 @@ def _fill_tombstones(table: TableSpec, columns: RecordColumns, reasons: dict[int
 
 
 def _key_as_row(table: TableSpec, key: bytes | None) -> bytes | None:
-    """A row that has only the columns of a key: the text of one, a compact JSON array of several."""
+    """A row that has only the key columns: the text of one, a compact JSON array of several."""
     try:
         text = None if key is None else key.decode()
         if len(table.key) == 1:
@@ -166,11 +166,11 @@ def _key_parts(text: str) -> list[Any]:
 
 
 def _blank_invalid_utf8(values: list[bytes | None], reasons: dict[int, str]) -> list[bytes | None]:
-    kept = list(values)
+    cleaned = list(values)
     for row, value in enumerate(values):
         try:
             (value or b"").decode()
         except UnicodeDecodeError as error:
-            kept[row] = None
+            cleaned[row] = None
             reasons[row] = f"it is not UTF-8 at byte {error.start}"
-    return kept
+    return cleaned

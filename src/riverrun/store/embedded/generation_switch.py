@@ -1,9 +1,9 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""After a replay a table shows what the new generation has made, from one question to the next.
+"""After a replay, switches a table to the new generation's rows between two queries.
 
-The new rows are gathered in a table that nobody sees: first what the old one keeps (rows of before the replay's beginning),
-then the corrected history from the generation's own topic, then the stream's topic from the cut on. The old table goes on
-meanwhile. When the new one has all that the old one has read, it takes its name, in one transaction.
+The new rows are gathered in a hidden table: first what the old one keeps (rows from before the replay's start), then
+the corrected history from the generation's own topic, then the stream's topic from the cutover on. The old table goes
+on meanwhile. When the new one has everything that the old one has read, it takes its name, in one transaction.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from riverrun.store.embedded.table_state import NOT_ASSIGNED, TableState, save_s
 
 
 def next_generation(spec: TableSpec, number: int) -> TableGeneration | None:
-    """The generation that a table of that number is to show next: the last that has made all rows, else the first newer."""
+    """The generation that a table should show next: the last one that made all rows, else the first newer one."""
     newer = [generation for generation in spec.generations if generation.number > number]
     complete = [generation for generation in newer if not generation.since_ms]
     return complete[-1] if complete else newer[0] if newer else None
@@ -52,13 +52,13 @@ class GenerationSwitcher:
             elif (generation := next_generation(state.spec, state.generation)) is not None:
                 self._start_replacement(state, generation)
             elif state.stop_offsets:
-                # It was held for a generation that the catalog has no more.
+                # It was stopped for a generation that is no longer in the catalog.
                 state.stop_offsets, state.read_epoch = {}, NOT_ASSIGNED
 
     def find_replacement(self, state: TableState) -> TableState | None:
-        return next((each for each in self._states.values() if each.replaces == state.spec.name), None)
+        return next((table for table in self._states.values() if table.replaces == state.spec.name), None)
 
-    # --- begin --------------------------------------------------------------------------------------------------------
+    # --- start --------------------------------------------------------------------------------------------------------
 
     def _start_replacement(self, state: TableState, generation: TableGeneration) -> None:
         spec, keeps_rows = state.spec, bool(generation.since_ms)
@@ -94,10 +94,11 @@ class GenerationSwitcher:
         )
 
     def _is_at_cutover(self, state: TableState, generation: TableGeneration) -> bool:
-        """Whether the table has all rows of the generation before, and none of the new one; it is held there until it is."""
+        """Whether the table has all rows of the previous generation and none of the new one; it stops at the cutover
+        until then."""
         if all(state.positions.get(partition, 0) >= offset for partition, offset in generation.first.items()):
             if state.stop_offsets:
-                # What came behind the cut was left out, and is to be read again.
+                # Records past the cutover were skipped, and are read again.
                 state.stop_offsets, state.read_epoch = {}, NOT_ASSIGNED
             return True
         state.stop_offsets = dict(generation.first)
@@ -105,21 +106,23 @@ class GenerationSwitcher:
 
     def _copy_kept_rows(self, old: TableState, replacement: TableState, generation: TableGeneration) -> int:
         names = ", ".join(quote_identifier(column.name) for column in replacement.spec.columns)
-        # A table by key without a time of its own: what the replay has a newer row of is replaced one by one.
+        # A table with a key and without a time of its own: rows are replaced one by one as the replay has newer ones.
         before = f"WHERE {quote_identifier(old.spec.time)} < to_timestamp({generation.since_ms / 1000!r})"
-        kept = self._database.run_count(
+        row_count = self._database.run_count(
             f"INSERT INTO {rows_table(replacement.spec.name)} ({names}) SELECT {names} FROM {rows_table(old.spec.name)} "
             + ("" if old.spec.time == RECORD_TIME else before)
         )
         self._database.run(
             f"INSERT INTO {identities_table(replacement.spec.name)} FROM {identities_table(old.spec.name)}"
         )
-        return kept
+        return row_count
 
-    # --- go on --------------------------------------------------------------------------------------------------------
+    # --- continue -----------------------------------------------------------------------------------------------------
 
     def _advance(self, state: TableState, replacement: TableState) -> None:
-        generation = next((each for each in state.spec.generations if each.number == replacement.generation), None)
+        generation = next(
+            (candidate for candidate in state.spec.generations if candidate.number == replacement.generation), None
+        )
         if generation is None:
             self._notice(
                 f"The table {state.spec.name} keeps its rows: its declaration has generation {replacement.generation}, "
@@ -135,7 +138,7 @@ class GenerationSwitcher:
             return
         following = next_generation(state.spec, replacement.generation)
         if following is not None and following.since_ms:
-            # A later replay builds on this one, and must find it at its own cut.
+            # A later replay builds on this one, and must find it at its own cutover.
             replacement.stop_offsets = dict(following.first)
         targets = {
             partition: min(offset, replacement.stop_offsets.get(partition, offset))
@@ -145,7 +148,7 @@ class GenerationSwitcher:
             self._swap(state, replacement)
 
     def _sync_declaration(self, state: TableState, replacement: TableState) -> bool:
-        """Columns that were declared meanwhile are there, too."""
+        """Add columns that were declared meanwhile."""
         expected = replace(state.spec, name=replacement.spec.name, topic=replacement.spec.topic)
         if expected == replacement.spec:
             return True
@@ -165,7 +168,7 @@ class GenerationSwitcher:
     def _finish_history(self, state: TableState, replacement: TableState, generation: TableGeneration) -> None:
         partitions = self._partitions(generation.topic)
         if partitions is None or replacement.read_epoch == NOT_ASSIGNED:
-            # Nobody has looked for the topic since.
+            # The topic has not been looked up since.
             return
         if not partitions:
             self._notice(
@@ -175,7 +178,7 @@ class GenerationSwitcher:
             self._set_generation(state, generation.number)
             return
         ends = self._ends(partitions)
-        # An answer to somebody else's question may not have them: then nothing is known.
+        # A response to another request may not have them: then nothing is known.
         if ends is None or any(
             partition not in ends or replacement.positions.get(partition.partition, 0) < ends[partition]
             for partition in partitions
@@ -186,7 +189,7 @@ class GenerationSwitcher:
         with self._database.transaction():
             self._database.run(schema.update_spec_statement(spec))
             save_states(self._database, [after])
-        # The turn first: the reader looks at it without the lock.
+        # The epoch first: the reader looks at it without the lock.
         replacement.read_epoch = NOT_ASSIGNED
         replacement.spec, replacement.topic_id, replacement.positions = spec, after.topic_id, after.positions
 
@@ -225,4 +228,4 @@ class GenerationSwitcher:
 
 def visible_tables(states: Mapping[str, TableState]) -> dict[str, TableState]:
     """The tables that readers see."""
-    return {name: each for name, each in list(states.items()) if not each.replaces}
+    return {name: state for name, state in list(states.items()) if not state.replaces}

@@ -1,4 +1,4 @@
-"""Questions over rows that are at hand: the embedded store's SQL without its file, its reader and its process."""
+"""Queries over rows in memory: the embedded store's SQL without its file, its reader and its process."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ _ARROW_TYPES = {"text": pa.string(), "bigint": pa.int64(), "double": pa.float64(
 def query_rows(
     sql: str, tables: Mapping[str, TableSpec], rows: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """The answer to a question in riverrun's SQL over these rows, a dict a row. `rows` are records' values by their tables'
-    names; a table that is not in it is empty. Of a table that is updated by key, the last row of each key counts."""
+    """The result of a query in riverrun's SQL over these rows, one dict per row. `rows` maps table names to records'
+    values; a table that is not in it is empty. Of a table that is updated by key, the last row of each key counts."""
     with duckdb.connect() as database:
         database.execute("SET TimeZone = 'UTC'")
         for spec in tables.values():
@@ -38,7 +38,7 @@ def query_rows(
 
 
 def newest_time(spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> "datetime | None":
-    """The newest time there is in a table's rows."""
+    """The newest time in a table's rows."""
     column = spec.column(spec.time)
     times = [] if column is None or not column.path else [_column_value(column, row) for row in rows]
     return max((value for value in times if value is not None), default=None)
@@ -62,7 +62,7 @@ def _arrow_type(column: Column) -> pa.DataType:
 
 
 def _column_value(column: Column, row: Mapping[str, Any]) -> Any:
-    """A column's value in a record's; a record's own time is not at hand."""
+    """A column's value in a record's value; the record's own time is not available."""
     if not column.path:
         return None
     value: Any = row

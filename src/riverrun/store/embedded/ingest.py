@@ -1,7 +1,8 @@
-"""Follows the topics of all tables: one thread reads, one writes what has come meanwhile.
+"""Follows the topics of all tables: one thread reads, one writes what has arrived meanwhile.
 
-The writer takes whatever is there as soon as it is free. So a batch is small and at once while little comes, and large while
-the store is behind; the reader stops when a batch waits already, and with it the client's queue, which is bounded.
+The writer takes whatever is there as soon as it is free. So batches are small and immediate under low load, and large
+while the store is behind; the reader stops when a batch is waiting already, and with it the client's queue, which is
+bounded.
 """
 
 import threading
@@ -21,13 +22,13 @@ from riverrun.store.embedded.writer import TableWriter
 
 MAX_BATCH_ROWS = 50_000
 MAX_BATCH_BYTES = 32 << 20
-# A batch of this many rows need not wait for more of them.
+# A batch of this many rows does not wait for more.
 _ENOUGH_ROWS = 10_000
-# How often partitions are looked for, and the catalog while nothing comes.
+# How often partitions are looked up, and the catalog while nothing arrives.
 _PARTITION_CHECK_SECONDS = 2.0
 _IDLE_SECONDS = 1.0
-# A write is followed by this many times as much rest, within bounds, so that questions have their share of the machine and
-# many small batches become one; not while the store is behind.
+# A write is followed by a pause of this many times its duration, within bounds, so that queries get their share of the
+# machine and many small batches become one; not while the store is behind.
 _PAUSE_FACTOR, _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 0.04, 0.1
 _STOP_SECONDS = 30.0
 
@@ -58,14 +59,14 @@ class TableIngest:
         self._apply_catalog = apply_catalog
         self._maintenance = maintenance
         self._notice = notice
-        # Brings tables on to what a replay has made.
+        # Switches tables to the generation that a replay has made.
         self.switch_generations: Callable[[], None] = lambda: None
         self._ends = LogEndOffsets(connection)
         self._stopping = threading.Event()
         self._pending_changed = threading.Condition()
         self._pending = ColumnarBatch()
         self._read_epoch = 0
-        # The id and the number of partitions of each topic that Kafka was asked for last; 0 of those that do not exist.
+        # The id and the number of partitions of each topic at the last look-up; 0 for topics that do not exist.
         self._topics: dict[str, tuple[str, int]] = {}
         self._reader_error = self._writer_error = ""
         self._threads = [
@@ -75,18 +76,18 @@ class TableIngest:
 
     @property
     def error(self) -> str:
-        """Why nothing may be coming; empty when all is well."""
+        """Why no records may be arriving; empty when all is well."""
         return self._writer_error or self._reader_error
 
     def partitions(self, topic: str) -> list[TopicPartition] | None:
-        """The partitions of a topic: none when it does not exist; None when Kafka was not asked for it yet."""
+        """The partitions of a topic: none when it does not exist; None when Kafka was not asked yet."""
         topic_state = self._topics.get(topic)
         return (
             None if topic_state is None else [TopicPartition(topic, partition) for partition in range(topic_state[1])]
         )
 
     def ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int] | None:
-        """Where partitions end for readers of committed records; None when the cluster does not answer."""
+        """The end offsets for readers of committed records; None when the cluster does not answer."""
         return self._ends.end_offsets(partitions) if partitions else {}
 
     def start(self) -> None:
@@ -136,7 +137,7 @@ class TableIngest:
         return self._stopping.is_set() or not is_full
 
     def _assign_partitions(self, reader: BulkReader) -> None:
-        """Read what the tables need: all partitions of their topics that there are."""
+        """Assign to the reader all existing partitions of the tables' topics."""
         states = list(self._states.values())
         topics = {table.spec.topic for table in states}
         existing = self._ends.partition_counts(topics)
@@ -144,11 +145,11 @@ class TableIngest:
         for state in states:
             if topics_found.get(state.spec.topic, ("", 0))[0] not in ("", state.topic_id):
                 self._restart_if_recreated(state, topics_found)
-        # Not those that the writer has added since, or brought on to another topic: Kafka was not asked for theirs.
+        # Not those that the writer has added or switched to another topic since: theirs were not looked up.
         unassigned = _unassigned([table for table in states if table.spec.topic in topics_found])
         if unassigned:
             with self._pending_changed:
-                # Blocks of two turns must not meet: the writer knows one turn for all it takes.
+                # Blocks of two epochs must not mix: the writer has one epoch for all it takes.
                 if not self._pending_changed.wait_for(
                     lambda: not self._pending or self._stopping.is_set(), _PARTITION_CHECK_SECONDS
                 ):
@@ -171,9 +172,9 @@ class TableIngest:
         )
 
     def _restart_if_recreated(self, state: TableState, topics: Mapping[str, tuple[str, int]]) -> None:
-        """The topic was deleted and made anew: its offsets begin anew, and so does the table, which keeps its rows."""
+        """Restart a table whose topic was deleted and created again: its offsets start over; the table keeps its rows."""
         with self._lock:
-            # The writer may have brought the table on to another topic since, or put another in its place.
+            # The writer may have switched the table to another topic since, or replaced it.
             topic_id, _ = topics.get(state.spec.topic, ("", 0))
             if topic_id in ("", state.topic_id) or self._states.get(state.spec.name) is not state:
                 return
@@ -209,7 +210,7 @@ class TableIngest:
         if not self._follow_catalog(wait=bool(block)):
             return
         with self._lock:
-            # Before the block: it may have rows from behind a cut that the catalog has just told of.
+            # Before the block: it may have rows past a cutover that the catalog has just announced.
             self.switch_generations()
             if block:
                 self._write_block(writer, block, read_epoch)
@@ -217,7 +218,7 @@ class TableIngest:
             self._run_maintenance()
 
     def _fail_all(self, error: Exception) -> None:
-        """All tables have missed something, for all that is known."""
+        """Mark all tables as failed: any of them may have missed records."""
         self._notice(f"The store cannot go on: {_error_text(error)}")
         for state in list(self._states.values()):
             state.mark_failed(_error_text(error))
@@ -238,7 +239,7 @@ class TableIngest:
             state.mark_failed(message)
 
     def _follow_catalog(self, *, wait: bool) -> bool:
-        """Have the tables as they are declared now. With records in hand that may need it, there is no going on without."""
+        """Apply the current declarations. With records pending that may need them, retry until it works."""
         while self._catalog is not None and not self._stopping.is_set():
             try:
                 self._catalog.refresh()
@@ -270,14 +271,14 @@ class TableIngest:
             self._report_error(message, message)
 
     def _report_error(self, error: str, message: str) -> None:
-        """Remember what is in the way, and say it when it is new."""
+        """Remember the current error, and report it when it is new."""
         if error != self._writer_error:
             self._notice(message)
         self._writer_error = error
 
 
 def _unassigned(states: Iterable[TableState]) -> list[TableState]:
-    """Tables that are to be read for, and are not."""
+    """Tables that should be read and are not assigned."""
     return [state for state in states if state.read_epoch == NOT_ASSIGNED and not state.is_paused]
 
 

@@ -1,8 +1,8 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""Keeps the file in bounds: rows that are too old go, dead space is taken back, identities and misfits are kept a while.
+"""Keeps the file bounded: deletes expired rows, reclaims space, and keeps identities and rejected rows for a while.
 
-DuckDB takes back the space of deleted rows at a checkpoint only where whole runs of rows have many of them. What it leaves
-is taken back by writing the table anew, when most of it is dead.
+DuckDB reclaims the space of deleted rows at a checkpoint only where whole row groups have many of them. The rest is
+reclaimed by rewriting the table, when most of it is dead.
 """
 
 import time
@@ -16,27 +16,27 @@ from riverrun.store.embedded.session import DuckDBSession
 from riverrun.store.embedded.store_file import CHECKPOINT_MB, StoreFile
 from riverrun.store.embedded.table_state import TableState, save_states
 
-# How far back records that are sent again are known: by the record's own time, and in number.
+# How far back duplicates are recognized: by the record's own time, and in number.
 IDENTITY_RETENTION_MS = 600_000
 MAX_IDENTITIES = 4_000_000
-# How many records that did not fit are kept to be looked at; all are counted.
+# How many rejected rows are kept for inspection; all are counted.
 MAX_REJECTED_ROWS = 10_000
-# A table is written anew when this part of what it takes is dead, and it is large enough to be worth it.
+# A table is rewritten when this share of its space is dead, and it is large enough to be worth it.
 DEAD_SHARE = 0.5
 _MIN_DEAD_ROWS = 500_000
-# What goes at once when the file is too large: this part of the rows of the largest table.
+# What is deleted at once when the file is too large: this share of the rows of the largest table.
 _EVICTION_SHARE = 0.1
-# DuckDB keeps rows in groups of so many, and takes back the space of a whole one.
+# DuckDB keeps rows in groups of this many, and reclaims the space of whole groups.
 _ROW_GROUP_SIZE = 122_880
 _BLOCK_BYTES = 262_144
-# How long questions are waited for when the log is large, and when it is very large.
+# How long to wait for queries when the log is large, and when it is very large.
 _PAUSE_SECONDS, _LONG_PAUSE_SECONDS = 1.0, 30.0
 _MEBIBYTE = 1 << 20
 _SIZE_SECONDS, _AGE_SECONDS, _SPACE_SECONDS = 5.0, 30.0, 120.0
 
 
 class StoreMaintenance:
-    """Called by the writer between batches; each kind of work is done when its time has come."""
+    """Called by the writer between batches; does each kind of work when it is due."""
 
     def __init__(
         self,
@@ -72,12 +72,13 @@ class StoreMaintenance:
                 work()
 
     def checkpoint_wal(self) -> None:
-        """Have a checkpoint when the log is large. DuckDB has one by itself, but never while a question runs that began
-        before the last update or delete; where questions overlap, there always is one. So they wait for a moment."""
+        """Checkpoint when the write-ahead log is large. DuckDB does so by itself, but never while a query runs that
+        began before the last update or delete; where queries overlap, there always is one. So they wait for a
+        moment."""
         size = self._file.wal_size()
         if size < CHECKPOINT_MB * 1.25 * _MEBIBYTE or time.monotonic() < self._wal_due:
             return
-        # One that is done beside questions may leave the log as it is.
+        # A checkpoint during queries may leave the log as it is.
         if self._checkpoint() and self._file.wal_size() < size:
             return
         urgent = size > CHECKPOINT_MB * 4 * _MEBIBYTE
@@ -86,7 +87,7 @@ class StoreMaintenance:
         self._wal_due = time.monotonic() + _SIZE_SECONDS
 
     def delete_expired(self) -> None:
-        """Delete rows older than their table keeps them, and what is kept beside the rows."""
+        """Delete rows older than their table's retention, and the metadata of old rows."""
         for state in self._states.values():
             spec = state.spec
             if spec.retention_ms >= 0:
@@ -99,19 +100,19 @@ class StoreMaintenance:
         )
 
     def _forget_identities(self, table: str) -> None:
-        seen = identities_table(table)
-        self._database.run(f"DELETE FROM {seen} WHERE sent < (SELECT max(sent) - {IDENTITY_RETENTION_MS} FROM {seen})")
-        count = self._database.run_count(f"SELECT count(*) FROM {seen}")
+        ids = identities_table(table)
+        self._database.run(f"DELETE FROM {ids} WHERE sent < (SELECT max(sent) - {IDENTITY_RETENTION_MS} FROM {ids})")
+        count = self._database.run_count(f"SELECT count(*) FROM {ids}")
         if count > MAX_IDENTITIES * 1.1:
             self._database.run(
-                f"DELETE FROM {seen} WHERE sent < (SELECT quantile_disc(sent, {1 - MAX_IDENTITIES / count!r}) FROM {seen})"
+                f"DELETE FROM {ids} WHERE sent < (SELECT quantile_disc(sent, {1 - MAX_IDENTITIES / count!r}) FROM {ids})"
             )
 
     def enforce_max_size(self) -> None:
-        """While the tables take more than they may, the oldest rows of the append table that has most go.
+        """While the tables exceed the size limit, delete the oldest rows of the largest append table.
 
-        What is read of a replay is bound by itself: while it and the table that it replaces are both there, no row of any
-        table goes for it.
+        A replay's hidden table has its own bound: while it and the table that it replaces both exist, no rows of any
+        table are deleted for it.
         """
         if self._max_bytes <= 0:
             return
@@ -122,16 +123,17 @@ class StoreMaintenance:
                 self._shrink(own, [state for state in states if bool(state.replaces) != hidden], hidden=hidden)
 
     def _shrink(self, states: Sequence[TableState], aside: Sequence[TableState], *, hidden: bool) -> None:
-        """None go for nothing: not where all else is too large already, and no more when those that went made no room. While
-        a question still sees rows that went, there is no checkpoint and no free space: no more go until there is."""
-        others = [stored for each in aside for stored in (_table_literal(each), _table_literal(each, "_seen"))]
+        """Delete rows only if it helps: not where all else is too large already, and no more when the last deletion
+        made no room. While a query still sees deleted rows, there is no checkpoint and no free space: deletion waits
+        until there is."""
+        others = [stored for name in aside for stored in (_table_literal(name), _table_literal(name, "_seen"))]
         if self._used_bytes() - self._table_bytes(others) <= self._max_bytes:
             self._full_notified.discard(hidden)
             return
         appended = [state for state in states if not state.spec.upserts]
         while self._checkpoint() and (used := self._used_bytes() - self._table_bytes(others)) > self._max_bytes:
-            largest = max((each for each in appended if each.rows), key=lambda each: each.rows, default=None)
-            rest = used - self._table_bytes([_table_literal(each) for each in appended])
+            largest = max((table for table in appended if table.rows), key=lambda table: table.rows, default=None)
+            rest = used - self._table_bytes([_table_literal(table) for table in appended])
             if largest is None or rest > self._max_bytes:
                 self._notify_full(used, rest, hidden=hidden)
                 return
@@ -139,17 +141,18 @@ class StoreMaintenance:
                 return
 
     def _make_room(self, state: TableState, used: int) -> bool:
-        """Let the oldest rows of a table go; whether less is used than before."""
+        """Delete the oldest rows of a table; returns whether less space is used than before."""
         deleted = self._evict_oldest(state)
         if not self._checkpoint():
             return False
         if self._used_bytes() >= used and deleted < _ROW_GROUP_SIZE:
-            # Less than a group, of which nothing is taken back by itself: all rows would go before it made room.
+            # Less than a row group, whose space is not reclaimed by itself: all rows would be deleted before it made
+            # room.
             self.rewrite(state)
         return self._used_bytes() < used
 
     def _checkpoint(self) -> bool:
-        """Write into the file what is beside it. Not while a question needs what it would take away."""
+        """Write the log into the file. Not while a query needs what it would remove."""
         try:
             self._database.run("CHECKPOINT")
         except duckdb.TransactionException:
@@ -177,7 +180,7 @@ class StoreMaintenance:
         """Bytes of these tables. Small ones share blocks."""
         if not stored:
             return 0
-        tables = " UNION ALL ".join(f"FROM pragma_storage_info({each})" for each in stored)
+        tables = " UNION ALL ".join(f"FROM pragma_storage_info({literal})" for literal in stored)
         (blocks,) = self._database.fetch_one(
             "SELECT count(DISTINCT block) FROM "
             f"(SELECT unnest(list_append(additional_block_ids, block_id)) AS block FROM ({tables})) WHERE block >= 0"
@@ -185,7 +188,7 @@ class StoreMaintenance:
         return int(blocks) * _BLOCK_BYTES
 
     def _used_bytes(self) -> int:
-        """Bytes in use: free blocks are in the file, but will be written before it grows."""
+        """Bytes in use: free blocks are in the file, but are reused before it grows."""
         block, total, free = self._database.fetch_one(
             "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size() "
             "WHERE database_name = current_database()"
@@ -193,7 +196,7 @@ class StoreMaintenance:
         return int(block) * (int(total) - int(free))
 
     def reclaim_space(self) -> None:
-        """Measure the tables; write those anew that are mostly dead rows."""
+        """Measure the tables; rewrite those that are mostly dead rows."""
         for state in self._states.values():
             blocks, stored_rows = self._database.fetch_one(
                 "SELECT count(DISTINCT block_id) FILTER (block_id >= 0) + sum(len(additional_block_ids)), "
@@ -206,7 +209,7 @@ class StoreMaintenance:
                 self.rewrite(state)
 
     def rewrite(self, state: TableState) -> None:
-        """Write a table anew, oldest rows first, so that it takes only what its rows need."""
+        """Rewrite a table, oldest rows first, so that it takes only the space its rows need."""
         rows, name = rows_table(state.spec.name), state.spec.name
         new_table = f"_rows.{quote_identifier(f'{name} anew')}"
         with self._database.transaction():
@@ -233,5 +236,5 @@ class StoreMaintenance:
 
 
 def _table_literal(state: TableState, schema: str = "_rows") -> str:
-    """The table's name, for functions that want it as text."""
+    """The table's name as a string literal, for functions that take text."""
     return quote_literal(f"{schema}.{quote_identifier(state.spec.name)}")

@@ -1,10 +1,10 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""From a record's JSON to a table's columns, in DuckDB's SQL, and which records do not fit.
+"""SQL that turns a record's JSON into a table's columns, and finds the records that do not fit.
 
-Every value is read as its text first, as it is written, and then cast: so that a number keeps all its digits, and a value
-that does not fit is told from one that is not there. A DECIMAL among the fields is what makes DuckDB keep numbers as they
-are written; without one it reads them as doubles. What fits: the type's own JSON and the same as text ("12", "1.50", "NaN").
-Whole numbers may be written 12.0; a decimal is not rounded; a time without a zone is UTC; years are 1 to 9999.
+Every value is read as its text first, as it is written, and then cast: so that a number keeps all its digits, and an
+invalid value is distinguished from a missing one. A DECIMAL among the fields is what makes DuckDB keep numbers as they
+are written; without one it reads them as doubles. What fits: the type's own JSON and the same as text ("12", "1.50",
+"NaN"). Whole numbers may be written 12.0; a decimal is not rounded; a time without a zone is UTC; years are 1 to 9999.
 """
 
 import json
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from riverrun.model.table import Column, TableSpec
 from riverrun.store.embedded.schema import duckdb_type, quote_identifier, quote_literal
 
-# Columns of a batch beside the record's value.
+# Columns of a batch besides the record's value.
 ROW, TIME, VALUE, IDENTITY, TOMBSTONE = '"~row"', '"~time"', '"~value"', '"~identity"', '"~dead"'
-# What shaping adds.
+# The column that the projection adds: whether the row is valid.
 VALID = '"~fits"'
 _OBJECT, _JSON = '"~object"', '"~json"'
 _KEEP_NUMBERS_AS_TEXT = {"_riverrun_as_written": "DECIMAL(1,0)"}
 _SAMPLE_CHARACTERS = 80
-# The years that all who read an answer know, 1 to 9999 in UTC; infinity is not in them.
+# The years that every client can represent, 1 to 9999 in UTC; infinity is outside.
 _YEARS = {
     "timestamp": ("TIMESTAMPTZ '0001-01-01 00:00:00+00'", "TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"),
     "date": ("DATE '0001-01-01'", "DATE '9999-12-31'"),
@@ -38,7 +38,7 @@ class RowProjection:
 
 
 def build_projection(table: TableSpec, batch: str) -> RowProjection:
-    """The SQL for a table. `batch` is where its records are: a table with the columns named above."""
+    """The SQL for a table. `batch` is the table that holds its records, with the columns named above."""
     names = {column: quote_identifier(f"~{number}") for number, column in enumerate(table.columns)}
     fields = [(column, text) for column, text in names.items() if column.path]
     texts = ", ".join(f"{_extract_path(_JSON, column.path)} AS {text}" for column, text in fields)
@@ -112,7 +112,7 @@ def _cast_text(column: Column, text: str) -> str:
 
 
 def _invalid_condition(column: Column, text: str, value: str) -> str:
-    """Whether a text is there and is not its column's; null counts as no."""
+    """Whether a text is there and is not valid for its column; null counts as no."""
     is_present = f"{text} IS NOT NULL AND "
     match column.type:
         case "text" | "json":
@@ -120,13 +120,13 @@ def _invalid_condition(column: Column, text: str, value: str) -> str:
         case "boolean":
             return f"{is_present}{value} IS NULL"
         case "double":
-            # 1e400 is no infinity.
+            # 1e400 is not infinity.
             return f"{is_present}({value} IS NULL OR (isinf({value}) AND NOT contains(lower({text}), 'inf')))"
         case "timestamp" | "date":
             least, most = _YEARS[column.type]
             return f"{is_present}coalesce({value} NOT BETWEEN {least} AND {most}, true)"
         case "bigint":
-            # DuckDB rounds 1.5. What is not written as whole numbers are is looked at again.
+            # DuckDB rounds 1.5. Numbers that are not written as whole numbers are checked again.
             whole = f"coalesce(TRY_CAST({text} AS DECIMAL(38,18)) <> {value}, true)"
             return f"{is_present}({value} IS NULL OR (CAST({value} AS VARCHAR) <> {text} AND {whole}))"
         case _:
@@ -137,8 +137,8 @@ def _invalid_condition(column: Column, text: str, value: str) -> str:
 
 
 def _not_object(parent: tuple[str, ...], fields: list[tuple[Column, str]]) -> str:
-    """Whether something else stands where an object should: asked only of records that have nothing inside it."""
-    inside = [text for each, text in fields if each.path[: len(parent)] == parent]
+    """Whether something other than an object is at this path: checked only for records that have nothing inside it."""
+    inside = [text for column, text in fields if column.path[: len(parent)] == parent]
     nothing = " AND ".join([_OBJECT, *(f"{text} IS NULL" for text in inside)])
     pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in parent)
     kind = f"coalesce(json_type({VALUE}, {quote_literal(pointer)}), 'NULL') NOT IN ('NULL', 'OBJECT')"

@@ -1,4 +1,4 @@
-"""Questions beside the ingest: each on a connection of its own, in a read-only transaction, with bounds, and cancellable."""
+"""Runs queries during ingest: each on its own connection, in a read-only transaction, with limits, and cancellable."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ class _RunningQuery:
 
 
 class QueryRunner:
-    """Runs questions. One thread watches all that run, for those that are to end."""
+    """Runs queries. One thread watches all running queries for those that must end."""
 
     def __init__(self, database: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._database = database
@@ -55,11 +55,11 @@ class QueryRunner:
         self._watcher: threading.Thread | None = None
 
     def query(self, sql: str, tables: Mapping[str, TableSpec], limits: QueryLimits, name: str) -> QueryResult:
-        """Answer a question in riverrun's SQL."""
+        """Run a query in riverrun's SQL."""
         return self.run_duckdb_sql(to_duckdb_sql(sql, tables), limits, name)
 
     def run_duckdb_sql(self, sql: str, limits: QueryLimits, name: str = "") -> QueryResult:
-        """Answer a question in DuckDB's own SQL."""
+        """Run a query in DuckDB's own SQL."""
         begun = time.monotonic()
         running = _RunningQuery(self._database().cursor(), begun + limits.seconds)
         name = self._register(name, running)
@@ -96,7 +96,8 @@ class QueryRunner:
 
     @contextmanager
     def paused(self, seconds: float) -> Iterator[bool]:
-        """Let no question begin, and wait for those that run: whether none does. Those that come wait, in their own time."""
+        """Let no query begin, and wait for those that run: whether none does. New queries wait, within their own time
+        limit."""
         with self._changed:
             self._paused = True
             quiet = self._changed.wait_for(lambda: not self._running, seconds)
@@ -108,7 +109,7 @@ class QueryRunner:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End all that run, and wait for them."""
+        """End all running queries, and wait for them."""
         with self._changed:
             self._closed = True
             left = list(self._running.values())
@@ -141,14 +142,14 @@ class QueryRunner:
 
     def _unregister(self, name: str, running: _RunningQuery) -> None:
         with self._changed:
-            # Before it counts as over, and not while somebody interrupts it.
+            # Before it counts as ended, and not while another thread interrupts it.
             running.cursor.close()
             del self._running[name]
             self._changed.notify_all()
         running.finished.set()
 
     def _interrupt_loop(self) -> None:
-        """Interrupt what is to end, again and again: an interrupt that comes before its question has begun is lost."""
+        """Interrupt what must end, again and again: an interrupt that comes before its query has begun is lost."""
         with self._changed:
             while not (self._closed and not self._running):
                 for running in self._running.values():
@@ -158,12 +159,12 @@ class QueryRunner:
 
 
 def to_duckdb_sql(sql: str, tables: Mapping[str, TableSpec]) -> str:
-    """The question in DuckDB's own SQL, found to be one that only reads the tables."""
+    """The query in DuckDB's own SQL, verified to only read the tables."""
     return prepare(sql, tables, "duckdb").sql
 
 
 def _execute(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> tuple[pa.Table, list[str]]:
-    # The parser of riverrun's SQL has looked already; this is DuckDB's own word on the same text.
+    # riverrun's SQL parser has checked already; this is DuckDB's own parse of the same text.
     statements = cursor.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise QueryRefusedError("Only one question at a time, and only questions", found=sql.strip()[:80])
@@ -174,7 +175,7 @@ def _execute(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> tupl
 
 
 def _cast_columns(rows: pa.Table, kinds: list[str]) -> pa.Table:
-    """The rows in the types that `Answer` promises, whatever DuckDB computed with."""
+    """The rows in the types that `QueryResult` promises, whatever DuckDB computed with."""
     columns, fields = [], []
     for name, kind, column in zip(rows.column_names, kinds, rows.columns, strict=True):
         result_type = _result_type(column, kind)

@@ -1,9 +1,9 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""What is in the store's file: a table of rows for every table, a view by its name, and what riverrun knows of them.
+"""The schema of the store's file: a row table and a view for every table, and riverrun's metadata.
 
-- `_rows."NAME"`: the rows, with columns that were declared once and are no more. Views in `main` show what is declared now.
-- `_seen."NAME"`: identities of recent records, of tables whose records have them.
-- `_riverrun`: the tables as declared with their counts and positions, and the records that did not fit.
+- `_rows."NAME"`: the rows, including columns that are no longer declared. Views in `main` show the declared ones.
+- `_seen."NAME"`: identities of recent records, for tables whose records have them.
+- `_riverrun`: the tables as declared with their counts and positions, and the rejected rows.
 """
 
 import json
@@ -18,7 +18,7 @@ _TYPES = {
     "text": "VARCHAR", "boolean": "BOOLEAN", "bigint": "BIGINT", "double": "DOUBLE", "timestamp": "TIMESTAMPTZ",
     "date": "DATE", "json": "VARCHAR",
 }  # fmt: skip
-# Settings of a table that may change at any time: they say nothing of rows that are there.
+# Settings of a table that may change at any time: they do not affect existing rows.
 _MUTABLE_SETTINGS = frozenset(
     {"columns", "retention_ms", "segment_granularity", "query_granularity", "rollup", "generations"}
 )
@@ -42,12 +42,12 @@ ALTER TABLE _riverrun.tables ADD COLUMN IF NOT EXISTS replaces VARCHAR DEFAULT '
 
 
 def quote_identifier(name: str) -> str:
-    """A name in SQL."""
+    """A quoted identifier in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(text: str) -> str:
-    """Text in SQL."""
+    """A quoted text in SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -65,7 +65,7 @@ def duckdb_type(column: Column) -> str:
 
 
 def create_metadata(database: DuckDBSession) -> None:
-    """Make what every store's file has. StoreError for one of a later riverrun."""
+    """Create the metadata tables of a store's file. StoreError for a file of a later riverrun."""
     database.run(f"BEGIN; {_METADATA_SQL} COMMIT")
     rows = database.run("FROM _riverrun.about")
     if rows != [(FILE_FORMAT,)]:
@@ -83,7 +83,7 @@ def load_tables(database: DuckDBSession) -> dict[str, TableSpec]:
 
 
 def create_statements(table: TableSpec) -> list[str]:
-    """The statements that make a table that nobody sees yet."""
+    """The statements that create a table that nobody sees yet."""
     columns = ", ".join(f"{quote_identifier(column.name)} {duckdb_type(column)}" for column in table.columns)
     return [
         f"CREATE TABLE {rows_table(table.name)} ({columns})",
@@ -96,10 +96,10 @@ def create_statements(table: TableSpec) -> list[str]:
 def plan_changes(
     database: DuckDBSession, before: TableSpec | None, table: TableSpec, *, replaces: str = ""
 ) -> tuple[list[str], list[str]]:
-    """The statements that make a table what is declared, and a sentence for each thing that changes for its readers. One
-    that is to replace another has no readers yet.
+    """The statements that make a table what is declared, and a sentence for each change that readers see. A table that
+    is to replace another has no readers yet.
 
-    StoreTableError when rows that are there do not allow it.
+    StoreTableError when existing rows do not allow it.
     """
     _check_names(table)
     if before is None:
@@ -126,8 +126,8 @@ def plan_changes(
     sentences = [f"The table {table.name} has a new column {column.name} ({column.type})" for column in new]
     sentences += [f"The table {table.name} shows its column {column.name} no more" for column in hidden]
     if before.retention_ms != table.retention_ms:
-        kept = f"{table.retention_ms / 1000:.0f} s" if table.retention_ms >= 0 else "forever"
-        sentences.append(f"The table {table.name} keeps its rows {kept}")
+        retention = f"{table.retention_ms / 1000:.0f} s" if table.retention_ms >= 0 else "forever"
+        sentences.append(f"The table {table.name} keeps its rows {retention}")
     return (
         [
             *(
@@ -150,7 +150,7 @@ def update_spec_statement(table: TableSpec) -> str:
 
 
 def drop_statements(table: str) -> list[str]:
-    """The statements that drop a table and everything known of it."""
+    """The statements that drop a table and all its metadata."""
     name = quote_literal(table)
     return [
         f"DROP VIEW IF EXISTS main.{quote_identifier(table)}",
@@ -162,7 +162,7 @@ def drop_statements(table: str) -> list[str]:
 
 
 def view_statement(table: TableSpec) -> str:
-    """The statement by which readers see a table."""
+    """The statement that creates the view by which readers see a table."""
     columns = ", ".join(quote_identifier(column.name) for column in table.columns)
     return (
         f"CREATE OR REPLACE VIEW main.{quote_identifier(table.name)} AS SELECT {columns} FROM {rows_table(table.name)}"
@@ -170,7 +170,7 @@ def view_statement(table: TableSpec) -> str:
 
 
 def _check_settings(before: TableSpec, table: TableSpec) -> None:
-    """Raise for what cannot change under rows that are there."""
+    """Raise for a change that existing rows do not allow."""
     was, now = before.as_dict(), table.as_dict()
     for name in sorted(was.keys() - _MUTABLE_SETTINGS):
         if was[name] != now[name]:
@@ -207,7 +207,7 @@ def _rebuild_hint(table: str) -> str:
 
 
 def _check_names(table: TableSpec) -> None:
-    """What DuckDB's names cannot be, and a path that is a value and an object at once."""
+    """Refuse names that DuckDB does not allow, and a path that is a value and an object at once."""
     lower = [column.name.lower() for column in table.columns]
     twice = sorted({column.name for column in table.columns if lower.count(column.name.lower()) > 1})
     leaves = [column.path for column in table.columns if column.path]
@@ -218,6 +218,6 @@ def _check_names(table: TableSpec) -> None:
             f"The table {table.name} cannot be kept",
             expected="a name that does not begin with _, and columns of which none is inside another, with names that "
             "differ by more than capitals and do not begin with ~",
-            found=", ".join(twice or ours) or ", ".join(".".join(each) for each in inside) or table.name,
+            found=", ".join(twice or ours) or ", ".join(".".join(path) for path in inside) or table.name,
             table=table.name,
         )

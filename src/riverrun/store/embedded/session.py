@@ -1,4 +1,4 @@
-"""A connection of our own to the database, of which every result is taken to its end: DuckDB 2 minds what is left of one."""
+"""A DuckDB connection whose results are always read to their end: DuckDB 2 objects when part of one is left unread."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 
 class ArrowSource:
-    """Arrow rows that SQL knows by one name, while they are other rows each time: statements over it stay prepared."""
+    """Arrow rows under one SQL name, replaced each time: statements over it stay prepared."""
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
@@ -49,7 +49,7 @@ class DuckDBSession:
         return self.run(f"EXECUTE {name}")
 
     def register_rows(self, name: str, rows: pa.Table) -> None:
-        """Have these rows under a name, in place of those before. They must have the same columns each time."""
+        """Register these rows under a name, replacing the previous ones. They must have the same columns each time."""
         if name in self._sources:
             self._sources[name].rows = rows
         else:
@@ -58,13 +58,13 @@ class DuckDBSession:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is run inside, or nothing of it."""
+        """A transaction: all that is run inside, or nothing of it."""
         self.run("BEGIN")
         try:
             yield
             self.run("COMMIT")
         except BaseException:
-            # What failed may have ended it already.
+            # The failed statement may have ended it already.
             with suppress(duckdb.Error):
                 self.run("ROLLBACK")
             raise

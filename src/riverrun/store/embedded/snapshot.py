@@ -15,9 +15,9 @@ _ROWS_AT_ONCE = 100_000
 
 
 def write_snapshot(database: duckdb.DuckDBPyConnection, tables: Mapping[str, TableSpec], path: Path) -> None:
-    """Write all tables as they are at one moment into a new file, plain tables without riverrun's own.
+    """Write a consistent copy of all tables into a new file, as plain tables without riverrun's metadata.
 
-    Read in one transaction, through Arrow, so that the ingest and questions go on meanwhile.
+    Read in one transaction, through Arrow, so that ingest and queries go on meanwhile.
     """
     if path.exists():
         raise StoreError(f"There is something at {path} already", hint="Name a file that is not there", path=str(path))
@@ -39,8 +39,8 @@ def write_snapshot(database: duckdb.DuckDBPyConnection, tables: Mapping[str, Tab
     except OSError as error:
         raise StoreError(f"The snapshot {path} cannot be written", found=str(error), path=str(path)) from error
     except duckdb.Error as error:
-        said = str(error).splitlines()[0]
-        raise StoreError(f"The snapshot {path} cannot be written", found=said, path=str(path)) from error
+        reason = str(error).splitlines()[0]
+        raise StoreError(f"The snapshot {path} cannot be written", found=reason, path=str(path)) from error
     finally:
         source.close()
         part.unlink(missing_ok=True)

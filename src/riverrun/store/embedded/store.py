@@ -34,8 +34,8 @@ def _ignore_notice(_: str) -> None:
 class EmbeddedStore(Store):
     """One file of tables in `folder`, which this process owns while it is open.
 
-    With a `catalog`, the tables are what it says, as soon as it says so; a declaration that is refused makes that table
-    `failing`, and the others go on. `notice` is told in a sentence what an operator should know. Without `follow` it
+    With a `catalog`, its tables are applied as soon as they are published; a declaration that is refused makes that
+    table `failing`, and the others go on. `notice` gets sentences that an operator should know. Without `follow` it
     reads no topic.
     """
 
@@ -57,13 +57,13 @@ class EmbeddedStore(Store):
         self._file = StoreFile(folder, settings)
         self._lock = threading.RLock()
         self._states: dict[str, TableState] = {}
-        # Tables that the catalog names and that could not be made at all: the declaration, and why.
+        # Tables in the catalog that could not be created at all: the declaration, and why.
         self._refused: dict[str, tuple[TableSpec, str]] = {}
         self._query_runner = QueryRunner(lambda: self._file.database)
         self._ingest: TableIngest | None = None
         self._database: DuckDBSession | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         self._file.open()
@@ -104,7 +104,7 @@ class EmbeddedStore(Store):
         database, self._database = self._database, None
         if database is not None:
             with self._lock, contextlib.suppress(duckdb.Error):
-                # Only what was passed since the last row; without it that is passed again.
+                # Only offsets passed since the last row; unsaved, they are passed again.
                 table_state.save_states(database, self._states.values())
             database.close()
         self._file.close()
@@ -113,7 +113,7 @@ class EmbeddedStore(Store):
 
     @property
     def tables(self) -> dict[str, TableSpec]:
-        return {name: each.spec for name, each in visible_tables(self._states).items()}
+        return {name: state.spec for name, state in visible_tables(self._states).items()}
 
     def apply(self, tables: Sequence[TableSpec]) -> list[str]:
         with self._lock:
@@ -147,18 +147,18 @@ class EmbeddedStore(Store):
                     f"The store has no table {table}", found=", ".join(self.tables) or "no tables", table=table
                 )
             database = self._open_session()
-            # What was to take its place goes with it.
-            names = [table, *(name for name, each in self._states.items() if each.replaces == table)]
+            # The replacement under construction is dropped with it.
+            names = [table, *(name for name, state in self._states.items() if state.replaces == table)]
             with database.transaction():
                 for statement in [statement for name in names for statement in schema.drop_statements(name)]:
                     database.run(statement)
             for name in names:
                 del self._states[name]
-            # Declared as it is now, it may be made anew.
+            # It may be created again from its current declaration.
             self._refused.pop(table, None)
 
     def _apply_catalog(self, catalog: Catalog) -> None:
-        """Have the tables as the catalog has them now. Called by the writer, before it writes what came after."""
+        """Make the tables what the catalog says now. Called by the writer, before it writes later records."""
         for name, table in catalog.tables.items():
             known = self._states.get(name)
             if known is not None and known.spec == table and not known.refused:
@@ -175,9 +175,9 @@ class EmbeddedStore(Store):
                     known.mark_refused(str(error))
 
     def _open_session(self) -> DuckDBSession:
-        return self._database or DuckDBSession(self._file.database)  # which says that the store is not open
+        return self._database or DuckDBSession(self._file.database)  # which reports that the store is not open
 
-    # --- questions ----------------------------------------------------------------------------------------------------
+    # --- queries ------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str, limits: QueryLimits = QueryLimits(), *, name: str = "") -> QueryResult:  # noqa: B008  -- frozen
         return self._query_runner.query(sql, self.tables, limits, name)
@@ -193,7 +193,7 @@ class EmbeddedStore(Store):
         write_snapshot(self._file.database, self.tables, path)
 
     def rejected_rows(self, table: str = "", limit: int = 100) -> list[tuple[str, RejectedRow]]:
-        """The last records that were no rows of their table, newest first, and why."""
+        """The last rejected rows of a table, newest first, and why."""
         with contextlib.closing(DuckDBSession(self._file.database.cursor())) as session:
             rows = session.run(
                 'SELECT "table", partition, "offset", reason, bytes FROM _riverrun.rejected '
@@ -202,20 +202,22 @@ class EmbeddedStore(Store):
             )
         return [(name, RejectedRow(*rest)) for name, *rest in rows]
 
-    # --- where it stands ----------------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------------------
 
     def table_statuses(self) -> list[TableStatus]:
         states = list(self._states.values())
         ingest = self._ingest
-        partitions = {each.spec.topic: ingest.partitions(each.spec.topic) if ingest else None for each in states}
+        partitions = {state.spec.topic: ingest.partitions(state.spec.topic) if ingest else None for state in states}
         ends = (
-            ingest.ends([each for some in partitions.values() for each in some or ()]) if ingest is not None else None
+            ingest.ends([partition for some in partitions.values() for partition in some or ()])
+            if ingest is not None
+            else None
         )
-        replacements = {each.replaces: each for each in states if each.replaces}
+        replacements = {state.replaces: state for state in states if state.replaces}
         statuses = [
-            self._table_status(each, partitions, ends, replacements.get(each.spec.name))
-            for each in states
-            if not each.replaces
+            self._table_status(state, partitions, ends, replacements.get(state.spec.name))
+            for state in states
+            if not state.replaces
         ]
         statuses += [
             TableStatus(name, 0, "failing", reason)
@@ -237,7 +239,7 @@ class EmbeddedStore(Store):
         detail = [table.problem] if table.problem else []
         if replacement is not None:
             remaining = _lag(replacement, topics[replacement.spec.topic], ends)
-            # One at least: that it has read all does not mean that it is shown.
+            # At least one: a replacement that has read everything is not yet shown.
             lag = lag + max(1, remaining) if lag >= 0 else lag
             what = f", {remaining:,} offsets of {replacement.spec.topic} left" if remaining >= 0 else ""
             detail.append(f"shows its replay (generation {replacement.generation}) when that is read{what}")
@@ -270,7 +272,7 @@ class EmbeddedStore(Store):
 
 
 def _lag(table: TableState, partitions: list[TopicPartition] | None, ends: dict[TopicPartition, int] | None) -> int:
-    """Offsets that the table has not read; -1 when that is not known."""
+    """The number of offsets that the table has not read; -1 when unknown."""
     if partitions is None or ends is None:
         return -1
     return sum(max(0, ends.get(partition, 0) - table.positions.get(partition.partition, 0)) for partition in partitions)

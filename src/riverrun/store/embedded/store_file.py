@@ -1,4 +1,4 @@
-"""The store's file: one process owns it, opened with bounds on memory, disk and what SQL may reach."""
+"""The store's file: owned by one process, opened with limits on memory, disk and what SQL may reach."""
 
 import os
 from pathlib import Path
@@ -14,15 +14,15 @@ FILE_NAME = "tables.duckdb"
 _LOCK_NAME = "tables.lock"
 _SPILL_FOLDER = "spill"
 _MEBIBYTE = 1 << 20
-# Of the machine's memory, where the settings name none.
+# The share of the machine's memory, where the settings name none.
 _MEMORY_DIVISOR, _MAX_MEMORY_MB, _MIN_MEMORY_MB = 4, 4096, 256
-# What questions may spill to disk, as a multiple of the memory they may take.
+# What queries may spill to disk, as a multiple of their memory.
 _SPILL_FACTOR = 4
-# A commit is in the write-ahead log; that goes into the file when it has this size.
+# A commit goes to the write-ahead log, which is checkpointed into the file at this size.
 CHECKPOINT_MB = 64
-# A reader of a lock holds it for an instant.
+# A process that tests the lock holds it for an instant.
 _LOCK_SECONDS = 1.0
-# What a pipeline can reach, none of it needed here: files, the net, other databases, Python's own variables, more code.
+# Features of DuckDB that are not needed here: files, the net, other databases, Python's own variables, extensions.
 _RESTRICTIONS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -32,7 +32,7 @@ _RESTRICTIONS = {
 
 
 class StoreFile:
-    """The file in `folder` and the lock beside it. `database` is the connection that others are made of."""
+    """The file in `folder` and the lock beside it. `database` is the connection that others are cloned from."""
 
     def __init__(self, folder: Path, settings: StoreSettings) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class StoreFile:
         self._database = database
         # Not among the settings above: there DuckDB would look for its own ICU before it is loaded.
         database.execute("SET GLOBAL TimeZone = 'UTC'")
-        # Nor this, which would keep DuckDB from its own folder to spill to.
+        # Nor this, which would keep DuckDB from its own spill folder.
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
 
@@ -99,7 +99,7 @@ class StoreFile:
         self._lock = descriptor
 
     def size(self) -> int:
-        """Bytes on disk, with what is not in the file yet."""
+        """Bytes on disk, including the write-ahead log."""
         return sum(
             path.stat().st_size for path in (self.path, self.path.with_name(f"{FILE_NAME}.wal")) if path.exists()
         )

@@ -1,5 +1,5 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""What is known of each table while the store runs: as it is in the file, and what is wrong with it now."""
+"""The state of each table while the store runs: what is in the file, and its current problem."""
 
 import json
 import time
@@ -11,13 +11,14 @@ from riverrun.store.embedded.schema import quote_literal
 from riverrun.store.embedded.session import DuckDBSession
 
 _COUNTS = "topic_id, positions, rows, rejected, repeated, gone, newest, updated, generation, replaces"
-# The turn of a table that no reader reads for: a new one, or one that has missed something.
+# The epoch of a table that is not assigned to the reader: a new one, or one that has missed something.
 NOT_ASSIGNED = 1 << 62
 
 
 @dataclass
 class TableState:
-    """A table: what it is, how far it has read, and its counts. `problem` is why it does not go on, and until when."""
+    """A table: its declaration, how far it has read, and its counts. `problem` is why it is paused, `retry_at` until
+    when."""
 
     spec: TableSpec
     topic_id: str = ""
@@ -28,25 +29,25 @@ class TableState:
     expired: int = 0
     newest: float = 0.0
     updated: float = 0.0
-    # Which generation of its stream its rows are of; and the table that it takes the place of when it has them all.
+    # The generation of its stream that its rows belong to; and the table that it replaces once it has them all.
     generation: int = 1
     replaces: str = ""
     problem: str = ""
-    # Whether the problem is a declaration that was refused: that ends with another one, not by itself.
+    # Whether the problem is a refused declaration: that ends with a new one, not by itself.
     refused: bool = False
     retry_at: float = 0.0
     failures: int = 0
-    # Records that were read before this turn of the reader are not for it: it does not have what is before them.
+    # Records read before this epoch are not for it: it lacks the records before them.
     read_epoch: int = NOT_ASSIGNED
     bytes: int = -1
-    # Where it stops reading, by partition, until a newer generation has what it has up to there.
+    # Where it stops reading, by partition, until a newer generation has caught up to there.
     stop_offsets: dict[int, int] = field(default_factory=dict)
 
     @property
     def min_time_ms(self) -> int:
-        """Rows whose time is before this are not taken: they are of an earlier generation. 0: all are.
+        """Rows with an earlier time are skipped: they belong to an earlier generation. 0: none are.
 
-        Of windows that were begun before the replay's place, what it has counted is a part; so they stay as they were.
+        Windows that began before the replay's start are only partly counted by it; so they stay as they were.
         """
         generation = next(
             (generation for generation in self.spec.generations if generation.number == self.generation), None
@@ -62,7 +63,7 @@ class TableState:
         return self.refused or self.retry_at > time.monotonic()
 
     def mark_failed(self, problem: str) -> None:
-        """Leave it alone for a while, longer each time."""
+        """Pause it for a while, longer each time."""
         self.problem, self.read_epoch = problem, NOT_ASSIGNED
         self.failures += 1
         self.retry_at = time.monotonic() + min(2.0**self.failures, 30.0)

@@ -1,5 +1,5 @@
 # ruff: noqa: S608  -- SQL is made here, of names and values that are quoted
-"""A block of records into the tables it is for: rows, counts and positions in one transaction."""
+"""Writes a block of records into its tables: rows, counts and positions in one transaction."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from riverrun.store.embedded.session import DuckDBSession
 from riverrun.store.embedded.table_state import TableState, load_states, save_states
 
 _BATCH, _PROJECTED = "batch", "shaped"
-# Kinds of key columns whose least and greatest value in a batch say which part of the table to look at.
+# Types of key columns whose minimum and maximum in a batch limit the part of the table to scan.
 _RANGE_TYPES = ("timestamp", "date", "bigint")
 
 
@@ -30,20 +30,21 @@ class TableWriter:
         self._projections: dict[str, tuple[TableSpec, projection.RowProjection]] = {}
 
     def write(self, block: ColumnarBatch, read_epoch: int, states: Mapping[str, TableState]) -> dict[str, Exception]:
-        """Write what the block has for each of the tables, and move on their states. Tables that failed have not moved.
+        """Write the block's records to each of the tables, and advance their states. Tables that failed have not
+        advanced.
 
         All in one transaction; when that fails, table by table, so that one that cannot go on does not stop the others.
         `read_epoch` is the reader's, when it read this.
         """
         affected = [
-            each
-            for each in states.values()
-            if not each.is_paused and each.read_epoch <= read_epoch and _touches_topic(block, each.spec.topic)
+            state
+            for state in states.values()
+            if not state.is_paused and state.read_epoch <= read_epoch and _touches_topic(block, state.spec.topic)
         ]
         if not affected:
             return {}
         if not block.topics and not block.gaps:
-            # Only marks of transactions were passed: that is written with the next rows.
+            # Only transaction markers were passed: the position is written with the next rows.
             for state in affected:
                 state.positions = _advanced_positions(state, block)
             return {}
@@ -72,13 +73,13 @@ class TableWriter:
             state.clear_problem()
 
     def _write_table(self, block: ColumnarBatch, state: TableState) -> TableState:
-        """What the table's state is after this block; its rows are written."""
+        """The table's state after this block; its rows are written."""
         spec = state.spec
         if state.failures:
-            # What failed may have been the answer to a commit that was done: the file knows.
+            # The failure may have been the response to a commit that was done: the file knows.
             state = replace(load_states(self._database)[spec.name], stop_offsets=state.stop_offsets)
         after = replace(state, positions=dict(state.positions), stop_offsets=dict(state.stop_offsets))
-        # From where on records are new: that the log was cut means that offsets behind its end are new again.
+        # From which offset on records are new: if the log was truncated, offsets behind its end are new again.
         new = dict(state.positions)
         for gap in block.gaps:
             partition = gap.topic_partition.partition
@@ -97,7 +98,7 @@ class TableWriter:
         return after
 
     def _write_rows(self, spec: TableSpec, batch: TableBatch, after: TableState) -> None:
-        """Write the rows of a batch, and what they change of the table's counts."""
+        """Write the rows of a batch, and update the table's counts."""
         database, sql = self._database, self._projection(spec)
         rejected, expected_rows = list(batch.rejected), batch.records.num_rows
         database.register_rows(_BATCH, batch.records)
@@ -119,11 +120,11 @@ class TableWriter:
                 f"FROM {_PROJECTED} WHERE {VALID}"
             )
         else:
-            # Straight into the table: most records are of this kind, and a table in between costs a fifth.
+            # Straight into the table: most records are of this kind, and a temporary table costs a fifth.
             rows = f"FROM ({sql.rows}) WHERE NOT ({VALID} AND coalesce({oldest}, false))" if oldest else sql.rows
             valid_rows = int(database.run_prepared(self._insert_statement(spec, rows))[0][0])
             after.rows += valid_rows
-            # With a bound, or it would read the times of all rows that there are, for every batch.
+            # With a bound, or it would read the times of all rows of the table, for every batch.
             time_column = quote_identifier(spec.time)
             (newest,) = database.fetch_one(
                 f"SELECT epoch(max({time_column})) FROM {rows_table(spec.name)} "
@@ -140,7 +141,7 @@ class TableWriter:
 
     def _save_rejected(self, spec: TableSpec, rejected: list[RejectedRow]) -> None:
         if rejected:
-            self._database.register_rows("misfits", pa.Table.from_pylist([asdict(misfit) for misfit in rejected]))
+            self._database.register_rows("misfits", pa.Table.from_pylist([asdict(row) for row in rejected]))
             self._database.run(
                 "INSERT INTO _riverrun.rejected "
                 f"SELECT {quote_literal(spec.name)}, {quote_literal(spec.topic)}, * FROM misfits"
@@ -151,8 +152,8 @@ class TableWriter:
         return f"INSERT INTO {rows_table(spec.name)} ({names}) SELECT {names} FROM ({rows}) WHERE {VALID}"
 
     def _upsert(self, spec: TableSpec, *, with_rejected: bool) -> int:
-        """The last record of each key is its row, or deletes it. How many rows more there are then."""
-        keys = [quote_identifier(each) for each in spec.key]
+        """The last record of each key becomes its row, or deletes it. Returns by how much the row count grew."""
+        keys = [quote_identifier(name) for name in spec.key]
         by_key = f"GROUP BY {', '.join(keys)}" if keys else ""
         fits = f"WHERE {VALID}" if with_rejected else ""
         last = f"{ROW} IN (SELECT max({ROW}) FROM {_PROJECTED} {fits} {by_key})"
@@ -170,7 +171,7 @@ class TableWriter:
         return added - removed
 
     def _key_range_condition(self, spec: TableSpec) -> str:
-        """The range of the batch's keys, as constants: DuckDB leaves out the parts of the table that have none of it."""
+        """The range of the batch's keys, as constants: DuckDB skips the parts of the table outside it."""
         ranged = [
             quote_identifier(column_name)
             for column_name in spec.key
@@ -192,23 +193,24 @@ class TableWriter:
         return "".join(parts)
 
     def _drop_duplicates(self, spec: TableSpec, records: pa.Table) -> int:
-        """Leave those of the batch out that are in the table by their identity, and remember the others; how many went.
+        """Drop records of the batch whose identity is in the table already, and remember the others; returns how many
+        were dropped.
 
-        By identity alone, before anything is read of them: so the rest goes the same way as records that have none.
+        By identity alone, before anything is parsed: so the rest is written like records that have none.
         """
-        seen, whole = identities_table(spec.name), records.num_rows
+        identities, whole = identities_table(spec.name), records.num_rows
         records = _drop_duplicates_in_batch(records)
         self._database.register_rows(_BATCH, records)
-        # A join, not IN: that would make a hash table of all that were ever seen for a few that came.
+        # A join, not IN: that would make a hash table of all identities ever seen for a few new ones.
         repeated_rows = self._database.run_prepared(
-            f"SELECT DISTINCT {ROW} FROM {seen} AS seen JOIN {_BATCH} AS own ON seen.identity = hash(own.{IDENTITY})"
+            f"SELECT DISTINCT {ROW} FROM {identities} AS seen JOIN {_BATCH} AS own ON seen.identity = hash(own.{IDENTITY})"
         )
         if repeated_rows:
             numbers = pa.array([number for (number,) in repeated_rows], pa.int64())
             records = records.filter(pc.invert(pc.is_in(records.column(0), value_set=numbers)))
             self._database.register_rows(_BATCH, records)
         self._database.run_prepared(
-            f"INSERT INTO {seen} SELECT hash({IDENTITY}), epoch_ms({TIME}) FROM {_BATCH} WHERE {IDENTITY} IS NOT NULL"
+            f"INSERT INTO {identities} SELECT hash({IDENTITY}), epoch_ms({TIME}) FROM {_BATCH} WHERE {IDENTITY} IS NOT NULL"
         )
         return int(whole - records.num_rows)
 
@@ -220,7 +222,7 @@ class TableWriter:
 
 
 def _drop_duplicates_in_batch(records: pa.Table) -> pa.Table:
-    """The records without those whose identity one before them has."""
+    """The records without those whose identity an earlier one has."""
     identities = records.column(3)
     if pc.count_distinct(identities).as_py() == len(identities) - identities.null_count:
         return records
@@ -234,10 +236,13 @@ def _drop_duplicates_in_batch(records: pa.Table) -> pa.Table:
 
 
 def _advanced_positions(state: TableState, block: ColumnarBatch) -> dict[int, int]:
-    """The positions of a table behind a block. What was reached before a log was cut is behind its end."""
-    positions, cut = dict(state.positions), {gap.topic_partition: gap.first for gap in block.gaps if gap.log_recreated}
+    """The positions of a table after a block. After a log was truncated, an earlier position is beyond its end."""
+    positions, recreated = (
+        dict(state.positions),
+        {gap.topic_partition: gap.first for gap in block.gaps if gap.log_recreated},
+    )
     for topic_partition, offset in block.next_offsets.items():
-        if topic_partition.topic == state.spec.topic and offset != cut.get(topic_partition):
+        if topic_partition.topic == state.spec.topic and offset != recreated.get(topic_partition):
             reached = min(offset, state.stop_offsets.get(topic_partition.partition, offset))
             positions[topic_partition.partition] = max(reached, positions.get(topic_partition.partition, 0))
     return positions

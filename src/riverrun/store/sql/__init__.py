@@ -1,4 +1,4 @@
-"""riverrun's SQL: one read-only language for users, checked here and then written as each store understands it."""
+"""riverrun's SQL: one read-only language for users, checked here and then translated for each store."""
 
 from riverrun.store.sql.prepared_query import LatestValueQuery, OutputColumn, PreparedQuery, describe_tables, prepare
 from riverrun.store.sql.vocabulary import sql_vocabulary

@@ -1,4 +1,4 @@
-"""Small helpers for the trees of questions: making nodes, what is known of them, what may be in them."""
+"""Small helpers for query trees: creating nodes, their types, which parts they may have."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -10,9 +10,9 @@ _MAX_EXCERPT = 80
 
 
 def kind_of(node: exp.Expr) -> str:
-    """The type of an expression that was bound."""
-    found = node.meta.get("kind", "")
-    return found if isinstance(found, str) else ""
+    """The type of a bound expression."""
+    kind = node.meta.get("kind", "")
+    return kind if isinstance(kind, str) else ""
 
 
 def with_kind(node: exp.Expr, kind: str) -> exp.Expr:
@@ -48,14 +48,14 @@ def number(value: float) -> exp.Expr:
 
 
 def paren(node: exp.Expr) -> exp.Expr:
-    """The expression as one operand."""
+    """The expression as one operand, in parentheses where needed."""
     if isinstance(node, exp.Binary | exp.Not | exp.Neg | exp.Between | exp.In | exp.Is | exp.Case):
         return with_kind(exp.Paren(this=node), kind_of(node))
     return node
 
 
 def sql_excerpt(node: exp.Expr) -> str:
-    """An expression as its user wrote it, more or less."""
+    """An expression roughly as its user wrote it."""
     written = node.sql(
         dialect="duckdb", comments=False, normalize_functions="lower", unsupported_level=ErrorLevel.IGNORE
     )

@@ -1,7 +1,7 @@
-"""Questions and what they read from: tables, names of WITH, subqueries; what `*`, aliases and `latest` mean.
+"""Binds queries and what they read from: tables, CTEs, subqueries; resolves `*`, aliases and `latest`.
 
-The tree is changed in place: every column says whose it is, every output has a name, and what the text left to be guessed is
-written out. What is left is a plain SELECT that DuckDB runs as it is and that can be translated for Druid.
+The tree is changed in place: every column is qualified, every output has a name, and everything implicit is written
+out. What is left is a plain SELECT that DuckDB runs as it is and that can be translated for Druid.
 """
 
 import re
@@ -39,23 +39,23 @@ _JOIN_SIDES = {"", "LEFT", "RIGHT", "FULL"}
 
 @dataclass
 class TableRead:
-    """A stored table that a question reads. Its nodes in the tree have the read's number in their meta, as copies
-    have too."""
+    """A stored table that a query reads. Its nodes in the tree have the read's number in their meta, and so have
+    copies."""
 
     source: QuerySource
     spec: TableSpec
-    # Only for its newest value.
+    # Read only for its newest value.
     only_newest: bool = False
 
 
 @dataclass
 class LatestSubquery:
-    """One `latest`: the subquery in its place, which has its number in its meta. No table: the newest of a name of WITH."""
+    """One `latest`: the subquery that replaces it, which has its number in its meta. No table: the newest of a CTE."""
 
     node: exp.Expr
     table: TableSpec | None
     kind: str
-    # The question has the subquery itself, anywhere. Where there is no newest value, it stays.
+    # The user wrote the subquery, anywhere. Where there is no newest value, it stays.
     is_explicit: bool = False
 
 
@@ -68,7 +68,7 @@ class BoundQuery:
 
 
 def bind(tree: exp.Expr, tables: Mapping[str, TableSpec]) -> BoundQuery:
-    """Bind a whole question."""
+    """Bind a whole query."""
     binder = _Binder(tables)
     while isinstance(tree, exp.Subquery) and set(_present_args(tree)) == {"this"}:
         tree = tree.this
@@ -83,7 +83,7 @@ class _Binder:
         self._tables = {name.lower(): spec for name, spec in tables.items()}
         self._sources: list[QuerySource] = []
         self._expressions = ExpressionBinder(self._subquery, self._bind_latest, self._bind_explicit_latest)
-        # The names of WITH around the place that is bound now.
+        # The CTEs visible at the current position.
         self._cte_columns: dict[str, ColumnTypes] = {}
 
     def query(self, node: exp.Expr, outer: Scope | None, names: dict[str, ColumnTypes]) -> ColumnTypes:
@@ -119,11 +119,12 @@ class _Binder:
                 raise QueryError(f"WITH has two parts called {name}")
             given = self.query(cte.this, outer, {**names, **made})
             made[name.lower()] = _apply_names(given, columns, name)
-            # Written out, so that a store that spells names its own way reads them as they are said here.
+            # Written out, so that a store that spells names its own way reads them as written here.
             cte.set(
                 "alias",
                 exp.TableAlias(
-                    this=quoted_identifier(name), columns=[quoted_identifier(one) for one, _ in made[name.lower()]]
+                    this=quoted_identifier(name),
+                    columns=[quoted_identifier(column_name) for column_name, _ in made[name.lower()]],
                 ),
             )
         return made
@@ -135,8 +136,8 @@ class _Binder:
              "windows", "order", "limit", "offset")  # fmt: skip
         scope = Scope(outer)
         self._from(node, scope)
-        for each in node.args.get("windows") or []:
-            scope.windows[each.this.name.lower()] = each
+        for window in node.args.get("windows") or []:
+            scope.windows[window.this.name.lower()] = window
         node.set("windows", None)
         outputs = self._outputs(node, scope)
         self._distinct(node, scope)
@@ -157,13 +158,13 @@ class _Binder:
     def _outputs(self, node: exp.Select, scope: Scope) -> ColumnTypes:
         made: list[exp.Expr] = []
         outputs: ColumnTypes = []
-        taken: set[str] = set()
+        used_names: set[str] = set()
         for name, value in self._projections(node, scope):
             unique, count = name, 0
-            while unique.lower() in taken:
+            while unique.lower() in used_names:
                 count += 1
                 unique = f"{name}_{count}"
-            taken.add(unique.lower())
+            used_names.add(unique.lower())
             made.append(with_kind(exp.Alias(this=value, alias=quoted_identifier(unique)), kind_of(value)))
             outputs.append((unique, kind_of(value)))
             scope.aliases.setdefault(name.lower(), value)
@@ -182,7 +183,7 @@ class _Binder:
                 source = scope.sources.get(expression.table.lower())
                 if source is None:
                     raise unknown_table_error(
-                        expression.table, expression, [one.alias for one in scope.sources.values()]
+                        expression.table, expression, [source.alias for source in scope.sources.values()]
                     )
                 projections += self._star(expression.this, scope, source)
             elif isinstance(expression, exp.Alias):
@@ -203,14 +204,14 @@ class _Binder:
         if not known:
             raise QueryError(f"* without a FROM{location_text(node)}")
         replaced: dict[str, exp.Expr] = {}
-        for each in node.args.get("replace") or []:
-            if not isinstance(each, exp.Alias):
+        for replacement in node.args.get("replace") or []:
+            if not isinstance(replacement, exp.Alias):
                 raise refused_error(node)
-            replaced[each.alias.lower()] = self._expressions.bind(each.this, scope)
-        left_out = {each.name.lower() for each in node.args.get("except_") or []}
+            replaced[replacement.alias.lower()] = self._expressions.bind(replacement.this, scope)
+        left_out = {excluded.name.lower() for excluded in node.args.get("except_") or []}
         if odd := (left_out | set(replaced)) - known:
             raise QueryError(f"* has no column {min(odd)} to leave out or replace", expected=join_names(sorted(known)))
-        return [(name, replaced.get(name.lower(), one)) for name, one in scope.expand_star(of, left_out)]
+        return [(name, replaced.get(name.lower(), value)) for name, value in scope.expand_star(of, left_out)]
 
     def _distinct(self, node: exp.Select, scope: Scope) -> None:
         distinct = node.args.get("distinct")
@@ -231,7 +232,10 @@ class _Binder:
         if group.args.get("all"):
             group.set("all", None)
             plain = [expression.this for expression in node.expressions if not contains_aggregate(expression.this)]
-            group.set("expressions", [each.copy() for each in plain if not isinstance(each, exp.Literal | exp.Null)])
+            group.set(
+                "expressions",
+                [expression.copy() for expression in plain if not isinstance(expression, exp.Literal | exp.Null)],
+            )
             if not group.expressions:
                 node.set("group", None)
             return
@@ -329,20 +333,22 @@ class _Binder:
     def _using(self, join: exp.Expr, side: str, before: list[QuerySource], scope: Scope) -> None:
         right = list(scope.sources.values())[-1]
         conditions: list[exp.Expr] = []
-        for each in join.args["using"]:
-            name = each.name
+        for identifier in join.args["using"]:
+            name = identifier.name
             left = scope.merged.get(name.lower())
             if left is None:
-                having = [one for one in before if name.lower() in one.columns]
+                having = [source for source in before if name.lower() in source.columns]
                 if len(having) > 1:
                     raise QueryError(
-                        f"{name} in USING is ambiguous: {' and '.join(one.alias for one in having)} have it"
+                        f"{name} in USING is ambiguous: {' and '.join(source.alias for source in having)} have it"
                     )
                 left = having[0].read_column(name) if having else None
             other = right.read_column(name)
             if left is None or other is None:
                 without = right.alias if other is None else "what is joined so far"
-                raise QueryError(f"{without} has no column {name}, which USING names{location_text(each)}", column=name)
+                raise QueryError(
+                    f"{without} has no column {name}, which USING names{location_text(identifier)}", column=name
+                )
             conditions.append(with_kind(exp.EQ(this=left.copy(), expression=other), "boolean"))
             both = call(
                 "coalesce", left.copy(), other.copy(), kind=value_types.common_type((kind_of(left), kind_of(other)))
@@ -365,7 +371,7 @@ class _Binder:
                 "alias",
                 exp.TableAlias(
                     this=quoted_identifier(name),
-                    columns=[quoted_identifier(one) for one, _ in given] if columns else None,
+                    columns=[quoted_identifier(column_name) for column_name, _ in given] if columns else None,
                 ),
             )
             self._add(scope, _source(name, given), node)
@@ -407,14 +413,14 @@ class _Binder:
         scope.add(source, node)
 
     def _read(self, spec: TableSpec, alias: str, *, only_newest: bool = False) -> tuple[exp.Expr, QuerySource]:
-        source = _source(alias, [(each.name, each.type) for each in spec.columns], spec)
+        source = _source(alias, [(table_column.name, table_column.type) for table_column in spec.columns], spec)
         made = exp.Table(this=quoted_identifier(spec.name), alias=_make_alias(alias))
         made.meta["read"] = len(self.reads)
         self.reads.append(TableRead(source, spec, only_newest))
         return made, source
 
     def _series(self, node: exp.Table, scope: Scope) -> exp.Expr:
-        """range(…) and generate_series(…), whose bounds are written out and not too far apart."""
+        """range(…) and generate_series(…), whose bounds must be literal and not too far apart."""
         require_only(node, "this", "alias")
         function = node.this
         name = function.name.lower() if isinstance(function, exp.Anonymous) else ""
@@ -460,8 +466,8 @@ class _Binder:
             raise QueryError(
                 "VALUES needs a name for itself and for each column", expected="(values (1, 'a')) as t(number, word)"
             )
-        for row, each in zip(rows, node.expressions, strict=True):
-            each.set("expressions", [self._expressions.bind(one, Scope()) for one in row])
+        for row, values_row in zip(rows, node.expressions, strict=True):
+            values_row.set("expressions", [self._expressions.bind(value, Scope()) for value in row])
         types = [
             value_types.common_type(kind_of(expression.expressions[at]) for expression in node.expressions)
             for at in range(len(columns))
@@ -473,16 +479,20 @@ class _Binder:
     # latest
 
     def _bind_latest(self, node: exp.Expr, scope: Scope) -> None:
-        """`column = latest`: put the newest value of that column, in its own table, in the place of the word."""
+        """`column = latest`: replace the word with the newest value of that column, in its own table."""
         inside = [
-            each for each in node.walk(prune=lambda one: isinstance(one, exp.Query)) if isinstance(each, exp.Column)
+            reference
+            for reference in node.walk(prune=lambda child: isinstance(child, exp.Query))
+            if isinstance(reference, exp.Column)
         ]
         words = [
-            each for each in inside if each.name.lower() == "latest" and not each.table and scope.lookup(each) is None
+            reference
+            for reference in inside
+            if reference.name.lower() == "latest" and not reference.table and scope.lookup(reference) is None
         ]
         if not words:
             return
-        others = {sql_excerpt(each).lower(): each for each in inside if each not in words}
+        others = {sql_excerpt(reference).lower(): reference for reference in inside if reference not in words}
         if len(others) != 1:
             raise QueryError(
                 f"It is not clear what is latest in {sql_excerpt(node)}{location_text(node)}",
@@ -492,7 +502,7 @@ class _Binder:
         named = next(iter(others.values()))
         lower = named.name.lower()
         if lower in scope.merged and not named.table:
-            having = [each.alias for each in scope.sources.values() if lower in each.columns]
+            having = [source.alias for source in scope.sources.values() if lower in source.columns]
             raise QueryError(
                 f"latest of {named.name} is ambiguous: {' and '.join(having)} have it",
                 hint=f"Say which: {having[0]}.{named.name}",
@@ -524,7 +534,9 @@ class _Binder:
         spec = None if table.name.lower() in self._cte_columns else self._tables.get(table.name.lower())
         if spec is None:
             return None
-        kind = {each.name.lower(): each.type for each in spec.columns}.get(named.name.lower(), "")
+        kind = {table_column.name.lower(): table_column.type for table_column in spec.columns}.get(
+            named.name.lower(), ""
+        )
         if kind not in ("timestamp", "date"):
             return None
         made = self._latest_subquery(_source(spec.name, [], spec), named.name, kind)
@@ -548,16 +560,16 @@ class _Binder:
 
 
 def contains_aggregate(node: exp.Expr) -> bool:
-    """Whether an expression counts, adds up or the like over rows; not by a window, not in a subquery of its own."""
+    """Whether an expression aggregates rows; not with a window, not in a subquery of its own."""
     stop = exp.Query
-    found = node.walk(prune=lambda each: isinstance(each, stop) or each.meta.get("use") == "window")
-    return any(each.meta.get("use") == "aggregate" for each in found)
+    nodes = node.walk(prune=lambda child: isinstance(child, stop) or child.meta.get("use") == "window")
+    return any(child.meta.get("use") == "aggregate" for child in nodes)
 
 
 def _prefer_aggregates(part: exp.Expr, scope: Scope) -> None:
-    """In HAVING and QUALIFY a name means what SELECT has added up under it, even where a column has that name too."""
-    found = part.walk(prune=lambda each: isinstance(each, exp.Query | exp.Anonymous))
-    for each in [each for each in found if isinstance(each, exp.Column) and not each.table]:
+    """In HAVING and QUALIFY a name means SELECT's aggregate of that name, even where a column has that name too."""
+    nodes = part.walk(prune=lambda child: isinstance(child, exp.Query | exp.Anonymous))
+    for each in [reference for reference in nodes if isinstance(reference, exp.Column) and not reference.table]:
         value = scope.aliases.get(each.name.lower())
         if value is not None and (contains_aggregate(value) or contains_window(value)):
             made = paren(value.copy())
@@ -566,7 +578,7 @@ def _prefer_aggregates(part: exp.Expr, scope: Scope) -> None:
 
 
 def contains_window(node: exp.Expr) -> bool:
-    return any(isinstance(each, exp.Window) for each in node.walk(prune=lambda each: isinstance(each, exp.Query)))
+    return any(isinstance(child, exp.Window) for child in node.walk(prune=lambda child: isinstance(child, exp.Query)))
 
 
 def _present_args(node: exp.Expr) -> list[str]:
@@ -588,12 +600,14 @@ def _alias(node: exp.Expr, default: str = "") -> tuple[str, list[str]]:
     if not isinstance(alias, exp.TableAlias):
         raise refused_error(node)
     require_only(alias, "this", "columns")
-    columns = [each.name for each in alias.args.get("columns") or []]
+    columns = [identifier.name for identifier in alias.args.get("columns") or []]
     return (alias.name or default), columns
 
 
 def _make_alias(name: str, columns: list[str] | None = None) -> exp.TableAlias:
-    return exp.TableAlias(this=quoted_identifier(name), columns=[quoted_identifier(each) for each in columns or []])
+    return exp.TableAlias(
+        this=quoted_identifier(name), columns=[quoted_identifier(column_name) for column_name in columns or []]
+    )
 
 
 def _apply_names(given: ColumnTypes, names: list[str], owner: str) -> ColumnTypes:

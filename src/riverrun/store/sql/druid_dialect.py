@@ -1,13 +1,12 @@
-"""A bound question as Druid 33 runs it.
+"""Translates a bound query to Druid 33.
 
-A table becomes a subquery that gives the declared columns by their names and types, which Druid's planner merges with
-what is around it. Where a table is upserted it also picks the newest version of each key: Druid has no updates, so
-every version is
-there. What the native engine cannot do is refused by name, here, before it is asked.
+A table becomes a subquery that returns the declared columns by their names and types, which Druid's planner merges with
+the query around it. Where a table is upserted it also picks the newest version of each key: Druid has no updates, so
+every version is there. What the native engine cannot do is refused by name, here, before Druid is asked.
 
-How rows are kept (riverrun.store.druid writes them so): the time column is `__time`, other timestamps are milliseconds in a
-BIGINT, booleans are 0 and 1 in a BIGINT, decimals are DOUBLE, dates are ISO text, JSON is text, and `__version` orders the
-versions of a key. Two copies of one event share `__id`.
+How rows are stored (by riverrun.store.druid): the time column is `__time`, other timestamps are milliseconds in a
+BIGINT, booleans are 0 and 1 in a BIGINT, decimals are DOUBLE, dates are ISO text, JSON is text, and `__version` orders
+the versions of a key. Two copies of one event share `__id`.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +46,7 @@ from riverrun.store.sql.druid_tables import TYPES, DruidTable, table_subquery
 from riverrun.store.sql.functions import DATE_PART_FUNCTIONS, FUNCTIONS
 from riverrun.store.sql.intervals import interval_seconds
 
-# Answers are exact, in UTC; a newest time is looked up and not searched for.
+# Results are exact, in UTC; a newest time is looked up and not searched for.
 CONTEXT: dict[str, Any] = {
     "sqlTimeZone": "UTC",
     "useApproximateCountDistinct": False,
@@ -55,7 +54,7 @@ CONTEXT: dict[str, Any] = {
     "sqlStringifyArrays": False,
     "enableTimeBoundaryPlanning": True,
 }
-# Names in the subqueries that we put around a question.
+# Names in the subqueries that we wrap around a query.
 _ROWS = "__rows"
 _AGGREGATES = frozenset(
     {"COUNT", "SUM", "AVG", "MIN", "MAX", "ANY_VALUE", "LATEST_BY", "EARLIEST_BY", "APPROX_QUANTILE_DS", "STRING_AGG",
@@ -75,9 +74,9 @@ class DruidTranslation:
 def translate_to_druid(bound: BoundQuery, datasource: Callable[[TableSpec], str | DruidTable]) -> DruidTranslation:
     from riverrun.store.sql.prepared_query import to_sql
 
-    # Newest values of tables can be asked first. What is made of them then is another question: without the subquery Druid
-    # skips segments, and does not have to join.
-    latest_indexes = [at for at, each in enumerate(bound.latest) if each.table is not None]
+    # Newest values of tables can be queried first. With them filled in, the query has no subquery: Druid skips
+    # segments, and does not have to join.
+    latest_indexes = [at for at, subquery in enumerate(bound.latest) if subquery.table is not None]
     untranslated = bound.tree.copy() if latest_indexes else bound.tree
     translator = _Translator(bound.reads, datasource)
     tree = translator.translate(bound.tree, bound.outputs)
@@ -92,27 +91,29 @@ def translate_to_druid(bound: BoundQuery, datasource: Callable[[TableSpec], str 
         return to_sql(_Translator(bound.reads, datasource).translate(filled, bound.outputs), "druid")
 
     newest = [_Translator(bound.reads, datasource).visit(bound.latest[at].node.this.copy()) for at in latest_indexes]
-    latest = [(to_sql(each, "druid"), bound.latest[at].kind) for each, at in zip(newest, latest_indexes, strict=True)]
+    latest = [
+        (to_sql(subquery, "druid"), bound.latest[at].kind) for subquery, at in zip(newest, latest_indexes, strict=True)
+    ]
     return DruidTranslation(
         to_sql(tree, "druid"), CONTEXT | translator.context, latest, given if latest_indexes else None
     )
 
 
 def literal(value: Any, kind: str) -> exp.Expr:
-    """A newest value that the store gave, as it is written in a question.
+    """A newest value that the store returned, as a literal in a query.
 
-    None: no row has one, so there is nothing to compare with it, and any will do. A time that is null will not: Druid's
-    planner fails of it.
+    None: no row has one, so nothing compares with it, and any value will do. A null time will not: Druid's planner
+    fails on it.
     """
     if value is None and kind in ("timestamp", "local"):
         return _timestamp(datetime.fromtimestamp(0, UTC))
     if value is None:
         return cast(exp.Null(), TYPES.get(kind, exp.DType.DOUBLE), kind)
     if kind in ("timestamp", "local"):
-        found = value if isinstance(value, datetime) else _parse_time(str(value))
-        if found is None:
+        time = value if isinstance(value, datetime) else _parse_time(str(value))
+        if time is None:
             raise QueryError(f"The newest value {value!r} is not a time")
-        return _timestamp(found)
+        return _timestamp(time)
     if kind == "date":
         return raw_sql(f"DATE '{str(value)[:10]}'", "date") if _parse_time(str(value)[:10]) else exp.Null()
     if isinstance(value, bool):
@@ -139,7 +140,7 @@ class _Translator:
         self._reads = reads
         self._datasource = datasource
         self.context: dict[str, Any] = {}
-        # Names of WITH whose rows are groups: Druid sorts those by anything.
+        # CTEs whose rows are groups: Druid sorts those by anything.
         self._grouped_ctes: set[str] = set()
         self._visitors: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
             exp.Table: self._table,
@@ -169,13 +170,13 @@ class _Translator:
             exp.AtTimeZone: self._zone,
             exp.Anonymous: self._function,
             exp.Filter: lambda node: _wrap_aggregates(
-                node.this, lambda one: exp.Filter(this=one, expression=node.expression.copy())
+                node.this, lambda aggregate: exp.Filter(this=aggregate, expression=node.expression.copy())
             ),
             exp.Window: self._window,
         }
 
     def translate(self, tree: exp.Expr, outputs: Sequence[tuple[str, str]]) -> exp.Expr:
-        """A whole question."""
+        """A whole query."""
         made = self.visit(tree)
         if made.find(exp.Interval) is not None or any(kind == "interval" for _, kind in outputs):
             raise unsupported_error(
@@ -184,13 +185,13 @@ class _Translator:
         return made
 
     def visit(self, node: exp.Expr) -> exp.Expr:
-        """A node with all that is in it, translated. Its type stays what it was."""
+        """A node with its children, translated. Its type stays the same."""
         kind = kind_of(node)
         for name, value in list(node.args.items()):
             if isinstance(value, exp.Expr):
                 node.set(name, self.visit(value))
             elif isinstance(value, list):
-                node.set(name, [self.visit(each) if isinstance(each, exp.Expr) else each for each in value])
+                node.set(name, [self.visit(child) if isinstance(child, exp.Expr) else child for child in value])
         known = self._visitors.get(type(node))
         made = known(node) if known is not None else node
         if made is not node and "latest" in node.meta:
@@ -231,7 +232,7 @@ class _Translator:
         condition = node.args.get("on")
         if side == "LEFT" and condition is not None:
             parts = list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
-            odd = next((each for each in parts if not isinstance(each, exp.EQ)), None)
+            odd = next((condition for condition in parts if not isinstance(condition, exp.EQ)), None)
             if odd is not None:
                 raise unsupported_error(
                     f"LEFT JOIN on anything but equality: {sql_excerpt(odd)}", "Put it into a subquery's WHERE"
@@ -247,22 +248,22 @@ class _Translator:
         if node.args.get("qualify") is not None:
             return self._rewrite_qualify(node)
         exact = [
-            each
-            for each in node.find_all(exp.Anonymous)
-            if each.name == "COUNT" and isinstance(each.expressions[0], exp.Distinct)
+            function_call
+            for function_call in node.find_all(exp.Anonymous)
+            if function_call.name == "COUNT" and isinstance(function_call.expressions[0], exp.Distinct)
         ]
         if len(exact) > 1:
             self.context["useGroupingSetForExactDistinct"] = True
         group = node.args.get("group")
         if group is not None and group.find(exp.GroupingSets, exp.Rollup, exp.Cube) is not None:
-            # Pushed down, a limit cuts the rows that the totals are made of.
+            # Pushed down, a limit cuts the rows that the totals are computed from.
             self.context["applyLimitPushDown"] = False
         if node.args.get("order") is not None and self._needs_sorting(node):
             return _wrap_select(node, [], None)
         return node
 
     def _needs_sorting(self, node: exp.Select) -> bool:
-        """Whether Druid would have to sort a plain scan, which it does by time only, or what a window has made."""
+        """Whether Druid would have to sort a plain scan, which it does by time only, or the output of a window."""
         if any(contains_window(expression) for expression in node.expressions):
             return True
         if node.args.get("group") or node.args.get("having") or node.args.get("distinct") or not node.args.get("from_"):
@@ -272,22 +273,23 @@ class _Translator:
         outputs = {expression.alias: expression.this for expression in node.expressions}
         read = self._only_read(node)
         if (read is not None and read.spec.upserts) or self._reads_groups(node):
-            # Groups are sorted by anything; but a subquery in WHERE or SELECT is a join in Druid: its rows are no groups.
+            # Groups are sorted by anything; but a subquery in WHERE or SELECT is a join in Druid: its rows are no
+            # groups.
             parts = [node.args.get("where"), *node.expressions]
-            return any(each is not None and each.find(exp.Query) is not None for each in parts)
+            return any(part is not None and part.find(exp.Query) is not None for part in parts)
         keys = [expression.this for expression in node.args["order"].expressions]
         first = outputs.get(keys[0].name, keys[0]) if isinstance(keys[0], exp.Column) and not keys[0].table else keys[0]
         by_time = read is not None and isinstance(first, exp.Column) and first.name == read.spec.time
         return not (by_time and len(keys) == 1)
 
     def _only_read(self, node: exp.Select) -> TableRead | None:
-        """The table of a question that reads one table and nothing else."""
+        """The table of a query that reads one table and nothing else."""
         source = node.args["from_"].this
         number_ = source.meta.get("read")
         return self._reads[number_] if number_ is not None and not node.args.get("joins") else None
 
     def _reads_groups(self, node: exp.Select) -> bool:
-        """Whether it reads one subquery or name of WITH, whose rows are groups."""
+        """Whether it reads one subquery or CTE, whose rows are groups."""
         source = node.args["from_"].this
         if node.args.get("joins"):
             return False
@@ -296,18 +298,18 @@ class _Translator:
         return isinstance(source, exp.Subquery) and "read" not in source.meta and _is_grouped(source.this)
 
     def _rewrite_qualify(self, node: exp.Select) -> exp.Expr:
-        """QUALIFY as a WHERE around: what it looks at becomes columns of the rows inside."""
+        """QUALIFY as a WHERE around the query: what it tests becomes columns of the rows inside."""
         where = exp.Where(this=node.args["qualify"].this)
         node.set("qualify", None)
         extra: list[exp.Expr] = []
-        inputs = [each for each in where.walk(prune=_is_qualify_input) if _is_qualify_input(each)]
-        for each in inputs:
-            extra.append(each.copy())
-            each.replace(column(f"__w{len(extra)}", _ROWS))
+        inputs = [expression for expression in where.walk(prune=_is_qualify_input) if _is_qualify_input(expression)]
+        for input_ in inputs:
+            extra.append(input_.copy())
+            input_.replace(column(f"__w{len(extra)}", _ROWS))
         return _wrap_select(node, extra, where)
 
     def _union(self, node: exp.Union) -> exp.Expr:
-        """UNION ALL of whole questions, one after the other, is all the native engine has."""
+        """UNION ALL of whole queries, one after the other, is all the native engine has."""
         if node.args.get("distinct"):
             raise unsupported_error("UNION", "Use UNION ALL")
         if node.parent is not None and not isinstance(node.parent, exp.Union):
@@ -363,7 +365,7 @@ class _Translator:
                 and other in value_types.TIME_TYPES
                 and "date" not in (one, other)
             ):
-                # Only what is made of it is an answer: see extract(epoch from …).
+                # Only what is computed from it is a result: see extract(epoch from …).
                 made = with_kind(exp.Paren(this=exp.Sub(this=to_millis(left), expression=to_millis(right))), "interval")
                 made.meta["millis"] = True
                 return made
@@ -379,8 +381,8 @@ class _Translator:
         return exp.Div(this=paren(as_double(node.this)), expression=node.expression)
 
     def _concat(self, node: exp.DPipe) -> exp.Expr:
-        sides = [each if kind_of(each) in ("text", "json") else cast(each, exp.DType.VARCHAR, "text")
-                 for each in (node.this, node.expression)]  # fmt: skip
+        sides = [side if kind_of(side) in ("text", "json") else cast(side, exp.DType.VARCHAR, "text")
+                 for side in (node.this, node.expression)]  # fmt: skip
         return exp.DPipe(this=sides[0], expression=sides[1])
 
     def _cast(self, node: exp.Cast) -> exp.Expr:
@@ -417,21 +419,21 @@ class _Translator:
         name = node.name
         function = FUNCTIONS.get(name)
         if function is None:
-            # It is Druid's already: what a translation has made.
+            # It is Druid's already: the output of a translation.
             return node
         if function.druid == "":
             raise unsupported_error(f"function {name}")
         given = node.expressions
         if name in ("date_part", "date_trunc", "date_diff", "datediff", "date_sub"):
-            given = [given[0], *(_as_time(each, "timestamp") for each in given[1:])]
+            given = [given[0], *(_as_time(argument, "timestamp") for argument in given[1:])]
         if name in ("coalesce", "ifnull"):
-            given = [each for each in given if not isinstance(each, exp.Null)] or [exp.Null()]
+            given = [argument for argument in given if not isinstance(argument, exp.Null)] or [exp.Null()]
         if (
             function.use == "scalar"
             and isinstance(given[0] if given else None, exp.Literal)
             and function.result == "text"
         ):
-            # A text that is written out is of a fixed length in Druid, and what is made of it is filled up with blanks.
+            # A text literal has a fixed length in Druid, and what is computed from it is padded with blanks.
             given = [cast(given[0], exp.DType.VARCHAR, "text"), *given[1:]]
         if name in ("date_part", "epoch") and given[-1].meta.get("millis"):
             return exp.Div(this=given[-1], expression=raw_sql("1000.0", "double"))
@@ -447,15 +449,15 @@ class _Translator:
     def _window(self, node: exp.Window) -> exp.Expr:
         spec = node.args.get("spec")
         if spec is not None and spec.args.get("kind") == "RANGE":
-            edges = [spec.args.get(each) for each in ("start", "end")]
+            edges = [spec.args.get(edge) for edge in ("start", "end")]
             if any(isinstance(edge, exp.Expr) for edge in edges):
                 raise unsupported_error("window over RANGE with a number or an interval", "Use ROWS")
-        if any(isinstance(each, exp.Distinct) for each in node.this.find_all(exp.Distinct)):
+        if any(isinstance(child, exp.Distinct) for child in node.this.find_all(exp.Distinct)):
             raise unsupported_error("DISTINCT in a window")
         parts = {key: value for key, value in node.args.items() if key != "this"}
 
-        def over(one: exp.Expr) -> exp.Expr:
-            return exp.Window(this=one, **{key: _copy_value(value) for key, value in parts.items()})
+        def over(aggregate: exp.Expr) -> exp.Expr:
+            return exp.Window(this=aggregate, **{key: _copy_value(value) for key, value in parts.items()})
 
         made = _wrap_aggregates(node.this, over)
         made.meta["use"] = "window"
@@ -464,25 +466,31 @@ class _Translator:
 
 def _copy_value(value: Any) -> Any:
     if isinstance(value, list):
-        return [_copy_value(each) for each in value]
+        return [_copy_value(item) for item in value]
     return value.copy() if isinstance(value, exp.Expr) else value
 
 
 def _wrap_aggregates(node: exp.Expr, wrap: Callable[[exp.Expr], exp.Expr]) -> exp.Expr:
     """Put FILTER or OVER around the aggregate in a translation that does more than aggregate."""
-    inside = [each for each in node.find_all(exp.Anonymous) if each.name in _AGGREGATES and each is not node]
+    inside = [
+        aggregate
+        for aggregate in node.find_all(exp.Anonymous)
+        if aggregate.name in _AGGREGATES and aggregate is not node
+    ]
     if not inside or (isinstance(node, exp.Anonymous) and node.name in _AGGREGATES) or isinstance(node, exp.Filter):
         made = wrap(node)
         made.meta["use"] = node.meta.get("use")
         return made
-    for each in inside:
-        each.replace(wrap(each.copy()))
+    for inner in inside:
+        inner.replace(wrap(inner.copy()))
     return node
 
 
 def _is_grouped(node: exp.Expr) -> bool:
-    found = [node.args.get(name) for name in ("group", "having", "distinct")]
-    return any(found) or any(contains_aggregate(each) for each in node.args.get("expressions") or [])
+    aggregating_parts = [node.args.get(name) for name in ("group", "having", "distinct")]
+    return any(aggregating_parts) or any(
+        contains_aggregate(expression) for expression in node.args.get("expressions") or []
+    )
 
 
 def _is_qualify_input(node: exp.Expr) -> bool:
@@ -490,39 +498,40 @@ def _is_qualify_input(node: exp.Expr) -> bool:
 
 
 def _row_number_keys(node: exp.Select, extra: Sequence[exp.Expr]) -> list[exp.Expr]:
-    """What tells the rows of a question apart. Where it has a window, the row's number in that same window, and the window's
-    partition: a second window would have to be sorted anew, and that is the sort that the broker dies of."""
+    """What makes the rows of a query distinct. Where it has a window, the row's number in that same window, and the
+    window's partition: a second window would have to be sorted again, and that sort kills the broker."""
     given = [*(expression.this for expression in node.expressions), *extra]
-    found = next((each for one in given for each in one.find_all(exp.Window)), None)
-    if found is None:
+    window = next((child for argument in given for child in argument.find_all(exp.Window)), None)
+    if window is None:
         return [exp.Window(this=call("ROW_NUMBER"), over="OVER")]
-    parts = {key: _copy_value(value) for key, value in found.args.items() if key in ("partition_by", "order", "over")}
+    parts = {key: _copy_value(value) for key, value in window.args.items() if key in ("partition_by", "order", "over")}
     return [
-        *(each.copy() for each in found.args.get("partition_by") or []),
+        *(expression.copy() for expression in window.args.get("partition_by") or []),
         exp.Window(this=call("ROW_NUMBER"), **parts),
     ]
 
 
 def _wrap_select(node: exp.Select, extra: list[exp.Expr], where: exp.Where | None) -> exp.Select:
-    """SELECT … FROM (the question without its order and limit) WHERE … GROUP BY … ORDER BY … LIMIT.
+    """SELECT … FROM (the query without its order and limit) WHERE … GROUP BY … ORDER BY … LIMIT.
 
-    A group-by sorts by anything and looks at anything. Each row is a group of its own, by its number. Druid's other way of
-    sorting takes 200 MB of the broker's heap for any question (LazilyDecoratedRowsAndColumns), and the broker dies of it.
+    A group-by sorts by anything and filters by anything. Each row is a group of its own, by its number. Druid's other
+    way of sorting takes 200 MB of the broker's heap for any query (LazilyDecoratedRowsAndColumns), and the broker dies
+    of it.
     """
-    added = [exp.Alias(this=each, alias=quoted_identifier(f"__w{at}")) for at, each in enumerate(extra, 1)]
+    added = [exp.Alias(this=expression, alias=quoted_identifier(f"__w{at}")) for at, expression in enumerate(extra, 1)]
     names = {expression.alias for expression in node.expressions}
     keys = [expression.alias for expression in node.expressions]
     order = node.args.get("order")
     if order is not None:
-        for each in order.expressions:
-            key = each.this
+        for ordered in order.expressions:
+            key = ordered.this
             if not (isinstance(key, exp.Column) and not key.table and key.name in names):
                 keys.append(f"__o{len(keys)}")
                 added.append(exp.Alias(this=key.copy(), alias=quoted_identifier(keys[-1])))
-            each.set("this", column(keys[-1] if key.name not in names or key.table else key.name, _ROWS))
-    for each in _row_number_keys(node, extra):
+            ordered.set("this", column(keys[-1] if key.name not in names or key.table else key.name, _ROWS))
+    for key_expression in _row_number_keys(node, extra):
         keys.append(f"__n{len(keys)}")
-        added.append(exp.Alias(this=each, alias=quoted_identifier(keys[-1])))
+        added.append(exp.Alias(this=key_expression, alias=quoted_identifier(keys[-1])))
     outputs = [with_kind(exp.Alias(this=column(expression.alias, _ROWS), alias=quoted_identifier(expression.alias)),
                          kind_of(expression))
                for expression in node.expressions]  # fmt: skip
@@ -532,8 +541,9 @@ def _wrap_select(node: exp.Select, extra: list[exp.Expr], where: exp.Where | Non
         node.set(name, None)
     node.set("expressions", [*node.expressions, *added])
     outer.set("where", where)
-    outer.set("group", exp.Group(expressions=[column(each, _ROWS) for each in keys]))
-    # Always true. An aggregate that Druid's planner cannot take apart keeps it from seeing that each row is its own group.
+    outer.set("group", exp.Group(expressions=[column(name, _ROWS) for name in keys]))
+    # Always true. An aggregate that Druid's planner cannot take apart keeps it from seeing that each row is its own
+    # group.
     always = exp.GT(this=call("ANY_VALUE", column(keys[-1], _ROWS)), expression=number(0))
     outer.set("having", exp.Having(this=always))
     outer.set("from_", exp.From(this=exp.Subquery(this=node, alias=exp.TableAlias(this=quoted_identifier(_ROWS)))))
@@ -541,13 +551,13 @@ def _wrap_select(node: exp.Select, extra: list[exp.Expr], where: exp.Where | Non
 
 
 def _as_millis(node: exp.Expr, other: exp.Expr) -> exp.Expr:
-    """An interval beside the difference of two times, which is in milliseconds here."""
+    """An interval next to the difference of two times, which is in milliseconds here."""
     seconds = interval_seconds(node.name) if isinstance(node, exp.Interval) and other.meta.get("millis") else None
     return node if seconds is None else number(round(seconds * 1000))
 
 
 def _as_number(node: exp.Expr, kind: str) -> exp.Expr:
-    """A number that is written as text; Druid's planner trips over one that is none."""
+    """A number that is written as text; Druid's planner fails on invalid ones."""
     try:
         return number(int(node.this.name) if kind == "bigint" else float(node.this.name))
     except ValueError:
@@ -557,12 +567,12 @@ def _as_number(node: exp.Expr, kind: str) -> exp.Expr:
 
 
 def _as_time(node: exp.Expr, other: str) -> exp.Expr:
-    """A text beside a time, or in a cast to one, is a time."""
+    """A text next to a time, or in a cast to one, as a time."""
     if other not in value_types.TIME_TYPES or not isinstance(node, exp.Literal) or not node.is_string:
         return node
-    found = _parse_time(node.name)
-    if found is None:
+    parsed = _parse_time(node.name)
+    if parsed is None:
         raise QueryError(f"{node.name!r} is not a time", expected="one such as '2026-01-31 12:00:00'")
     if other == "date":
-        return raw_sql(f"DATE '{found:%Y-%m-%d}'", "date")
-    return _timestamp(found)
+        return raw_sql(f"DATE '{parsed:%Y-%m-%d}'", "date")
+    return _timestamp(parsed)

@@ -1,4 +1,4 @@
-"""Functions as Druid has them, where it is not by the same name or not with the same meaning."""
+"""Druid's forms of functions that have another name or another meaning there."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ from riverrun.store.sql.value_types import TIME_TYPES
 
 # Enough to be exact to a fraction of a percent, and small enough for a group-by of thousands.
 _QUANTILE_SIZE = 1024
-# Druid cuts texts that it carries through an aggregate at this many bytes.
+# Druid truncates texts that it carries through an aggregate at this many bytes.
 TEXT_BYTES = 1024
 _LIST_BYTES = 65536
 _FORMATS = {
@@ -28,7 +28,7 @@ def unsupported_error(what: str, hint: str = "") -> QueryError:
 
 
 def raw_sql(sql: str, kind: str) -> exp.Expr:
-    """Text that we made ourselves, as it is."""
+    """SQL text that we made ourselves, unchanged."""
     return with_kind(exp.Var(this=sql), kind)
 
 
@@ -49,12 +49,12 @@ def from_millis(node: exp.Expr) -> exp.Expr:
 
 
 def druid_period(span: exp.Expr) -> str:
-    found = iso_period(span.name)
-    if found is None:
+    period = iso_period(span.name)
+    if period is None:
         raise unsupported_error(
             f"interval of {span.name}", "It counts milliseconds, and days, months and years as wholes"
         )
-    return found
+    return period
 
 
 def case(*pairs: tuple[exp.Expr, exp.Expr], default: exp.Expr | None = None, kind: str) -> exp.Expr:
@@ -63,17 +63,17 @@ def case(*pairs: tuple[exp.Expr, exp.Expr], default: exp.Expr | None = None, kin
 
 
 def date_part(unit: str, of: exp.Expr) -> exp.Expr:
-    """A part of a time, counted as DuckDB counts it."""
+    """A part of a time, numbered as in DuckDB."""
     if unit == "epoch":
         return with_kind(exp.Div(this=to_millis(of), expression=raw_sql("1000.0", "double")), "double")
     name = "ISODOW" if unit == "dow" else unit.upper()
-    found = with_kind(exp.Extract(this=exp.Var(this=name), expression=of), "bigint")
-    # Sunday is 0 in DuckDB and 7 in ISO's way of counting.
-    return call("MOD", found, number(7), kind="bigint") if unit == "dow" else found
+    extracted = with_kind(exp.Extract(this=exp.Var(this=name), expression=of), "bigint")
+    # Sunday is 0 in DuckDB and 7 in ISO.
+    return call("MOD", extracted, number(7), kind="bigint") if unit == "dow" else extracted
 
 
 def pick_value(name: str, value: exp.Expr, *by: exp.Expr) -> exp.Expr:
-    """A value that an aggregate picks from a row: Druid does that to numbers and texts only."""
+    """A value that an aggregate picks from a row: Druid picks numbers and texts only."""
     kind = kind_of(value)
     if kind in ("text", "json", ""):
         return call(name, value, *by, number(TEXT_BYTES), kind=kind)
@@ -89,8 +89,8 @@ def _picked(name: str) -> Callable[[Arguments], exp.Expr]:
         if kind_of(given[1]) not in TIME_TYPES:
             raise unsupported_error("arg_max and arg_min by what is not a time", "Use a window: row_number() over (…)")
         # A row without a value does not count, as in DuckDB: it has no time then.
-        there = exp.Not(this=exp.Is(this=paren(given[0].copy()), expression=exp.Null()))
-        return pick_value(name, given[0], case((there, given[1]), kind=kind_of(given[1])))
+        is_present = exp.Not(this=exp.Is(this=paren(given[0].copy()), expression=exp.Null()))
+        return pick_value(name, given[0], case((is_present, given[1]), kind=kind_of(given[1])))
 
     return made
 
@@ -111,7 +111,7 @@ def _extreme(name: str) -> Callable[[Arguments], exp.Expr]:
 
 
 def _extreme_text(name: str, value: exp.Expr) -> exp.Expr:
-    """Druid has no greatest text, but a set of texts, which it keeps in their order, a null first."""
+    """Druid has no max of texts, but a set of texts, which it keeps sorted, a null first."""
 
     def texts() -> exp.Expr:
         return call("ARRAY_AGG", exp.Distinct(expressions=[value.copy()]), number(_LIST_BYTES))
@@ -134,8 +134,8 @@ def _bucket(given: Arguments) -> exp.Expr:
 
 def _difference(given: Arguments) -> exp.Expr:
     unit = given[0].name.upper()
-    # A week counts in whole ones; of all else, the boundaries between the two times count.
-    ends = [each if unit == "WEEK" else truncate_time(each, unit) for each in given[1:]]
+    # Weeks count as whole weeks; for all other units, the boundaries between the two times count.
+    ends = [argument if unit == "WEEK" else truncate_time(argument, unit) for argument in given[1:]]
     return call("TIMESTAMPDIFF", exp.Var(this=unit), *ends, kind="bigint")
 
 
@@ -144,7 +144,7 @@ def truncate_time(node: exp.Expr, unit: str) -> exp.Expr:
 
 
 def joda_pattern(pattern: str) -> str:
-    """A pattern of strftime as Druid's time functions write it."""
+    """A strftime pattern in the notation of Druid's time functions."""
     made, literal, at = "", "", 0
     while at < len(pattern):
         sign = pattern[at]
@@ -153,7 +153,7 @@ def joda_pattern(pattern: str) -> str:
             word = _FORMATS.get(pattern[at : at + 1])
             if word is None:
                 raise unsupported_error(
-                    f"strftime with %{pattern[at : at + 1]}", f"It has {' '.join('%' + each for each in _FORMATS)}"
+                    f"strftime with %{pattern[at : at + 1]}", f"It has {' '.join('%' + letter for letter in _FORMATS)}"
                 )
         else:
             word = ""
@@ -177,7 +177,7 @@ def _time_name(pattern: str) -> Callable[[Arguments], exp.Expr]:
 
 
 def _boolean_as_number(node: exp.Expr) -> exp.Expr:
-    """1 where it holds, 0 where it does not, NULL where that is not known."""
+    """1 where it is true, 0 where it is false, NULL where that is unknown."""
     return case((node, number(1)), (exp.Not(this=paren(node.copy())), number(0)), kind="bigint")
 
 
@@ -188,10 +188,12 @@ def _all_or_any(name: str) -> Callable[[Arguments], exp.Expr]:
 
 
 def _concat(given: Arguments) -> exp.Expr:
-    """NULL is left out, as in DuckDB."""
-    texts = [each if kind_of(each) == "text" else cast(each, exp.DType.VARCHAR, "text") for each in given]
+    """NULL is skipped, as in DuckDB."""
+    texts = [
+        argument if kind_of(argument) == "text" else cast(argument, exp.DType.VARCHAR, "text") for argument in given
+    ]
     return call(
-        "CONCAT", *(each if isinstance(each, exp.Literal) else call("COALESCE", each, text("")) for each in texts)
+        "CONCAT", *(part if isinstance(part, exp.Literal) else call("COALESCE", part, text("")) for part in texts)
     )
 
 
@@ -215,7 +217,7 @@ def _json_text(given: Arguments) -> exp.Expr:
 
 
 def _string_agg(given: Arguments) -> exp.Expr:
-    if any(isinstance(each, exp.Order) for each in given):
+    if any(isinstance(argument, exp.Order) for argument in given):
         raise unsupported_error("string_agg in an order")
     return call("STRING_AGG", *given, number(_LIST_BYTES), kind="text")
 

@@ -1,4 +1,4 @@
-"""A table as Druid has it, as the subquery that stands in its place: declared names and types, and the rows that count."""
+"""The subquery that replaces a table in Druid: declared names and types, and the rows that count."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _STORED_TYPES = {
 
 @dataclass(frozen=True)
 class DruidTable:
-    """How Druid has a table now.
+    """How Druid holds a table now.
 
     It does not know a column before a row has it, nor a table before the first row: `known_columns` are the columns it has
     seen (None: all of them, and the table is there). `has_duplicates`: an event may be there twice.
@@ -48,10 +48,10 @@ def table_subquery(read: TableRead, datasource: str | DruidTable, *, aggregated:
         return _empty_subquery(used, spec, aggregated=aggregated)
     select = exp.Select(from_=exp.From(this=exp.Table(this=quoted_identifier(druid_table.datasource))))
     groups: list[exp.Expr] = []
-    picked: Callable[[Column], exp.Expr] = lambda each: _stored_column(spec, each, druid_table)  # noqa: E731
+    picked: Callable[[Column], exp.Expr] = lambda spec_column: _stored_column(spec, spec_column, druid_table)  # noqa: E731
     if spec.upserts and not (read.only_newest and all(column_spec.name in spec.key for column_spec in used)):
         version = from_millis(column(VERSION))
-        picked = lambda each: _picked_column("LATEST_BY", spec, each, druid_table, version)  # noqa: E731
+        picked = lambda spec_column: _picked_column("LATEST_BY", spec, spec_column, druid_table, version)  # noqa: E731
         groups = [
             _stored_column(spec, column_spec, druid_table)
             for column_spec in spec.columns
@@ -59,11 +59,11 @@ def table_subquery(read: TableRead, datasource: str | DruidTable, *, aggregated:
         ]
         groups = [column_spec for column_spec in groups if isinstance(column_spec, exp.Column)]
         if not spec.key:
-            # One row, and none before there is any: an aggregate over nothing would be a row of NULL.
+            # One row, and none while the table is empty: an aggregate over nothing would be a row of NULL.
             select.set("having", exp.Having(this=exp.GT(this=call("COUNT", exp.Star()), expression=number(0))))
     elif druid_table.has_duplicates and not spec.upserts and not read.only_newest:
-        picked = lambda each: _picked_column("ANY_VALUE", spec, each, druid_table)  # noqa: E731
-        # A time in the record is the same in its copies, so that a question about a time skips segments here too.
+        picked = lambda spec_column: _picked_column("ANY_VALUE", spec, spec_column, druid_table)  # noqa: E731
+        # A time in the record is the same in its copies, so that a query with a time range skips segments here too.
         groups = [column(TIME), column(IDENTITY)] if _has_own_time(spec) else [column(IDENTITY)]
     select.set("expressions", [_output(column_spec, picked(column_spec), spec) for column_spec in used])
     select.set("group", exp.Group(expressions=groups) if groups else None)
@@ -71,7 +71,7 @@ def table_subquery(read: TableRead, datasource: str | DruidTable, *, aggregated:
 
 
 def _stored_column(spec: TableSpec, column_spec: Column, druid_table: DruidTable) -> exp.Expr:
-    """A column as Druid keeps it; NULL where it has not seen one yet."""
+    """A column as Druid stores it; NULL where it has not seen one yet."""
     if column_spec.name == spec.time:
         return column(TIME)
     if druid_table.known_columns is not None and column_spec.name not in druid_table.known_columns:
@@ -85,13 +85,13 @@ def _has_own_time(spec: TableSpec) -> bool:
 
 
 def _picked_column(name: str, spec: TableSpec, column_spec: Column, druid_table: DruidTable, *by: exp.Expr) -> exp.Expr:
-    """A column of one of the rows in a group; a time as milliseconds, because such an aggregate makes text of a
-    TIMESTAMP."""
+    """A column of one of the rows in a group; a time as milliseconds, because such an aggregate turns a TIMESTAMP into
+    text."""
     stored = _stored_column(spec, column_spec, druid_table)
     in_group = column_spec.name in spec.key if spec.upserts else column_spec.name == spec.time and _has_own_time(spec)
     if in_group or isinstance(stored, exp.Cast):
         return stored
-    versions = [one.copy() for one in by]
+    versions = [expression.copy() for expression in by]
     if column_spec.name == spec.time:
         return from_millis(call(name, to_millis(stored), *versions))
     if column_spec.type in ("text", "json", "date"):
@@ -102,8 +102,8 @@ def _picked_column(name: str, spec: TableSpec, column_spec: Column, druid_table:
 def _empty_subquery(used: Sequence[Column], spec: TableSpec, *, aggregated: bool) -> exp.Expr:
     """No rows, of the types that rows will have.
 
-    Of VALUES, which Druid's planner sees to be none, and then plans any order of them; but it fails of the newest time among
-    them, which is null. What is added up it has to look for. Nor may a time be null itself: none is ever seen.
+    From VALUES, which Druid's planner recognizes as empty, and then plans any order; but it fails on the newest time of
+    no rows, which is null. For aggregates it has to scan. Nor may a time itself be null: no such row is ever seen.
     """
 
     def never_seen(column_spec: Column) -> exp.Expr:
@@ -115,13 +115,13 @@ def _empty_subquery(used: Sequence[Column], spec: TableSpec, *, aggregated: bool
         exp.Alias(this=never_seen(column_spec), alias=quoted_identifier(column_spec.name))
         for column_spec in used or spec.columns
     ]
-    one = raw_sql(f'{"UNNEST(ARRAY[0])" if aggregated else "(VALUES (0))"} AS "nothing"("x")', "")
+    empty_source = raw_sql(f'{"UNNEST(ARRAY[0])" if aggregated else "(VALUES (0))"} AS "nothing"("x")', "")
     never = exp.Where(this=exp.EQ(this=column("x", "nothing"), expression=number(1)))
-    return exp.Select(expressions=made, from_=exp.From(this=one), where=never)
+    return exp.Select(expressions=made, from_=exp.From(this=empty_source), where=never)
 
 
 def _output(column_spec: Column, value: exp.Expr, spec: TableSpec) -> exp.Expr:
-    """A column as the question sees it."""
+    """A column as the query sees it."""
     if column_spec.type == "timestamp" and column_spec.name != spec.time:
         value = from_millis(value)
     elif column_spec.type == "boolean":

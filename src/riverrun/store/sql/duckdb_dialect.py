@@ -1,4 +1,4 @@
-"""A bound question as DuckDB runs it."""
+"""Translates a bound query to DuckDB."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from riverrun.store.sql.ast_nodes import kind_of, quoted_identifier
 from riverrun.store.sql.binder import BoundQuery
 from riverrun.store.sql.value_types import is_number
 
-# Of a decimal these would be a decimal, rounded to its scale; of a bigint one of them would be a bigint.
+# On a decimal these would return a decimal, rounded to its scale; on a bigint one of them would return a bigint.
 _DOUBLES = frozenset({"approx_quantile", "median", "quantile_cont"})
 
 
@@ -21,7 +21,7 @@ def write_duckdb_sql(bound: BoundQuery, name_of: Callable[[TableSpec], str]) -> 
             if "read" in node.meta:
                 node.set("this", quoted_identifier(name_of(bound.reads[node.meta["read"]].spec)))
         elif isinstance(node, exp.AtTimeZone):
-            # Whichever way the store keeps a time, it is a moment before it is the clock of a place.
+            # However the store keeps a time, it is an instant before it is converted to a time zone.
             to = exp.DType.TIMESTAMP if kind_of(node.this) == "local" else exp.DType.TIMESTAMPTZ
             node.set("this", exp.Cast(this=node.this.copy(), to=exp.DataType(this=to)))
         elif node.name in _DOUBLES and is_number(kind_of(node.expressions[0])):

@@ -1,4 +1,4 @@
-"""Expressions of a question: each is known, its names are found, its type is worked out. All else is refused.
+"""Binds expressions of a query: each is known, its names are resolved, its type is inferred. All else is refused.
 
 This is an allow-list. A node that has no method here, or a part that its method does not name, does not get through.
 """
@@ -37,7 +37,7 @@ from riverrun.store.sql.functions import (
 from riverrun.store.sql.scope import Scope
 
 BindExpression = Callable[[exp.Expr, Scope], exp.Expr]
-# Binds a subquery in place; gives the types of its columns.
+# Binds a subquery in place; returns the types of its columns.
 BindSubquery = Callable[[exp.Expr, Scope], list[str]]
 BindLatest = Callable[[exp.Expr, Scope], None]
 BindExplicitLatest = Callable[[exp.Expr], exp.Expr | None]
@@ -61,7 +61,7 @@ _PATH = re.compile(r"\$(\.[A-Za-z_]\w*|\[\d+\])*")
 
 
 class ExpressionBinder:
-    """Binds expressions in place: `bind` gives the node to put where the old one was, with its type."""
+    """Binds expressions in place: `bind` returns the node to put where the old one was, with its type."""
 
     def __init__(self, subquery: BindSubquery, latest: BindLatest, explicit_latest: BindExplicitLatest) -> None:
         self._subquery = subquery
@@ -114,7 +114,7 @@ class ExpressionBinder:
 
     def bind(self, node: exp.Expr | None, scope: Scope) -> exp.Expr:
         if not isinstance(node, exp.Expr):
-            # A part that the text leaves out, as in `string_agg(x, order by y)`.
+            # A part that the text omits, as in `string_agg(x, order by y)`.
             raise QueryError("The question is not understood: something is missing in it")
         if node.meta.get("bound"):
             return node
@@ -128,12 +128,13 @@ class ExpressionBinder:
         for name in names:
             value = node.args.get(name)
             if isinstance(value, list):
-                node.set(name, [self.bind(each, scope) for each in value])
+                node.set(name, [self.bind(child, scope) for child in value])
             elif value is not None:
                 node.set(name, self.bind(value, scope))
 
     def _bind_operands(self, node: exp.Expr, scope: Scope, *names: str) -> None:
-        """Bind operands of a comparison. A comparison among them is put in parentheses: databases read that differently."""
+        """Bind operands of a comparison. A comparison among them is put in parentheses: databases parse that
+        differently."""
         self._bind_parts(node, scope, *names)
         for name in names:
             if isinstance(node.args[name], exp.Predicate | exp.Connector | exp.Not):
@@ -181,7 +182,7 @@ class ExpressionBinder:
         return with_kind(node, "boolean")
 
     def _negated(self, node: exp.Expr) -> exp.Expr:
-        """`x NOT LIKE y` as NOT (x LIKE y), which is written the same everywhere."""
+        """`x NOT LIKE y` as NOT (x LIKE y), which is the same in every dialect."""
         with_kind(node, "boolean")
         if node.args.get("negate"):
             node.set("negate", None)
@@ -234,7 +235,7 @@ class ExpressionBinder:
         return with_kind(node, value_types.product_type(kind_of(node.this), kind_of(node.expression)))
 
     def _division(self, node: exp.Expr, scope: Scope) -> exp.Expr:
-        """By zero it is NULL, on every store: one would raise, another gives infinity."""
+        """Division by zero is NULL, on every store: one would raise, another returns infinity."""
         require_only(node, "this", "expression", "typed", "safe")
         self._bind_parts(node, scope, "this", "expression")
         right = node.expression
@@ -252,16 +253,16 @@ class ExpressionBinder:
         self._bind_parts(node, scope, "this", "expression")
         return with_kind(node, "text")
 
-    # Choices and casts
+    # Conditionals and casts
 
     def _case(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         require_only(node, "this", "ifs", "default")
         self._bind_parts(node, scope, "this", "default")
-        for each in node.args["ifs"]:
-            require_only(each, "this", "true")
-            self._bind_parts(each, scope, "this", "true")
+        for branch in node.args["ifs"]:
+            require_only(branch, "this", "true")
+            self._bind_parts(branch, scope, "this", "true")
         default = node.args.get("default")
-        results = [kind_of(each.args["true"]) for each in node.args["ifs"]]
+        results = [kind_of(branch.args["true"]) for branch in node.args["ifs"]]
         return with_kind(node, value_types.common_type([*results, kind_of(default) if default is not None else ""]))
 
     def _cast(self, node: exp.Expr, scope: Scope) -> exp.Expr:
@@ -293,7 +294,7 @@ class ExpressionBinder:
         return with_kind(made, "interval")
 
     def _zone(self, node: exp.Expr, scope: Scope) -> exp.Expr:
-        """The clock of a place: of a time, the time there; of such a time, the time itself."""
+        """AT TIME ZONE: of an instant, the local time there; of a local time, the instant."""
         require_only(node, "this", "zone")
         zone = node.args["zone"]
         if not isinstance(zone, exp.Literal) or not zone.is_string:
@@ -319,13 +320,13 @@ class ExpressionBinder:
     def _trim(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         require_only(node, "this", "expression", "position")
         name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "trim")
-        given = [each for each in (node.this, node.args.get("expression")) if each is not None]
+        given = [argument for argument in (node.this, node.args.get("expression")) if argument is not None]
         return self._call(name, node, scope, *given)
 
     def _substring(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         require_only(node, "this", "start", "length")
         given = (node.this, node.args.get("start") or number(1), node.args.get("length"))
-        return self._call("substring", node, scope, *(each for each in given if each is not None))
+        return self._call("substring", node, scope, *(argument for argument in given if argument is not None))
 
     def _position(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         require_only(node, "this", "substr")
@@ -356,13 +357,13 @@ class ExpressionBinder:
         if name == "count" and len(given) == 1 and type(given[0]) is exp.Star:
             require_only(given[0])
             return [given[0]]
-        distinct = next((each for each in given if isinstance(each, exp.Distinct)), None)
+        distinct = next((argument for argument in given if isinstance(argument, exp.Distinct)), None)
         if distinct is not None:
             if function.use != "aggregate" or len(given) != 1:
                 raise refused_error(node, "distinct")
             require_only(distinct, "expressions")
             given = distinct.expressions
-        bound = [self._argument(each, scope, function) for each in given]
+        bound = [self._argument(argument, scope, function) for argument in given]
         if not function.min_args <= len(bound) <= function.max_args:
             expected = (
                 str(function.min_args)
@@ -456,7 +457,7 @@ class ExpressionBinder:
             )
         made = exp.Window(
             this=function,
-            partition_by=[self.bind(each, scope) for each in parts.args.get("partition_by") or []],
+            partition_by=[self.bind(expression, scope) for expression in parts.args.get("partition_by") or []],
             order=self._window_order(parts, scope),
             spec=self._frame(parts.args.get("spec"), scope),
             over="OVER",
@@ -501,7 +502,7 @@ class ExpressionBinder:
     def _scalar(self, node: exp.Expr, scope: Scope) -> exp.Expr:
         require_only(node, "this")
         if "latest" in node.meta:
-            # We made it, and it is bound.
+            # We created it, and it is bound.
             return node
         if (newest := self._explicit_latest(node)) is not None:
             return newest
@@ -519,7 +520,7 @@ class ExpressionBinder:
 
 
 def cast_type(node: exp.Expr) -> str:
-    """The type that a cast is to."""
+    """The target type of a cast."""
     to = node.args["to"]
     if not isinstance(to, exp.DataType):
         raise refused_error(node)
@@ -569,7 +570,7 @@ def _unknown_function_error(name: str, node: exp.Expr) -> QueryError:
 
 
 def _check_arguments(name: str, node: exp.Expr) -> exp.Expr:
-    """What must be written out, because a store wants it so or because it could be huge."""
+    """Which arguments must be literals, because a store requires it or because the result could be huge."""
     given = node.expressions
     if name in ("date_trunc", "date_part", "date_diff", "datediff", "date_sub"):
         known = DATE_PARTS if name == "date_part" else TRUNCATIONS

@@ -1,7 +1,7 @@
-"""The functions of riverrun's SQL: all of them. What is not in this table is refused, whatever a store knows.
+"""All functions of riverrun's SQL. What is not in this table is refused, whatever a store knows.
 
-Names mean what they mean in DuckDB. `druid` says how Druid has it: "=" by the same name, another name, "*" in a way of
-its own (riverrun.store.sql.druid_functions), "" not at all.
+Names mean what they mean in DuckDB. `druid` is the function in Druid: "=" by the same name, another name, "*"
+translated by riverrun.store.sql.druid_functions, "" not available.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def _last_two(given: Sequence[str]) -> str:
 
 
 def _whole(given: Sequence[str]) -> str:
-    """Of what has no fraction any more."""
+    """The result type of rounding to a whole number."""
     parts = value_types.precision_and_scale(given[0]) if given and value_types.is_decimal(given[0]) else None
     return value_types.decimal_type(parts[0], 0) if parts else _first(given)
 
@@ -37,7 +37,7 @@ def _truncated(given: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class SqlFunction:
-    """How many arguments it takes, what it gives, and how Druid has it."""
+    """How many arguments it takes, its result type, and its form in Druid."""
 
     min_args: int
     max_args: int
@@ -139,9 +139,9 @@ _TIME = {
     "monthname": SqlFunction(1, 1, "text", "*"),
 }
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dow", "isodow", "doy", "hour", "minute", "second", "epoch")
-# The function of a part, where its name is not the part's.
+# The function of a date part, where its name is not the part's.
 DATE_PART_FUNCTIONS = {
-    each: each for each in ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+    unit: unit for unit in ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 } | {
     "dayofweek": "dow",
     "isodow": "isodow",
@@ -205,6 +205,6 @@ _WINDOWS = {
 FUNCTIONS: dict[str, SqlFunction] = {
     **_NUMBERS, **_CONDITIONALS, **_TEXT, **_TIME, **_DATE_PART_SIGNATURES, **_AGGREGATES, **_WINDOWS,
 }  # fmt: skip
-# Those that give as many values as they have rows, in FROM only.
+# Table functions, in FROM only.
 TABLE_FUNCTIONS = ("range", "generate_series", "unnest")
 TRUNCATIONS = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")

@@ -1,4 +1,4 @@
-"""Intervals as they are written, `5 minutes` or `1 day 12 hours`: how long they are, and how Druid writes them."""
+"""Intervals as they are written, `5 minutes` or `1 day 12 hours`: their length, and Druid's notation."""
 
 import re
 from decimal import Decimal
@@ -18,7 +18,7 @@ def interval_parts(span: str) -> list[tuple[Decimal, str]]:
 
 
 def interval_seconds(span: str) -> float | None:
-    """How long; a month counts as 30 days. None when it is not understood."""
+    """The length in seconds; a month counts as 30 days. None when it is not understood."""
     amounts = interval_parts(span)
     if not amounts or any(unit not in _SECONDS for _, unit in amounts):
         return None
@@ -26,7 +26,8 @@ def interval_seconds(span: str) -> float | None:
 
 
 def iso_period(span: str) -> str | None:
-    """The interval as an ISO 8601 period, such as PT5M; None where that cannot be: fractions of days, below milliseconds."""
+    """The interval as an ISO 8601 period, such as PT5M; None where there is none: fractions of days, below
+    milliseconds."""
     date: dict[str, int] = {}
     time = Decimal(0)
     for number, unit in interval_parts(span):
@@ -51,7 +52,7 @@ def iso_period(span: str) -> str | None:
 
 
 def divides_day(span: str) -> bool:
-    """Whether buckets of this length begin at the same moments, wherever counting begins at a midnight."""
+    """Whether buckets of this length begin at the same instants, whichever midnight counting starts from."""
     amounts = interval_parts(span)
     if any(unit in ("month", "quarter", "year", "week") for _, unit in amounts):
         return False

@@ -1,7 +1,7 @@
-"""From a question's text to its tree: one statement that begins like a question, of bounded size.
+"""Parses a query's text into a tree: one statement that begins like a query, of bounded size.
 
-The parser is sqlglot's for DuckDB, with the functions taken out: every call stays a call by the name the user wrote,
-so that the table of functions alone decides which there are and what they mean.
+The parser is sqlglot's for DuckDB, with the functions removed: every call stays a call by the name the user wrote, so
+that the table of functions alone decides which there are and what they mean.
 """
 
 import logging
@@ -18,7 +18,7 @@ from riverrun.errors import QueryError, QueryRefusedError
 MAX_CHARACTERS = 64 * 1024
 MAX_TOKENS = 5000
 MAX_DEPTH = 48
-# What a question begins with; a parenthesis may come first.
+# What a query begins with; a parenthesis may come first.
 _FIRST_TOKENS = {TokenType.SELECT, TokenType.WITH, TokenType.FROM}
 _OPEN = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE}
 _CLOSE = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
@@ -28,7 +28,7 @@ _STYLE = re.compile("\x1b\\[[0-9;]*m")
 # Tab, line feed and carriage return are the control characters that people type.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DUCKDB = DuckDB.Parser
-# What the parser remarks about text that we refuse anyway is nothing for a user's screen.
+# The parser's warnings about text that we refuse anyway are not for a user's screen.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
 
 
@@ -45,14 +45,14 @@ class _RiverrunParser(_DUCKDB):  # type: ignore[misc, valid-type]
 
 
 class RiverrunDialect(DuckDB):
-    """riverrun's SQL, to read. NULL sorts as the smallest value, because that is what both stores can do."""
+    """riverrun's SQL, for parsing. NULL sorts as the smallest value, because that is what both stores can do."""
 
     NULL_ORDERING = "nulls_are_small"
     Parser = _RiverrunParser
 
 
 def parse(text: str) -> exp.Expr:
-    """The tree of one question. QueryError says where it is not understood; QueryRefusedError, what is no question."""
+    """The tree of one query. QueryError says where it is not understood; QueryRefusedError that it is not a query."""
     if len(text) > MAX_CHARACTERS:
         raise QueryRefusedError(
             f"The question has {len(text)} characters", expected=f"at most {MAX_CHARACTERS}", characters=len(text)
@@ -66,7 +66,7 @@ def parse(text: str) -> exp.Expr:
     except SqlglotError as error:
         raise _syntax_error(error) from error
     except (AttributeError, TypeError, ValueError, LookupError) as error:
-        # Where the parser itself trips, as over `{ : 1 }`.
+        # Where the parser itself crashes, as on `{ : 1 }`.
         raise QueryError("The question is not understood", hint="See docs/query.md for the language") from error
     if len(trees) != 1:
         raise QueryError("The question is empty", expected="one that begins with SELECT, WITH or FROM")
@@ -120,7 +120,7 @@ def too_deep_error() -> QueryRefusedError:
 
 
 def _syntax_error(error: SqlglotError) -> QueryError:
-    """Where in the text, with the text around the place."""
+    """The error with its position and the text around it."""
     details = getattr(error, "errors", None) or [{}]
     line, column = details[0].get("line"), details[0].get("col")
     highlight = details[0].get("highlight") or ""
@@ -131,7 +131,7 @@ def _syntax_error(error: SqlglotError) -> QueryError:
         message = "this cannot stand here"
     message = _TOKEN.sub(r"\1", message)
     if line and column:
-        # The parser tells the end of a word.
+        # The parser reports the end of a word.
         column -= max(len(highlight) - 1, 0)
     location = f"line {line}, column {column}: " if line else ""
     lines = [f"{before}{highlight}{after}", f"{' ' * len(before)}{'^' * max(len(highlight), 1)}"] if line else []

@@ -1,4 +1,4 @@
-"""A question in riverrun's SQL, checked, and written for a store."""
+"""A query in riverrun's SQL, checked, and translated for a store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _CACHE_SIZE = 128
 
 @dataclass(frozen=True)
 class OutputColumn:
-    """A column of the answer. `type` is a word of `Column.type`, or empty where it is not known before it is asked."""
+    """A column of the result. `type` is one of `Column.type`, or empty where it is unknown before the query runs."""
 
     name: str
     type: str
@@ -28,7 +28,7 @@ class OutputColumn:
 
 @dataclass(frozen=True)
 class LatestValueQuery:
-    """A newest value that the question asks for on the way: `sql` gives it, as one row of one column of this type."""
+    """A newest value that the query needs first: `sql` returns it, as one row of one column of this type."""
 
     sql: str
     type: str
@@ -36,7 +36,7 @@ class LatestValueQuery:
 
 @dataclass(frozen=True)
 class PreparedQuery:
-    """A question as a store runs it.
+    """A query as a store runs it.
 
     `sql` is ready to run. `context` is for Druid: what makes it answer exactly and as this text expects. `latest` and
     `with_latest` are for a store that gains from knowing newest values beforehand (Druid skips segments by them): ask each
@@ -67,8 +67,8 @@ def prepare(
     *,
     datasource: "Callable[[TableSpec], str | DruidTable]" = _own_name,
 ) -> PreparedQuery:
-    """Check a question and write it for a store. `datasource` is what the store calls a table; for Druid it may also
-    say how far Druid knows it (`Kept`).
+    """Check a query and translate it for a store. `datasource` is the store's name of a table; for Druid it may also
+    say how far Druid knows it (`DruidTable`).
 
     QueryError where it cannot be understood or names what is not there or what this store cannot do; QueryRefusedError
     where it would do more than read these tables.
@@ -84,11 +84,11 @@ def prepare(
 
 
 class _TableSignature:
-    """Tables as far as a question depends on them, to be told apart from others."""
+    """Tables as far as a query depends on them: the cache key."""
 
     def __init__(self, tables: Mapping[str, TableSpec]) -> None:
         self.tables = dict(tables)
-        self._key = tuple((name, each.name, each.columns) for name, each in self.tables.items())
+        self._key = tuple((name, spec.name, spec.columns) for name, spec in self.tables.items())
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -99,7 +99,7 @@ class _TableSignature:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _prepare_cached(sql: str, known: _TableSignature) -> PreparedQuery:
-    """Dashboards ask the same questions again and again."""
+    """Cached, because dashboards run the same queries again and again."""
     return _for_duckdb(sql, known.tables, _own_name)
 
 
@@ -131,7 +131,7 @@ def _output_columns(bound: BoundQuery) -> tuple[OutputColumn, ...]:
 
 
 def _output_type(kind: str) -> str:
-    """The type of an output in the words of `Column.type`."""
+    """The type of an output as in `Column.type`."""
     return "timestamp" if kind == "local" else kind
 
 
@@ -146,7 +146,7 @@ def describe_tables(tables: Mapping[str, TableSpec]) -> list[dict[str, Any]]:
             "upserts": spec.upserts,
             "columns": [{"name": column.name, "type": column.type} for column in spec.columns],
         }
-        for spec in sorted(tables.values(), key=lambda each: each.name)
+        for spec in sorted(tables.values(), key=lambda table: table.name)
     ]
 
 
@@ -157,6 +157,6 @@ def to_sql(tree: exp.Expr, dialect: str) -> str:
         identify=True,
         comments=False,
         normalize_functions="upper",
-        # What a dialect cannot say we have refused or translated; a test runs each text.
+        # Whatever a dialect cannot express was refused or translated; a test runs each text.
         unsupported_level=ErrorLevel.IGNORE,
     )

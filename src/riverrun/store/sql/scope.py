@@ -1,4 +1,4 @@
-"""Which names a place in a question can use, and the errors when it uses others."""
+"""Which names are visible at a position in a query, and the errors when it uses others."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from riverrun.store.sql.ast_nodes import column, join_names, location_text, pare
 
 @dataclass
 class QuerySource:
-    """A table, a name of WITH or a subquery in FROM. `columns`: name in small letters → name and type."""
+    """A table, a CTE or a subquery in FROM. `columns`: lower-case name → name and type."""
 
     alias: str
     columns: dict[str, tuple[str, str]]
     table: TableSpec | None = None
-    # A name of WITH can be read again for `latest`; a subquery cannot be named.
+    # A CTE can be read again for `latest`; a subquery cannot be named.
     cte_name: str = ""
-    # Its place in the binder's list: trees are copied, and what hangs on them with them.
+    # Its index in the binder's list: trees are copied, together with their meta.
     number: int = -1
     used_columns: set[str] = field(default_factory=set)
 
     def read_column(self, name: str) -> exp.Expr | None:
-        """The column, as this source gives it."""
+        """The column, as this source returns it."""
         entry = self.columns.get(name.lower())
         if entry is None:
             return None
@@ -37,13 +37,13 @@ class QuerySource:
 
 @dataclass
 class Scope:
-    """The sources of one SELECT, inside the scope of the question around it."""
+    """The sources of one SELECT, inside the scope of the outer query."""
 
     outer: "Scope | None" = None
     sources: dict[str, QuerySource] = field(default_factory=dict)
     # Columns of USING are one, whichever side they are read from.
     merged: dict[str, exp.Expr] = field(default_factory=dict)
-    # What SELECT has named so far: usable where no column has that name.
+    # SELECT's aliases so far: usable where no column has that name.
     aliases: dict[str, exp.Expr] = field(default_factory=dict)
     windows: dict[str, exp.Expr] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Scope:
         self.sources[source.alias.lower()] = source
 
     def resolve(self, node: exp.Column) -> exp.Expr:
-        """The column that a name means; QueryError when there is none, or more than one."""
+        """The column that a name refers to; QueryError when there is none, or more than one."""
         made = self.lookup(node)
         if made is None:
             raise self._unknown_column_error(node)
@@ -91,7 +91,7 @@ class Scope:
     def expand_star(
         self, source_only: QuerySource | None = None, excluded: Collection[str] = ()
     ) -> Iterable[tuple[str, exp.Expr]]:
-        """What `*` means: all columns in order, those of USING once; or those of one source."""
+        """The expansion of `*`: all columns in order, those of USING once; or those of one source."""
         given: set[str] = set()
         for source in self.sources.values() if source_only is None else [source_only]:
             for lower, (name, _) in source.columns.items():
@@ -108,7 +108,7 @@ class Scope:
 
     def _unknown_column_error(self, node: exp.Column) -> QueryError:
         if node.table and node.table.lower() not in self.sources:
-            known = [each.alias for each in self.sources.values()]
+            known = [source.alias for source in self.sources.values()]
             near = nearest(node.table, known)
             return QueryError(
                 f"There is no {node.table} in this FROM{location_text(node)}",
@@ -119,7 +119,7 @@ class Scope:
         chosen = [self.sources[node.table.lower()]] if node.table else list(self.sources.values())
         known = [name for source in chosen for name, _ in source.columns.values()]
         near = nearest(node.name, [*known, *self.aliases])
-        of = f" in {', '.join(each.alias for each in chosen)}" if chosen else ""
+        of = f" in {', '.join(source.alias for source in chosen)}" if chosen else ""
         if not known:
             return QueryError(f"There is no column {node.name} without a FROM{location_text(node)}", column=node.name)
         return QueryError(

@@ -1,4 +1,4 @@
-"""How many rows range and generate_series make: told from the text, so that nobody makes a billion of them."""
+"""How many rows range and generate_series make: computed from the text, so that nobody makes a billion of them."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,9 +10,9 @@ from riverrun.store.sql.intervals import interval_seconds
 
 
 def series_row_count(bound: list[exp.Expr], *, inclusive: bool) -> tuple[int, str]:
-    """How many rows range and generate_series make at most, and of what."""
-    if bound and len(bound) <= 3 and all(_number(each) is not None for each in bound):
-        values = [_number(each) or 0 for each in bound]
+    """How many rows range and generate_series make at most, and their type."""
+    if bound and len(bound) <= 3 and all(_number(value) is not None for value in bound):
+        values = [_number(value) or 0 for value in bound]
         start, end, step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
         if step == 0:
             raise QueryError("A series with the step 0 has no end", expected="another step")
@@ -36,7 +36,7 @@ def _number(node: exp.Expr) -> int | None:
 
 
 def _constant_time(node: exp.Expr) -> datetime | None:
-    """A time that can be told from the text: now, a literal, or one of them moved by an interval."""
+    """A time that is constant in the text: now, a literal, or one of them moved by an interval."""
     if isinstance(node, exp.Anonymous) and node.name in ("now", "current_timestamp", "current_date", "today"):
         return datetime.now(UTC)
     if isinstance(node, exp.Cast | exp.TryCast | exp.Paren) or (

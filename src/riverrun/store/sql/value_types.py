@@ -1,7 +1,7 @@
-"""The types of values in a question, in the words of `Column.type`, and how they combine.
+"""The types of values in a query, as in `Column.type`, and how they combine.
 
-Beside those there are `interval`, `local` (the clock of some place, after `at time zone`) and the empty word for what is not
-known, such as NULL.
+Besides those there are `interval`, `local` (a local time, after `at time zone`) and the empty string for unknown types,
+such as NULL's.
 """
 
 import re
@@ -35,7 +35,7 @@ def is_number(kind: str) -> bool:
 
 
 def common_type(kinds: Iterable[str]) -> str:
-    """The type of one of several values, as of CASE, COALESCE and UNION."""
+    """The common type of several values, as of CASE, COALESCE and UNION."""
     known = {kind for kind in kinds if kind}
     if len(known) <= 1:
         return known.pop() if known else UNKNOWN
@@ -64,17 +64,19 @@ def sum_type(left: str, right: str, *, minus: bool) -> str:
     if left == right == "interval":
         return "interval"
     if is_decimal(left) or is_decimal(right):
-        one, two = precision_and_scale(left), precision_and_scale(right)
-        if one and two:
-            scale = max(one[1], two[1])
-            return decimal_type(max(one[0] - one[1], two[0] - two[1]) + scale + 1, scale)
+        left_digits, right_digits = precision_and_scale(left), precision_and_scale(right)
+        if left_digits and right_digits:
+            scale = max(left_digits[1], right_digits[1])
+            return decimal_type(
+                max(left_digits[0] - left_digits[1], right_digits[0] - right_digits[1]) + scale + 1, scale
+            )
     return common_type((left, right))
 
 
 def product_type(left: str, right: str) -> str:
-    one, two = precision_and_scale(left), precision_and_scale(right)
-    if one and two and (is_decimal(left) or is_decimal(right)):
-        return decimal_type(one[0] + two[0], one[1] + two[1])
+    left_digits, right_digits = precision_and_scale(left), precision_and_scale(right)
+    if left_digits and right_digits and (is_decimal(left) or is_decimal(right)):
+        return decimal_type(left_digits[0] + right_digits[0], left_digits[1] + right_digits[1])
     if "interval" in (left, right):
         return "interval"
     return common_type((left, right))
@@ -86,7 +88,7 @@ def aggregate_sum_type(kind: str) -> str:
 
 
 def number_literal_type(text: str) -> str:
-    """The type of a number as it is written."""
+    """The type of a number literal."""
     if "e" in text.lower():
         return "double"
     whole, point, fraction = text.partition(".")

@@ -1,10 +1,10 @@
-"""What a question is made of, for an editor that helps to write one."""
+"""The words of riverrun's SQL, for an editor with completion."""
 
 from typing import Any
 
 from riverrun.store.sql.functions import FUNCTIONS, TABLE_FUNCTIONS
 
-# Those of several words are told as one, because that is how they are typed.
+# Keywords of several words are one entry, because that is how they are typed.
 KEYWORDS = (
     "select", "distinct", "from", "where", "group by", "having", "order by", "limit", "offset", "with", "as", "join",
     "left join", "right join", "full join", "cross join", "on", "using", "union all", "union", "intersect", "except",
@@ -17,16 +17,16 @@ TYPES = ("text", "boolean", "bigint", "double", "decimal", "timestamp", "date", 
 
 
 def sql_vocabulary() -> dict[str, Any]:
-    """Words, types and functions; of a function, how many arguments it takes and what it gives where that is known."""
+    """Words, types and functions; of a function, how many arguments it takes and its result type where that is known."""
     functions = [
         {
             "name": name,
-            "use": each.use,
-            "least": each.min_args,
-            "most": each.max_args,
-            "result": each.result if isinstance(each.result, str) else "",
+            "use": function.use,
+            "least": function.min_args,
+            "most": function.max_args,
+            "result": function.result if isinstance(function.result, str) else "",
         }
-        for name, each in FUNCTIONS.items()
+        for name, function in FUNCTIONS.items()
     ]
     rows = [{"name": name, "use": "rows", "least": 1, "most": 3, "result": ""} for name in TABLE_FUNCTIONS]
     return {"words": KEYWORDS, "types": TYPES, "functions": [*functions, *rows]}
