@@ -1,1 +1,1 @@
-"""The servers riverrun runs: how each starts, is known to be ready, and stops."""
+"""The servers riverrun runs: how each starts, becomes ready, and stops."""

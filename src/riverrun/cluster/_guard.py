@@ -24,7 +24,7 @@ import time
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
-# How often the guard looks whether its parent is still there; signals and the server's end wake it at once.
+# How often the guard checks whether its parent is still alive; signals and the server's end wake it at once.
 POLL_SECONDS = 0.5
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     wake = _wake_on_signals()
     server = _start(command, niceness, pid_fd, keep_fd)
     if pid_fd >= 0:
-        # The parent may be gone already: that is for the loop to notice.
+        # The parent may be gone already: the loop notices that.
         with contextlib.suppress(OSError):
             os.write(pid_fd, b"%d\n" % server)
         os.close(pid_fd)
@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wake_on_signals() -> int:
-    """A descriptor that gives the number of each signal that arrives, so that none is lost between two looks."""
+    """A descriptor that delivers the number of each signal that arrives, so that none is lost between two polls."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
@@ -76,7 +76,7 @@ def _wake_on_signals() -> int:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """The wakeup descriptor has the number already."""
+    """Does nothing: the wakeup descriptor has the number already."""
 
 
 def _signals(wake: int) -> bytes:
@@ -86,7 +86,7 @@ def _signals(wake: int) -> bytes:
 
 def _be_nice_to_other_sessions(niceness: int) -> None:
     """Linux shares the processor among sessions first (autogroup), and this is a session of its own: a process's own
-    niceness counts only beside those of the same one."""
+    niceness counts only among processes of the same session."""
     with contextlib.suppress(OSError):
         group = os.open("/proc/self/autogroup", os.O_WRONLY)
         os.write(group, str(niceness).encode())

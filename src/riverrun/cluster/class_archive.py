@@ -1,10 +1,11 @@
 """Java's class-data archive for a server: halves the time to ready from the second start on.
 
-The first start of a class path writes down which classes it loads; when it is ready, a process of low priority makes
-an archive of them in the user's cache, shared by all projects. That process may outlive the run that began it by a few
+The first start of a class path records which classes it loads; when it is ready, a low-priority process builds an
+archive of them in the user's cache, shared by all projects. That process may outlive the run that began it by a few
 minutes: beside a busy pipeline on two cores it is not done before a short run ends, and each run would begin anew.
-Measured: docs/decisions/0003-cluster-runner.md. The archive is a help and never a need: Java ignores one that does not fit
-its class path or version, `drop` removes one that is suspected, and whatever goes wrong here only means a slower start.
+Measured: docs/decisions/0003-cluster-runner.md. The archive is an optimization only: Java ignores one that does not fit
+its class path or version, `discard` removes one that is suspected, and whatever goes wrong here only means a slower
+start.
 """
 
 import contextlib
@@ -20,27 +21,27 @@ from riverrun.cluster.jvm import JavaRuntime
 from riverrun.cluster.process import GuardedProcess
 
 _QUIET = "-Xlog:cds=off"
-# Numbers by which lines of one list refer to each other; in a list made of several they would collide.
+# Numbers by which lines of one list refer to each other; in a merged list they would collide.
 _LINE_NUMBER = re.compile(rb" id: \d+")
-# A tenth of what others get where there is not enough for all; with less it would not be done while they are busy.
+# A tenth of what others get when the processors are busy; with less it would not finish while they are.
 _NICENESS = 10
-# How long a maker may go on after the run that began it; with the machine to itself it needs half a minute.
+# How long a build may go on after the run that began it; on an idle machine it needs half a minute.
 _FINISH_SECONDS = 1800.0
-# Puts the archive in its place when it is whole, and clears up, also when nobody waits for it any more.
+# Moves the archive to its final path when it is complete, and cleans up, even when nobody waits for it any more.
 _MAKE = """\
 classes=$1 unfinished=$2 archive=$3; shift 3
 "$@" && mv "$unfinished" "$archive"; code=$?
 rm -f "$classes" "$unfinished"; exit $code"""
-# Leftovers of a runner that was killed, and archives of jars or a Java that nobody has used for long.
+# Leftovers of a runner that was killed, and archives of jars or a Java unused for this long.
 _LEFTOVER_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
 
 
 @dataclass
 class ClassArchive:
-    """The archive of one Java and one class path, under the name of the server; made with `flags`.
+    """The archive of one Java and one class path, under the name of the server; built with `flags`.
 
-    `recordings` is of how many servers the classes are written down: several kinds of server share one archive.
+    `recordings` is the number of servers whose classes are recorded: several kinds of server share one archive.
     """
 
     runtime: JavaRuntime
@@ -64,12 +65,13 @@ class ClassArchive:
         return self.runtime.cache / "class-archives" / f"{self.name}-java-{java.version}-{key}.jsa"
 
     def options(self) -> list[str]:
-        """Flags for the next server: use the archive, or, so many times per runner, write down the classes for it."""
+        """Flags for the next server: use the archive, or, a limited number of times per runner, record the classes for
+        it."""
         archive = self.path
         if archive.is_file():
             with contextlib.suppress(OSError):
                 os.utime(archive)
-            # Verified at each start, which takes no time that could be measured: a damaged one is then refused, not run.
+            # Verified at each start, which takes no measurable time: a damaged one is then refused, not run.
             return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-XX:+VerifySharedSpaces", _QUIET]
         if len(self._recorded) >= self.recordings or self._builder is not None:
             return []
@@ -82,9 +84,9 @@ class ClassArchive:
         return [f"-XX:DumpLoadedClassList={recording}"]
 
     def start_build(self, class_path: str = "") -> None:
-        """Begin to make the archive in the background, if this runner has recorded the classes for it.
+        """Begin to build the archive in the background, if this runner has recorded the classes for it.
 
-        `class_path` is the one the server says it has, where that is not the runtime's.
+        `class_path` is the one the server reports, where that is not the runtime's.
         """
         if not self.has_recordings or not all(recording.is_file() for recording in self._recorded):
             return
@@ -112,10 +114,10 @@ class ClassArchive:
         """The classes of all recordings, each once."""
         classes: dict[bytes, None] = {}
         for recording in self._recorded:
-            # The server goes on writing to its list: take it up to the last whole line.
+            # The server is still writing its list: read it up to the last whole line.
             content = recording.read_bytes()
             for line in content[: content.rfind(b"\n") + 1].splitlines(keepends=True):
-                # Java 17 makes classes of these that crash it when a profiler or another agent looks at classes as they
+                # Java 17 makes classes of these that crash it when a profiler or another agent inspects classes as they
                 # load.
                 if line.startswith(b"@lambda-form-invoker"):
                     continue
@@ -128,22 +130,22 @@ class ClassArchive:
 
     @property
     def has_recordings(self) -> bool:
-        """Whether classes are recorded, and nothing is made of them yet."""
+        """Whether classes are recorded, and no archive is built from them yet."""
         return bool(self._recorded) and self._builder is None
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the archive is made, for measurements; whether it is there then."""
+        """Wait until the archive is built, for measurements; returns whether it exists then."""
         if self._builder is not None:
             self._builder.wait(seconds)
         return self.path.is_file()
 
     def discard(self) -> None:
-        """Forget an archive that may have kept a server from starting."""
+        """Delete an archive that may have kept a server from starting."""
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Forget what was recorded; an archive that is being made is finished by its maker."""
+        """Delete the recordings; a build that is running finishes by itself."""
         for recording in self._recorded:
             with contextlib.suppress(OSError):
                 recording.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from riverrun.errors import AlreadyRunningError, ClusterError, RiverrunError, Se
 
 RUNNER_LOG = "runner.log"
 RUNNER_LOG_BYTES = 1 << 20
-# What a runner needs on top of its servers' own time: Python, Java, looking at files.
+# What a runner needs on top of its servers' own time: Python, Java, checking files.
 RUNNER_EXTRA_SECONDS = 30.0
 
 
@@ -36,7 +36,7 @@ RUNNER_EXTRA_SECONDS = 30.0
 
 
 def compared_settings(settings: KafkaSettings) -> dict[str, int]:
-    """The settings by which a second `up` knows whether the first one is what it wants."""
+    """The settings by which a second `up` decides whether the first one fits."""
     plan = KafkaPlan.of(settings)
     return {
         "brokers": plan.brokers,
@@ -49,7 +49,7 @@ def compared_settings(settings: KafkaSettings) -> dict[str, int]:
 
 
 def check_same(state: RunState, settings: KafkaSettings) -> None:
-    """Refuse to take a running cluster for one that was asked for differently."""
+    """Refuse a running cluster whose settings differ from the requested ones."""
     requested = compared_settings(settings)
     first = next((server.address for server in state.servers if server.kind == "broker"), "")
     running = {**state.settings, "port": int(first.rpartition(":")[2] or 0)}
@@ -69,7 +69,7 @@ def check_same(state: RunState, settings: KafkaSettings) -> None:
 
 
 def require_server(state: RunState, server: str, label: str) -> None:
-    """Refuse to take servers without this one (`druid`, `connect`, `registry`) for some with it."""
+    """Refuse running servers without this one (`druid`, `connect`, `registry`) when it was requested."""
     if not state.settings.get(server):
         raise AlreadyRunningError(
             f"This project's Kafka runs already (pid {state.pid}), without {label}",
@@ -82,12 +82,12 @@ def require_server(state: RunState, server: str, label: str) -> None:
 
 
 def require_druid(state: RunState) -> None:
-    """Refuse to take servers without Druid for some with it."""
+    """Refuse running servers without Druid when it was requested."""
     require_server(state, "druid", "Druid")
 
 
 def require_connect(state: RunState) -> None:
-    """Refuse to take servers without Kafka Connect for some with it."""
+    """Refuse running servers without Kafka Connect when it was requested."""
     require_server(state, "connect", "Kafka Connect")
 
 
@@ -112,22 +112,22 @@ def server_state(
 
 
 def start_detached(project: Project, arguments: Sequence[str], start_timeout_seconds: float) -> RunState:
-    """Start a runner of its own session (`python -m riverrun ARGUMENTS`) and wait until its servers are ready.
+    """Start a runner in a session of its own (`python -m riverrun ARGUMENTS`) and wait until its servers are ready.
 
-    Raises what the runner failed of. A runner that is not ready in time is stopped again.
+    Raises the runner's error. A runner that is not ready in time is stopped again.
     """
     make_folder(project.logs)
-    # Here too: on a full disk the runner could not write down why it failed.
+    # Here too: on a full disk the runner could not record why it failed.
     check_space(project.logs)
     log = project.logs / RUNNER_LOG
     runner: subprocess.Popen[bytes] | None = None
     try:
-        # Added to: another runner that starts at the same moment may be writing there.
+        # Appended: another runner that starts at the same moment may be writing there.
         with log.open("ab") as output:
             if output.tell() > RUNNER_LOG_BYTES:
                 output.truncate(0)
             log_start = output.tell()
-            # Else a signal might come when its process is there, and nobody knows of it.
+            # Otherwise a signal might arrive when its process exists, and nobody knows of it.
             with defer_signals():
                 runner = subprocess.Popen(
                     [sys.executable, "-m", "riverrun", *arguments],
@@ -141,7 +141,7 @@ def start_detached(project: Project, arguments: Sequence[str], start_timeout_sec
         while True:
             state = _state_of(project, runner.pid)
             if state is not None and state.state == "ready":
-                # It is to outlive this process; without this, Python would warn that nobody waited for it.
+                # It outlives this process; without this, Python would warn that nobody waited for it.
                 runner.returncode = 0
                 return state
             if _has_exited(runner, POLL_SECONDS):
@@ -177,7 +177,7 @@ def _start_failure(project: Project, runner: "subprocess.Popen[bytes]", log: Pat
     if state is not None and state.error:
         return error_from_state(state.error)
     if runner.returncode == 0:
-        # It found another one that was quicker, and left it to that.
+        # It found another runner that was quicker, and left it to that.
         return AlreadyRunningError("Another runner has this project's lock", hint="`riverrun status` shows it")
     return ServerDiedError(
         f"The runner exited with code {runner.returncode}",
@@ -199,8 +199,8 @@ def find_running(
 ) -> RunState | None:
     """The project's runner if it lives and runs what the settings ask for; None when nothing runs.
 
-    `druid`, `connect` and `registry` are given when those are asked for as well. A runner that is starting is waited for;
-    so is the end of one that is stopping.
+    `druid`, `connect` and `registry` are given when those are requested as well. A runner that is starting is waited
+    for; so is the end of one that is stopping.
     """
     path = lock_path(project)
     deadline = Deadline(settings.start_timeout_seconds + RUNNER_EXTRA_SECONDS)
@@ -263,7 +263,7 @@ def error_from_state(content: Mapping[str, Any]) -> RiverrunError:
     """The error as it was raised in the runner."""
     cls = getattr(errors, str(content.get("class", "")), None)
     known = isinstance(cls, type) and issubclass(cls, RiverrunError)
-    # Without its own constructor: the parts below are what any of those made of its arguments.
+    # Without its own constructor: the attributes below are what any constructor makes of its arguments.
     error: RiverrunError = RiverrunError.__new__(cls if known and cls is not None else ClusterError)
     parts = {name: content.get(name, "") for name in ("what", "expected", "found", "hint")}
     RiverrunError.__init__(error, **parts, lines=content.get("lines", ()), **content.get("fields", {}))
@@ -312,8 +312,8 @@ class StopResult:
 def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] = lambda _: None) -> StopResult:
     """Stop a project's runner and wait until it and all its servers are gone.
 
-    A runner that does not react is killed; its servers' guards then stop them. So does this wait for servers of a runner
-    that was killed before. Nothing runs: nothing happens.
+    A runner that does not react is killed; its servers' guards then stop them. Servers of a runner that was killed
+    before are waited for, too. Without a runner nothing happens.
     """
     path = lock_path(project)
     pid, killed = 0, False
@@ -330,7 +330,7 @@ def stop_runner(project: Project, timeout: float, notice: Callable[[str], None] 
 
 
 def stop_pipeline(process: LiveProcess, timeout: float, notice: Callable[[str], None] = lambda _: None) -> bool:
-    """Ask a pipeline or a demo to end, wait, then kill it. False when it had to be killed."""
+    """Ask a pipeline or a demo to stop, wait, then kill it. False when it had to be killed."""
     _signal(process.pid, signal.SIGTERM)
     if wait_until_free(process.lock, Deadline(timeout)):
         return True
@@ -342,7 +342,7 @@ def stop_pipeline(process: LiveProcess, timeout: float, notice: Callable[[str], 
 
 
 def _wait_for_leftovers(project: Project, notice: Callable[[str], None]) -> tuple[str, ...]:
-    """Wait for servers whose runner is gone; their guards end them. Their names."""
+    """Wait for servers whose runner is gone; their guards end them. Returns their names."""
     left = [path for path in sorted(project.run.glob("*.lock")) if is_locked(path)]
     deadline = Deadline(DEPENDENT_DELAY_SECONDS + ORPHAN_GRACE_SECONDS + 10)
     for path in left:
@@ -374,7 +374,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def describe_data_losses(project: Project) -> list[str]:
-    """What `delete_data` would take away, one line each: the topics, and the folder."""
+    """What `delete_data` would delete, one line each: the topics, and the folder."""
     from riverrun.kafka.admin.disk_usage import topic_sizes_in
 
     if not any(path.is_file() for path in project.data.rglob("*")):
@@ -393,7 +393,7 @@ def describe_data_losses(project: Project) -> list[str]:
 
 
 def delete_data(project: Project) -> None:
-    """Delete all data of a project whose servers do not run. Moved aside first: no half of a cluster is ever left."""
+    """Delete all data of a project whose servers do not run. Moved aside first: no partial cluster is ever left."""
     if not project.data.exists():
         return
     aside = project.data.with_name(f"data.deleted-{secrets.token_hex(4)}")

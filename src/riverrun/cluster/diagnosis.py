@@ -1,4 +1,4 @@
-"""Why a server ended: the end of its log, and for causes we know an error that names them and what to do."""
+"""Explains why a server ended: the end of its log, and for known causes an error that names them and what to do."""
 
 import re
 import shutil
@@ -30,7 +30,7 @@ _STAMP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3} (\w+) +")
 
 @dataclass(frozen=True)
 class Product:
-    """Whose server it is, and which settings of ours are about it."""
+    """A server product, and the settings of ours that concern it."""
 
     name: str
     section: str
@@ -107,11 +107,11 @@ def explain(
     heap_mb: int,
     product: Product = KAFKA,
 ) -> ClusterError:
-    """The error for a server that ended, read from what it wrote since it was started."""
+    """The error for a server that ended, derived from its log since it was started."""
     logged = read_from(log, log_start)
     printed = read_from(output, output_start)
     server_exit = ServerExit(name, exit_code, seconds, f"{logged}\n{printed}", ports, folder, heap_mb, product)
-    # A Java that does not come up logs nothing; what it says itself is then all there is.
+    # A Java that does not start logs nothing; its own output is then all there is.
     shown, lines = (log, tail(logged)) if logged.strip() else (output, tail(printed))
     details: dict[str, Any] = {
         "server": name,
@@ -120,7 +120,7 @@ def explain(
         "log": shown,
         "lines": (f"{shown} ends with:", *(f"  {line}" for line in lines)) if lines else (f"{shown} is empty",),
     }
-    # Whom -9 ended had no time to say so; what it wrote before is about something else.
+    # A process killed by -9 had no time to log it; its earlier log is about something else.
     for pattern, make in _CAUSES if exit_code != SIGKILL_EXIT_CODE else ():
         if match := pattern.search(server_exit.text):
             return make(server_exit, _line_of(server_exit.text, match), details)
@@ -258,13 +258,13 @@ def _any_of(*words: str) -> re.Pattern[str]:
 
 
 def _line_of(text: str, found: re.Match[str]) -> str:
-    """The whole line of what was found. Not by the pattern: a server logs its class path, a line of 20 kB, and a pattern
-    that begins with anything takes minutes for it."""
+    """The whole line of a match. Not by the pattern: a server logs its class path, a line of 20 kB, and a pattern that
+    begins with a wildcard takes minutes for it."""
     end = text.find("\n", found.end())
     return text[text.rfind("\n", 0, found.start()) + 1 : end if end >= 0 else len(text)]
 
 
-# First match wins: the narrow ones stand above the wide ones.
+# First match wins: the narrow ones come before the wide ones.
 _CAUSES: Sequence[tuple[re.Pattern[str], Callable[[ServerExit, str, dict[str, Any]], ClusterError]]] = (
     (_BIND, _port_taken),
     (_any_of("Address already in use", r"java\.net\.BindException"), _port_taken),
@@ -339,7 +339,7 @@ def describe_exit(exit_code: int) -> str:
 
 
 def read_from(path: Path, start: int) -> str:
-    """The end of what was written to a file since `start`; all of it when the file was rolled over since."""
+    """The end of what was written to a file since `start`; all of it when the file was rolled since."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)
@@ -350,10 +350,10 @@ def read_from(path: Path, start: int) -> str:
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> list[str]:
-    """The last lines that say something: stack frames and empty lines left out, the last error among them.
+    """The last informative lines: stack frames and empty lines left out, the last error among them.
 
-    A server that fails goes on to say at length how it closes its parts. So when the last lines have no error, the last
-    errors are what is shown.
+    A server that fails goes on to log at length how it closes its components. So when the last lines have no error, the
+    last errors are shown instead.
     """
     lines_with_text = [line.rstrip() for line in text.splitlines() if line.strip() and not _STACK.match(line)]
     last = lines_with_text[-lines:]

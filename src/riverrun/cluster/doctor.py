@@ -1,4 +1,4 @@
-"""What `riverrun doctor` looks at. Each check says ok, or what is wrong and what to do; none of them changes anything."""
+"""The checks of `riverrun doctor`. Each says ok, or what is wrong and what to do; none of them changes anything."""
 
 import os
 import platform
@@ -35,13 +35,13 @@ DRUID_EXTRA_MB = 100
 DRUID_SERVERS = 6
 COMFORTABLE_FREE_MB = 1024
 MIN_OPEN_FILES = 4096
-# The one that riverrun[spark] in pyproject.toml names; a test holds the two against each other.
+# The version that riverrun[spark] in pyproject.toml names; a test compares the two.
 PYSPARK = "4.3.0"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: `state` is ok, warn or fail; `todo` is empty when nothing is to be done."""
+    """One line: `state` is ok, warn or fail; `todo` is empty when there is nothing to do."""
 
     check: str
     state: str
@@ -125,14 +125,16 @@ def _java(loaded: LoadedSettings) -> Finding:
 
 
 def _spark(java: Finding) -> Finding:
-    """What streams need. Nothing else does, so a machine without it is fit; PySpark itself is not imported (0.3 s)."""
+    """Checks what streams need. Nothing else needs it, so a machine without it is fit; PySpark itself is not imported
+    (0.3 s)."""
     try:
         installed = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         missing = not_installed(ImportError(name="pyspark"))
         return Finding("spark", "warn", f"{missing.what}: there are no streams without it", missing.hint)
     if installed != PYSPARK:
-        # The Kafka jars beside it and what real time needs are of one version; a fix of the same minor one may do.
+        # The Kafka jars beside it and real time's dependencies are of one version; another patch of the same minor one
+        # may do.
         state = "warn" if installed.split(".")[:2] == PYSPARK.split(".")[:2] else "fail"
         found = f"PySpark {installed}, and riverrun is made for {PYSPARK}"
         return Finding("spark", state, found, f"Install that one: pip install pyspark=={PYSPARK}")
@@ -180,7 +182,7 @@ def _druid_jars(loaded: LoadedSettings) -> Finding:
 
 
 def _set_jars(loaded: LoadedSettings, check: str, called: str, sets: Sequence[str], named: tuple[str, str]) -> Finding:
-    """The files of several sets; `named` is the set and the file in it that tells the version."""
+    """The files of several sets; `named` is the set and its file whose name has the version."""
     settings = loaded.settings.artifacts
     try:
         version = next(artifact.version for artifact in read_lock(named[0]).artifacts if artifact.name == named[1])
@@ -210,7 +212,7 @@ def _connect_jars(loaded: LoadedSettings) -> Finding:
 
 
 def _connect(loaded: LoadedSettings) -> Finding:
-    """Whether it answers. What its connectors do, `riverrun connect status` says."""
+    """Whether it answers. The state of its connectors is in `riverrun connect status`."""
     connect = loaded.settings.connect
     if not connect.url:
         return Finding("connect", "warn", "it is starting", "Wait, or see `riverrun logs connect`")
@@ -233,7 +235,7 @@ def _runs_registry(loaded: LoadedSettings) -> bool:
 
 
 def _registry(loaded: LoadedSettings) -> Finding:
-    """Whether it answers who logs in. What is in it, `riverrun registry list` says."""
+    """Whether it answers with our login. Its content is in `riverrun registry list`."""
     registry = loaded.settings.registry
     if not registry.url:
         return Finding("registry", "warn", "it is starting", "Wait, or see `riverrun logs registry`")
@@ -273,7 +275,7 @@ def _repository(loaded: LoadedSettings, *, needed: bool) -> Finding:
         repository = check_repository("kafka", loaded.settings.artifacts)
     except RiverrunError as error:
         failed = _failed("repository", error)
-        # Without need it is only a remark: everything is here.
+        # Only a remark if nothing needs it: everything is cached.
         return failed if needed else Finding("repository", "warn", failed.found, failed.todo)
     return Finding("repository", "ok", f"{repository} answers")
 

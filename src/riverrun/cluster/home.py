@@ -1,4 +1,4 @@
-"""The folders servers live in, and the checks that they can: `.riverrun/` of a project, or any folder a test gives."""
+"""The folders of servers, and the checks that they can be used: `.riverrun/` of a project, or any folder a test passes."""
 
 import errno
 import os
@@ -9,13 +9,13 @@ from pathlib import Path
 from riverrun.config.private_files import make_private_folder
 from riverrun.errors import ClusterError, DataDirectoryError, DiskFullError
 
-# A broker that starts on less ends soon after, in worse ways.
+# A broker that starts with less fails soon after, in worse ways.
 MIN_FREE_MB = 64
 
 
 @dataclass(frozen=True)
 class ClusterHome:
-    """Where a cluster's files are; nothing is made until `make`."""
+    """Where a cluster's files are; nothing is created until `make`."""
 
     root: Path
 
@@ -34,16 +34,16 @@ class ClusterHome:
         return self.root / "run"
 
     def make(self) -> None:
-        """Make the folders; refuse those that cannot be written and a disk without room."""
+        """Create the folders; refuse those that cannot be written and a full disk."""
         for folder in (self.root, self.data, self.logs, self.run):
             make_folder(folder)
-        # Properties of the user's may be secrets.
+        # The user's properties may be secrets.
         make_private_folder(self.run)
         check_space(self.data)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and write to it once, so that a wrong right or a full disk is told now and by name."""
+    """Create a folder and write to it once, so that wrong permissions or a full disk are reported now and by name."""
     probe = folder / f".write-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def check_space(folder: Path, min_mb: int = MIN_FREE_MB) -> None:
 
 
 def folder_error(error: OSError, folder: Path) -> ClusterError:
-    """Our error for what the system says of a folder."""
+    """Our error for an OSError about a folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(
             f"The disk of {folder} is full",

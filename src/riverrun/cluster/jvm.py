@@ -1,4 +1,4 @@
-"""The Java that runs servers, with the flags that make a small one start quickly."""
+"""The Java that runs servers, with flags that make a small one start quickly."""
 
 import os
 import re
@@ -11,27 +11,27 @@ from riverrun.artifacts import FetchProgress, Java, cache_folder, fetch, find_ja
 from riverrun.config import Settings
 from riverrun.errors import ClusterError
 
-# Measured in docs/decisions/0003-cluster-runner.md: a broker on a laptop is young most of its life, and the second
-# compiler and a parallel collector cost it more than they give.
+# Measured in docs/decisions/0003-cluster-runner.md: a broker on a laptop is mostly short-lived, and the second compiler
+# and a parallel collector cost it more than they bring.
 FAST_START_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=64m",
 )
 SAFETY_FLAGS = (
-    # A server without memory is of no use and says strange things: end, and let the runner say why.
+    # A server without memory is useless and logs strange errors: exit, and let the runner say why.
     "-XX:+ExitOnOutOfMemoryError",
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
     "-Dfile.encoding=UTF-8",
 )
-# A heap that grows when it must begins with this.
+# The initial heap; it grows when needed.
 FIRST_HEAP_MB = 16
 
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java, the jars of one server set, and a cache folder for what makes them quicker."""
+    """A Java, the jars of one server set, and a cache folder for what makes them start faster."""
 
     java: Java
     class_path: tuple[Path, ...]
@@ -52,7 +52,7 @@ class JavaRuntime:
 
     @property
     def kafka_version(self) -> str:
-        """As the jars say it: 4.3.1."""
+        """The version in the jars' names: 4.3.1."""
         for path in self.class_path:
             if match := re.fullmatch(r"kafka-clients-(\d.*)\.jar", path.name):
                 return match[1]
@@ -73,7 +73,7 @@ def java_options(heap_mb: int, extra: Sequence[str] = ()) -> list[str]:
 
 
 def small_heap_options(heap_mb: int) -> list[str]:
-    """A heap that grows when it must: Java would begin with all of it, and most of it is used only under load."""
+    """A heap that grows when needed: Java would start with all of it, and most of it is used only under load."""
     return [f"-Xms{FIRST_HEAP_MB}m", f"-Xmx{heap_mb}m", *FAST_START_FLAGS, *SAFETY_FLAGS]
 
 

@@ -1,4 +1,4 @@
-"""Several processes on this machine that are one server: what Kafka's and Druid's have in common."""
+"""Several processes on this machine that are one server: what Kafka and Druid have in common."""
 
 import os
 from collections.abc import Callable, Collection
@@ -22,7 +22,7 @@ N = TypeVar("N", bound=ServerNode)
 class LocalServers(ManagedServer, Generic[N]):
     """Nodes with their data, logs and run state under `root`."""
 
-    # What the notice about a port calls it.
+    # Its name in the notice about a port.
     label: ClassVar[str]
 
     def __init__(self, root: Path, first_port: int, notice: Callable[[str], None], *, fixed_port: bool) -> None:
@@ -30,7 +30,7 @@ class LocalServers(ManagedServer, Generic[N]):
         self.nodes: list[N] = []
         self._first_port = first_port
         self._notice = notice
-        # A port that was asked for is the user's to change.
+        # A port that the user requested is the user's to change.
         self._fixed_port = fixed_port
         self._archive: ClassArchive | None = None
         self._claims = PortClaims()
@@ -40,7 +40,7 @@ class LocalServers(ManagedServer, Generic[N]):
         try:
             self._wait_until_ready(deadline)
         except PortTakenError:
-            # Chosen by us and lost to somebody since: choose others.
+            # We chose the ports and lost one to another process since: choose others.
             self._tries_left -= 1
             if self._fixed_port or not self._tries_left or deadline.passed:
                 raise

@@ -1,4 +1,5 @@
-"""Locks that say who lives: one for a project's runner, one for each server. They end with their holder, however it ends."""
+"""Locks that show which processes live: one for a project's runner, one for each server. They end with their holder,
+however it ends."""
 
 import fcntl
 import os
@@ -9,7 +10,7 @@ from riverrun.cluster.server import Deadline
 from riverrun.config.run_state import is_locked
 
 POLL_SECONDS = 0.05
-# A reader tests a lock by holding it for an instant.
+# A process that tests a lock holds it for an instant.
 LOCK_WAIT_SECONDS = 1.0
 
 
@@ -45,7 +46,7 @@ class RunnerLock:
 
 
 def lock_pid(path: Path) -> int:
-    """The pid a lock's last holder wrote into it; 0 when there is none. It means something only while the lock is held."""
+    """The pid a lock's last holder wrote into it; 0 when there is none. Valid only while the lock is held."""
     try:
         return int(path.read_text(encoding="ascii").strip() or 0)
     except (OSError, ValueError):
@@ -53,7 +54,7 @@ def lock_pid(path: Path) -> int:
 
 
 def wait_until_free(path: Path, deadline: Deadline) -> bool:
-    """Wait until nobody holds a lock; False when somebody still does at the deadline."""
+    """Wait until nobody holds a lock; False when it is still held at the deadline."""
     while is_locked(path):
         if deadline.passed:
             return False

@@ -1,4 +1,4 @@
-"""The servers' logs: which there are, their last lines, and what is added to them."""
+"""The servers' logs: their names, their last lines, and following them."""
 
 import os
 import select
@@ -10,7 +10,7 @@ from riverrun.config import Project
 from riverrun.errors import UsageError
 
 BLOCK = 64 * 1024
-# Between two looks at a log that is followed.
+# Between two polls of a log that is followed.
 POLL_SECONDS = 0.2
 
 
@@ -52,7 +52,7 @@ def _last_lines(file: BinaryIO, count: int) -> list[str]:
 
 
 def follow(path: Path, count: int) -> Iterator[str]:
-    """The last lines, then every line that is added, without end; goes over to the new file when the log is rolled."""
+    """The last lines, then every line that is added, without end; switches to the new file when the log is rolled."""
     file = path.open("rb")
     try:
         yield from _last_lines(file, count)

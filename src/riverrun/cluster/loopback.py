@@ -1,6 +1,6 @@
-"""What every HTTP server of riverrun's own has in common: it listens on 127.0.0.1, and answers who calls it by such a name.
+"""What riverrun's HTTP servers have in common: they listen on 127.0.0.1, and answer only requests whose Host names it.
 
-A web page may make a browser call any address, also 127.0.0.1 by a name of the page's own (DNS rebinding). It cannot
+A web page may make a browser call any address, also 127.0.0.1 under a name of the page's own (DNS rebinding). It cannot
 choose the Host header then, and that gives it away.
 """
 
@@ -33,8 +33,8 @@ def is_allowed_host(hosts: Sequence[str], names: Collection[str] = LOOPBACK_NAME
 def listen_on_free_port(
     make: Callable[[int], S], claims: PortClaims, port: int, *, first: int, what: str, setting: str
 ) -> S:
-    """What `make` makes of a port: of this one, or of the first free one from `first` up where `port` is 0. What else
-    than the port may be wrong, such as the address, comes out as the OSError it is."""
+    """What `make` returns for a port: for this one, or for the first free one from `first` up where `port` is 0. Other
+    failures, such as a wrong address, are raised as the OSError they are."""
     if port:
         claims.claim_exactly(port, what, setting)
         try:
@@ -54,13 +54,13 @@ def listen_on_free_port(
         except OSError as error:
             if error.errno not in _PORT_TAKEN_ERRORS:
                 raise
-            # Somebody who makes no claims was faster: the next one.
+            # A process without claims was faster: try the next one.
             _LOG.debug("port %d: %s", free_port, error)
             first = free_port + 1
 
 
 def listening_socket(port: int, host: str = HOST) -> socket.socket:
-    """A socket that listens on 127.0.0.1, or where else it is said."""
+    """A socket that listens on 127.0.0.1, or on another given address."""
     # TCP by name: asyncio turns Nagle's algorithm off for such sockets only, and without that every answer of two parts
     # (head and body, as uvicorn sends them) waits 40 ms for the other side's delayed acknowledgement.
     server_socket = socket.socket(

@@ -1,4 +1,4 @@
-"""What a server's data is made for, kept beside it as JSON."""
+"""What a server's data was created with, kept beside it as JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,11 +11,11 @@ from riverrun.errors import DataDirectoryError
 
 @dataclass
 class ServerManifest:
-    """Its fields are those of the dataclass made of it."""
+    """Base of the manifests: dataclasses whose fields are the file's."""
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """The record; None when there is none yet."""
+        """The manifest; None when there is none yet."""
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:

@@ -19,9 +19,9 @@ from riverrun.cluster.server import Deadline, ManagedServer
 from riverrun.config.private_files import write_private
 from riverrun.errors import AlreadyRunningError, ClusterError, ServerNotReadyError
 
-# Between two looks at a server that starts; its end is noticed at once.
+# Between two polls of a server that starts; its end is noticed at once.
 POLL_SECONDS = 0.05
-# How long one question to a server that may not be there yet may take.
+# How long one probe of a server that may not be there yet may take.
 PROBE_SECONDS = 0.25
 # When the runner was killed, servers that others need while they stop (controllers, ZooKeeper) outlive those by this.
 DEPENDENT_DELAY_SECONDS = 3.0
@@ -45,7 +45,7 @@ rootLogger.appenderRef.file.ref = file
 
 
 class ServerTimeouts(Protocol):
-    """How long a server may take: its plan or its settings."""
+    """How long a server may take to start and stop: its plan or its settings."""
 
     @property
     def start_timeout_seconds(self) -> float: ...
@@ -88,7 +88,7 @@ class ServerNode(ManagedServer):
         self._process: GuardedProcess | None = None
         self._log_start = 0
 
-    # --- what each kind of server says of itself ---
+    # --- what each kind of server defines ---
 
     @property
     @abc.abstractmethod
@@ -119,7 +119,7 @@ class ServerNode(ManagedServer):
 
     @abc.abstractmethod
     def is_responding(self, seconds: float) -> bool:
-        """Whether it answers its own protocol now. `seconds` is for one question; a refused connection takes none."""
+        """Whether it answers its own protocol now. `seconds` is for one probe; a refused connection takes none."""
 
     @property
     def own_ports(self) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ class ServerNode(ManagedServer):
 
     @property
     def output(self) -> Path:
-        """What Java itself says: normally nothing."""
+        """The output of Java itself: normally nothing."""
         return self.home.logs / f"{self.name}.out"
 
     @property
@@ -169,7 +169,7 @@ class ServerNode(ManagedServer):
     def lived_seconds(self) -> float:
         return self._process.lived_seconds if self._process is not None else 0.0
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def start(self) -> None:
         if self.alive:
@@ -205,7 +205,8 @@ class ServerNode(ManagedServer):
             self.pause()
 
     def check(self) -> None:
-        """Raise what the server died of, if it did. One that an archive may have killed is started once more without."""
+        """Raise the error the server died of, if it did. One that an archive may have killed is started once more
+        without it."""
         if self.alive:
             return
         if self._archive is not None and self._archive_used and size(self.log) <= self._log_start:
@@ -245,7 +246,7 @@ class ServerNode(ManagedServer):
         self.start()
         self.ready(deadline)
 
-    # --- what it says when it fails ---
+    # --- diagnosis of failures ---
 
     def exit_error(self) -> ClusterError:
         process = self._process
@@ -282,12 +283,12 @@ class OptionalNode(ServerNode):
     is_required: ClassVar[bool] = False
 
     def environment(self) -> dict[str, str]:
-        # The C library would give each of many threads that seldom work a part of memory of its own.
+        # The C library would give each of many mostly idle threads a memory arena of its own.
         return {"MALLOC_ARENA_MAX": "2"} | super().environment()
 
 
 def write_logging(path: Path, quiet: Mapping[str, str]) -> None:
-    """A log4j2 configuration for servers that are told their log by `-Driverrun.log`; `quiet` maps loggers to levels."""
+    """A log4j2 configuration for servers that get their log path by `-Driverrun.log`; `quiet` maps loggers to levels."""
     loggers = "".join(
         f"logger.quiet{number}.name = {name}\nlogger.quiet{number}.level = {level}\n"
         for number, (name, level) in enumerate(quiet.items())

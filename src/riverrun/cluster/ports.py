@@ -17,7 +17,7 @@ from pathlib import Path
 from riverrun.errors import ClusterError, PortTakenError
 
 HOST = "127.0.0.1"
-# From here on the kernel hands out ports to outgoing connections, so that one can be taken at any moment.
+# From here on the kernel assigns ports to outgoing connections, so that one can be taken at any moment.
 FIRST_EPHEMERAL = 32768
 # Below this, only root may listen.
 FIRST_UNPRIVILEGED = 1024
@@ -63,7 +63,7 @@ def holder_of(port: int) -> PortHolder | None:
 
 
 class PortClaims:
-    """The ports one runner has chosen. `close` gives them back; so does the end of the process."""
+    """The ports one runner has chosen. `close` releases them; so does the end of the process."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path(tempfile.gettempdir()) / f"riverrun-ports-{os.geteuid()}"
@@ -95,7 +95,7 @@ class PortClaims:
         return False
 
     def _open(self, port: int) -> int:
-        """The port's claim file; -1 where none can be made: claims are a courtesy, the port itself decides."""
+        """The port's claim file; -1 where none can be created: claims are advisory, the port itself decides."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -112,7 +112,7 @@ class PortClaims:
         raise ClusterError(f"No free port from {start} to {end - 1} on {HOST}", hint="Stop some servers", first=start)
 
     def reclaim(self, name: str, before: Mapping[str, int], start: int, notice: Callable[[str], None]) -> int:
-        """Take the port that `name` had before, else the first free one from `start` up; `notice` hears of a change."""
+        """Take the port that `name` had before, else the first free one from `start` up; `notice` reports a change."""
         old = before.get(name, 0)
         if old and self.claim(old):
             return old

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 SUPERUSER = "postgres"
 STOP_SECONDS = 60.0
-# Anywhere from here on: the machine may well have a Postgres where one is expected.
+# Any port from here on: the machine may well have a Postgres on the default one.
 FIRST_PORT = 12_000
-# Changes can be followed. What is kept here does not outlive its server, so it need not reach the disk.
+# Changes can be followed. The data does not outlive its server, so it need not reach the disk.
 SETTINGS = {
     "wal_level": "logical",
     "fsync": "off",
@@ -54,10 +54,10 @@ TAIL_LINES = 12
 
 
 def binaries(root: Path = Path("/")) -> Path | None:
-    """Where the newest Postgres of the machine has its programs; None where there is none."""
+    """The folder with the programs of the machine's newest Postgres; None where there is none."""
     folders = [folder for pattern in BINARY_PATTERNS for folder in root.glob(pattern) if (folder / "initdb").is_file()]
     if folders:
-        return max(folders, key=lambda each: float("".join(c for c in each.parent.name if c in "0123456789.") or 0))
+        return max(folders, key=lambda folder: float("".join(c for c in folder.parent.name if c in "0123456789.") or 0))
     path = shutil.which("initdb") if root == Path("/") else None
     return Path(path).resolve().parent if path else None
 
@@ -80,10 +80,10 @@ def data_folder_for(wanted: Path) -> Path:
 
 
 class LocalPostgres(ManagedServer):
-    """One server with an empty database, its files in `folder`, which is made anew and goes with it.
+    """One server with an empty database, its files in `folder`, which is created anew and deleted with it.
 
-    The folder belongs to who starts the server, and only `data` in it to the user that root starts it as: neither that user
-    nor others of the machine can put a link in the place of the log, which root opens.
+    The folder belongs to who starts the server, and only `data` in it to the user that root starts it as: neither that
+    user nor others of the machine can put a link in the place of the log, which root opens.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, password: str = "") -> None:
@@ -112,7 +112,7 @@ class LocalPostgres(ManagedServer):
         return f"postgresql://{login}@{HOST}:{self.port}/{database}"
 
     def start(self) -> None:
-        """Make the data at the first start, and launch the server."""
+        """Create the data at the first start, and launch the server."""
         if not self._initialized:
             self._initialize()
         if not self.port:
@@ -147,7 +147,7 @@ class LocalPostgres(ManagedServer):
         return psycopg.connect(url, autocommit=True, connect_timeout=5)
 
     def shut_down(self) -> None:
-        """Stop the server in order: those who are connected are sent away. Its data stays, and `start` goes on with it."""
+        """Stop the server in order: clients are disconnected. Its data stays, and `start` continues with it."""
         if self._process is not None:
             # SIGINT is Postgres's fast shutdown; SIGTERM would wait for all who are connected.
             with contextlib.suppress(ProcessLookupError):
@@ -157,7 +157,7 @@ class LocalPostgres(ManagedServer):
             self._process = None
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, as a crash would."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -228,7 +228,7 @@ def _require_binaries() -> Path:
 
 
 def _unprivileged_user() -> pwd.struct_passwd:
-    """Whom root starts it as."""
+    """The user that root starts it as."""
     try:
         return pwd.getpwnam(SUPERUSER)
     except KeyError:
@@ -239,7 +239,7 @@ def _run_as_unprivileged() -> list[str]:
     if os.geteuid() != 0:
         return []
     user = _unprivileged_user()
-    # The kernel forgets with the user who is to be killed with whom (the guard, should that be killed).
+    # The kernel clears the parent-death signal when the user changes, so it is set again (should the guard be killed).
     return [
         shutil.which("setpriv") or "/usr/bin/setpriv",
         f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--pdeathsig=KILL", "--",

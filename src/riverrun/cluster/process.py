@@ -45,7 +45,7 @@ class GuardedProcess:
 
     def start(self) -> None:
         reader, writer = os.pipe()
-        kept = [fd for fd in (writer, self.keep_fd) if fd >= 0]
+        inherited = [fd for fd in (writer, self.keep_fd) if fd >= 0]
         times = [str(self.orphan_delay_seconds), str(ORPHAN_GRACE_SECONDS)]
         arguments = [str(os.getpid()), *times, str(self.niceness), str(writer), str(self.keep_fd)]
         try:
@@ -62,7 +62,7 @@ class GuardedProcess:
                     stderr=output,
                     cwd=self.cwd,
                     env=self.environ,
-                    pass_fds=kept,
+                    pass_fds=inherited,
                     start_new_session=True,
                 )
             os.close(writer)
@@ -105,7 +105,7 @@ class GuardedProcess:
         return self.exit_code is not None
 
     def ask_to_stop(self) -> None:
-        """Once: a second signal would cut an end short that is under way."""
+        """Only once: a second signal would cut short a clean exit."""
         if not self._stop_requested:
             self._stop_requested = True
             self._signal(signal.SIGTERM)
@@ -132,7 +132,7 @@ class GuardedProcess:
 
 
 def _read_pid(reader: int) -> int:
-    """The pid the guard wrote; 0 when the guard ended without one, which its exit code then tells."""
+    """The pid the guard wrote; 0 when the guard ended without one, which its exit code then explains."""
     deadline = Deadline(30.0)
     text = b""
     while not text.endswith(b"\n"):

@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Deadline:
-    """A point in time that several waits share. It never moves, and a clock that is set does not matter to it."""
+    """A point in time that several waits share. It never moves, and a changed system clock does not affect it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -24,7 +24,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds to go; 0 when it has passed."""
+        """Seconds remaining; 0 when it has passed."""
         return max(0.0, self.seconds - self.elapsed)
 
     @property
@@ -33,7 +33,7 @@ class Deadline:
 
 
 class ManagedServer(abc.ABC):
-    """One server, or several that live together: Kafka now; Connect, ZooKeeper, Druid and Spark have the same life."""
+    """One server, or several that live together: Kafka, Connect, ZooKeeper, Druid and Spark have the same lifecycle."""
 
     @property
     @abc.abstractmethod
@@ -47,7 +47,7 @@ class ManagedServer(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Launch it and return at once. What can be seen to be wrong beforehand is raised here."""
+        """Launch it and return at once. Problems that can be seen beforehand are raised here."""
 
     @abc.abstractmethod
     def ready(self, deadline: Deadline) -> None:
@@ -59,7 +59,7 @@ class ManagedServer(abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ask, wait, then kill. May be called at any time, and twice."""
+        """Ask it to stop, wait, then kill it. May be called at any time, and twice."""
 
     def __enter__(self) -> Self:
         try:

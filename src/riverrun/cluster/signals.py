@@ -1,11 +1,12 @@
-"""Being asked to end: Ctrl-C, `kill`, a terminal that is closed. All of riverrun's own programs handle signals here.
+"""Stop signals: Ctrl-C, `kill`, a terminal that is closed. All of riverrun's own programs handle signals here.
 
-- `end_on_signals` is around a whole program: a signal raises `EndRequest`, so that whatever was started is stopped.
-- `stop_on_signals` is around what ends in order by itself: the first signal sets an event, the second raises.
-- `held` is around a moment that must be whole, such as a process's start: a signal raises at its end.
-- `shielded` is around what stops the parts of a program. It has its own deadlines and is not interrupted.
+- `interrupt_on_signals` is around a whole program: a signal raises `SignalInterrupt`, so that whatever was started is
+  stopped.
+- `stop_on_signals` is around what stops by itself: the first signal sets an event, the second raises.
+- `defer_signals` is around a critical section, such as a process's start: a signal raises at its end.
+- `shield_from_signals` is around shutdown code. It has its own deadlines and is not interrupted.
 
-What is ignored stays so: `nohup riverrun run`, or a shell's `riverrun run &`.
+Ignored signals stay ignored: `nohup riverrun run`, or a shell's `riverrun run &`.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# The first asks, the second hurries; more of them say nothing new, and would cut off what stops the parts.
+# The first asks, the second hurries; further ones say nothing new, and would cut off the shutdown.
 MAX_RAISED = 2
 
 SignalHandler = Callable[[int, FrameType | None], Any]
@@ -34,7 +35,7 @@ class SignalInterrupt(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """As a shell says it."""
+        """The exit code as a shell reports it."""
         return 128 + self.number
 
 
@@ -45,7 +46,7 @@ class _SignalState:
         self.count = 0
         self.shields = 0
         self.deferrals = 0
-        # The signal that came during a hold.
+        # The signal that arrived while signals were deferred.
         self.pending = 0
 
     def raise_(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
@@ -66,7 +67,7 @@ class _SignalState:
     def _raise(self, number: int) -> None:
         if not self.shields and self.count <= MAX_RAISED:
             if self.count > 1:
-                # PySpark writes the stack of a call that is cut off to the root logger.
+                # PySpark logs the stack of an interrupted call to the root logger.
                 logging.disable(logging.CRITICAL)
             raise SignalInterrupt(number)
 
@@ -76,7 +77,7 @@ _signal_state = _SignalState()
 
 @contextlib.contextmanager
 def handle_signals(handler: SignalHandler) -> Iterator[None]:
-    """Have these signals call `handler`, but for those that are ignored. Does nothing outside the main thread."""
+    """Install `handler` for these signals, except ignored ones. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,13 +87,13 @@ def handle_signals(handler: SignalHandler) -> Iterator[None]:
         yield
     finally:
         for number, old in before.items():
-            # None was set by another language, and cannot be set again.
+            # None was set by another language, and cannot be restored.
             signal.signal(number, old if old is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def interrupt_on_signals() -> Iterator[None]:
-    """Around a program: a signal raises EndRequest."""
+    """Around a program: a signal raises SignalInterrupt."""
     _signal_state.count = 0
     with handle_signals(_signal_state.raise_):
         yield
@@ -100,8 +101,8 @@ def interrupt_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that the first signal sets. The second raises EndRequest: the end is not waited for, but for what stops the
-    program's parts."""
+    """An event that the first signal sets. The second raises SignalInterrupt: the program does not wait for a clean
+    end, except for its shutdown code."""
     stop = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -122,7 +123,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def shield_from_signals() -> Iterator[None]:
-    """Around what stops the parts of a program: no signal interrupts it. It must have deadlines of its own."""
+    """Around shutdown code: no signal interrupts it. It must have deadlines of its own."""
     _signal_state.shields += 1
     try:
         yield
@@ -132,8 +133,8 @@ def shield_from_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Around what takes a moment and must not be cut in two: a signal that comes meanwhile raises at its end. Does nothing
-    outside the main thread, where signals arrive."""
+    """Around a short critical section: a signal that arrives meanwhile raises at its end. Does nothing outside the main
+    thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -145,7 +146,7 @@ def defer_signals() -> Iterator[None]:
 
 
 class ShieldedExitStack(contextlib.ExitStack):
-    """What stops the parts of a program, in order: one more Ctrl-C does not cut it off."""
+    """An exit stack for a program's shutdown: one more Ctrl-C does not cut it off."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -155,11 +156,11 @@ class ShieldedExitStack(contextlib.ExitStack):
 
 
 def _detach_terminal() -> None:
-    """Say nothing more to a terminal that is gone: each word would fail, in the middle of the end."""
+    """Stop writing to a terminal that is gone: each write would fail, in the middle of the shutdown."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         with contextlib.suppress(OSError):
-            # Not `isatty`: a terminal that is gone says no.
+            # Not `isatty`: it is false for a terminal that is gone.
             if stat.S_ISCHR(os.fstat(number).st_mode):
                 os.dup2(nowhere, number)
     os.close(nowhere)

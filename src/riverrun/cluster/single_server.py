@@ -1,4 +1,5 @@
-"""One server beside Kafka with a login of its own, such as Connect or the schema registry: its port, password and record."""
+"""One server beside Kafka with a login of its own, such as Connect or the schema registry: its port, password and
+manifest."""
 
 import secrets
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from riverrun.config.private_files import write_private
 from riverrun.errors import NotRunningError
 
 N = TypeVar("N", bound=ServerNode)
-# Who logs in at servers that riverrun runs.
+# The user name at servers that riverrun runs.
 USER = "riverrun"
 
 
@@ -29,7 +30,7 @@ class SingleServerManifest(ServerManifest):
 
 
 class SingleServer(LocalServers[N], Generic[N]):
-    """One process beside a Kafka that runs, with its password and record in `data/NAME`."""
+    """One process beside a running Kafka, with its password and manifest in `data/NAME`."""
 
     server_name: ClassVar[str]
 
@@ -56,7 +57,7 @@ class SingleServer(LocalServers[N], Generic[N]):
         self.node.ready(deadline)
 
     def _load_manifest(self, file: Path) -> SingleServerManifest:
-        """The record with the port it takes now: the one it had, when that is free."""
+        """The manifest with the port it takes now: the previous one, when that is free."""
         record = SingleServerManifest.read(file) or SingleServerManifest()
         self._wait_for_previous([self.server_name])
         self._claims.close()
@@ -73,7 +74,8 @@ class SingleServer(LocalServers[N], Generic[N]):
         return record
 
     def _password(self) -> str:
-        """Made once, and kept: who reads this project's files may use its server, and nobody else on this machine."""
+        """Created once, and kept: who can read this project's files may use its server, and nobody else on this
+        machine."""
         file = password_file(self.home.data, self.server_name)
         if not file.is_file():
             write_private(file, secrets.token_urlsafe(24))
@@ -85,5 +87,5 @@ def server_folder(home: ClusterHome, server: str) -> Path:
 
 
 def password_file(data: Path, server: str) -> Path:
-    """The server's password, made at the first start. `data` is the project's."""
+    """The server's password, created at the first start. `data` is the project's."""
     return data / server / "password"

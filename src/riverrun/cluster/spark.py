@@ -48,7 +48,7 @@ class LocalSpark:
 
     @property
     def driver_settings(self) -> dict[str, str]:
-        """What a driver on this machine needs besides the master's address."""
+        """The settings a driver on this machine needs besides the master's address."""
         return {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class LocalSpark:
         self._processes.append(process)
 
     def _wait_for_log(self, text: str, times: int, deadline: Deadline) -> None:
-        """Until the master has said so, so often."""
+        """Wait until the master has logged this text this many times."""
         log = self._processes[0].output
         while log.read_text(encoding="utf-8", errors="replace").count(text) < times:
             for process in self._processes:

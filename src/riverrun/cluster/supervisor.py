@@ -26,10 +26,10 @@ from riverrun.config import Project, Settings
 from riverrun.config.run_state import RunState, ServerState, last_state, lock_path, state_path
 from riverrun.errors import AlreadyRunningError, ClusterError, DiskFullError, RiverrunError
 
-# A look at the servers happens at least this often; the end of one wakes the runner at once.
+# The servers are polled at least this often; the end of one wakes the runner at once.
 POLL_SECONDS = 0.5
-# A server that lived shorter than this died young; after so many young deaths in a row of one that is vital the runner
-# gives up. Without one of Druid's, Connect or the registry, Kafka still takes records: that one is tried without end.
+# An exit sooner than this is early; after this many early exits in a row of a required server the runner gives up.
+# Without Druid, Connect or the registry, Kafka still takes records: those are retried without end.
 EARLY_EXIT_SECONDS = 60.0
 MAX_EARLY_EXITS = 4
 FIRST_BACKOFF_SECONDS = 0.5
@@ -37,12 +37,12 @@ MAX_BACKOFF_SECONDS = 15.0
 
 
 class StopRequestedError(BaseException):
-    """SIGINT, SIGTERM or SIGHUP arrived. Not an Exception: nothing on the way may take it for a failure."""
+    """SIGINT, SIGTERM or SIGHUP arrived. Not an Exception: no handler may take it for a failure."""
 
 
 @dataclass
 class SupervisedServer:
-    """A server as the runner sees it. `last_exit` is what it last ended of, or could not be started for."""
+    """A server as the runner sees it. `last_exit` is why it last ended, or could not be started."""
 
     node: ServerNode
     state: str = "starting"
@@ -56,7 +56,8 @@ class SupervisedServer:
 
 
 class ServerSupervisor:
-    """Runs a project's Kafka, and Connect, the registry and Druid when their runtimes are given, until it is told to stop.
+    """Runs a project's Kafka, and Connect, the registry and Druid when their runtimes are given, until it is asked to
+    stop.
 
     `on_change` gets the state whenever it differs from before, `on_poll` every half second, `notice` sentences for the user.
     """
@@ -97,7 +98,7 @@ class ServerSupervisor:
         self._write_failed = False
 
     def run(self) -> None:
-        """Start, keep running, and stop when a signal asks. Raises what kept the servers from running."""
+        """Start, keep running, and stop on a signal. Raises what kept the servers from running."""
         ClusterHome(self._project.home).make()
         try:
             (self._project.home / ".gitignore").write_text("*\n", encoding="ascii")
@@ -197,7 +198,7 @@ class ServerSupervisor:
         self._show_responding()
 
     def _start_druid(self, runtime: DruidRuntime) -> None:
-        """After Kafka: that is up in a moment, and users may begin while Druid takes its time."""
+        """After Kafka: that is up in a moment, and users may begin while Druid starts."""
         druid = self._druid = LocalDruid(
             self._project.home,
             self._settings.druid,
@@ -224,7 +225,7 @@ class ServerSupervisor:
         self._show(ready=ready)
 
     def _show(self, ready: Collection[str] = ()) -> None:
-        """Watch the servers there are now. Ports may have been chosen anew, with new nodes, while they became ready."""
+        """Watch the current servers. Ports may have been chosen again, with new nodes, while they became ready."""
         nodes = [node for server in self._servers for node in server.nodes]
         self._supervised = [
             SupervisedServer(node, state="ready" if node.name in ready else "starting") for node in nodes
@@ -233,8 +234,8 @@ class ServerSupervisor:
 
     @property
     def _servers(self) -> list[LocalKafka | LocalConnect | LocalRegistry | LocalDruid]:
-        there = (self._kafka, self._connect, self._registry, self._druid)
-        return [server for server in there if server is not None]
+        servers = (self._kafka, self._connect, self._registry, self._druid)
+        return [server for server in servers if server is not None]
 
     # --- keep running ---
 
@@ -249,7 +250,7 @@ class ServerSupervisor:
             stop_signals.wait(POLL_SECONDS)
 
     def _poll_server(self, supervised: SupervisedServer) -> None:
-        """Each server's life is its own: whatever goes wrong with one, the others go on."""
+        """Servers are independent: whatever goes wrong with one, the others go on."""
         try:
             if supervised.state in ("ready", "starting") and not supervised.node.alive:
                 self._on_exit(
@@ -265,9 +266,9 @@ class ServerSupervisor:
             self._on_exit(supervised, _start_error(supervised.node, error), is_early=True)
 
     def _on_exit(self, supervised: SupervisedServer, error: ClusterError, *, is_early: bool) -> None:
-        """It ended, or could not be started: to be started again, after a pause that grows from one time to the next."""
+        """It ended, or could not be started: schedule a restart, with backoff."""
         supervised.early_exits = supervised.early_exits + 1 if is_early else 1
-        # A full disk is for the user to clear, and Kafka is to be there when it is.
+        # A full disk is for the user to clear, and Kafka must be there when it is.
         may_give_up = supervised.node.is_required and not isinstance(error, DiskFullError)
         if may_give_up and supervised.early_exits > MAX_EARLY_EXITS:
             self._notice(f"{supervised.node.name} died {supervised.early_exits} times in a row; giving up")
@@ -286,7 +287,7 @@ class ServerSupervisor:
         try:
             supervised.node.start()
         except ClusterError as error:
-            # How long it lived before says nothing about a start that failed.
+            # Its earlier lifetime says nothing about a failed start.
             self._on_exit(supervised, error, is_early=True)
 
     def _poll_start(self, supervised: SupervisedServer, deadline: Deadline) -> None:
@@ -305,7 +306,7 @@ class ServerSupervisor:
                 stop_signals.armed = True
                 self._notice("stopping; press Ctrl-C again to kill" if stop_signals.from_terminal else "stopping")
                 self._update(state="stopping")
-                # All others use Kafka: they go first.
+                # All others use Kafka: they stop first.
                 for server in reversed(self._servers):
                     server.stop()
             except StopRequestedError:
@@ -319,7 +320,7 @@ class ServerSupervisor:
             self._state.error = error_to_state(failed)
             self._update(state="failed", detail=failed.what if isinstance(failed, RiverrunError) else str(failed))
 
-    # --- tell ---
+    # --- report ---
 
     def _update(self, *, state: str = "", detail: str | None = None) -> None:
         if state:
@@ -349,7 +350,7 @@ class ServerSupervisor:
         except OSError as error:
             if self._state.state == "starting":
                 raise folder_error(error, self._project.run) from error
-            # Servers that run are not stopped because a note about them cannot be written.
+            # Running servers are not stopped because their state cannot be written.
             if not self._write_failed:
                 self._notice(f"the state file cannot be written: {error.strerror}")
             self._write_failed = True
@@ -386,7 +387,7 @@ class _StopSignals:
             raise StopRequestedError
 
     def wait(self, seconds: float) -> None:
-        """Wait for a signal, of which a child's end is one."""
+        """Wait for a signal, which includes a child's end."""
         ready, _, _ = select.select([self._reader], [], [], seconds)
         if ready:
             os.read(self._reader, 512)

@@ -1,4 +1,4 @@
-"""What a server uses, and rows about servers for `status` and the board of `up`."""
+"""What a server uses, and rows about servers for `riverrun status` and the display of `riverrun up`."""
 
 import time
 from typing import Any

@@ -1,4 +1,5 @@
-"""Connect's jars: the runtime on the class path after Kafka's own, each plugin in a folder of its own as it wants it."""
+"""Connect's jars: the runtime on the class path after Kafka's own, each plugin in a folder of its own as Connect
+expects."""
 
 import contextlib
 import os
@@ -16,8 +17,8 @@ from riverrun.errors import ConfigError
 BASE_SETS = ("kafka", "connect")
 PLUGIN_SETS = ("debezium-postgres", "debezium-jdbc")
 ALL_SETS = (*BASE_SETS, *PLUGIN_SETS)
-# Drivers of other databases under licences of their own (Oracle's, and the GPL): who wants them adds them to a folder of
-# plugins of their own.
+# Drivers of other databases under licences of their own (Oracle's, and the GPL): users who want them add them to their
+# own plugin folder.
 EXCLUDED_JARS: Mapping[str, tuple[str, ...]] = {"debezium-jdbc": ("ojdbc", "mysql-connector")}
 
 
@@ -32,8 +33,8 @@ class ConnectRuntime:
     def prepare(
         cls, settings: Settings, *, progress: FetchProgress | None = None, plugins: Sequence[str] = PLUGIN_SETS
     ) -> "ConnectRuntime":
-        """Find Java and the jars; fetch what is missing. `plugins` are the sets that are needed; others are taken where they
-        are here anyway, for connectors that were made before."""
+        """Find Java and the jars; fetch what is missing. `plugins` are the required sets; others are used if they are
+        cached, for connectors that were created before."""
         cache = cache_folder(settings.artifacts)
         jars = [path for name in BASE_SETS for path in fetch(name, settings.artifacts, progress=progress)]
         folders = {}
@@ -52,12 +53,12 @@ class ConnectRuntime:
 
 
 def is_cached(name: str, settings: Settings) -> bool:
-    """Whether a set is in the cache, whole."""
+    """Whether a set is complete in the cache."""
     return all(artifact.status is CacheStatus.GOOD for artifact in check_set(name, settings.artifacts))
 
 
 def own_plugins(folder: str) -> dict[str, Path]:
-    """What the user's folder of plugins holds, by name: a folder or a jar each."""
+    """The plugins in the user's folder, by name: a folder or a jar each."""
     if not folder:
         return {}
     path = Path(folder)
@@ -65,11 +66,11 @@ def own_plugins(folder: str) -> dict[str, Path]:
         entries = sorted(path.iterdir())
     except OSError as error:
         raise ConfigError([f"connect.plugins: the folder {folder} cannot be read: {error.strerror}"]) from error
-    return {each.name: each.absolute() for each in entries if each.is_dir() or each.suffix == ".jar"}
+    return {entry.name: entry.absolute() for entry in entries if entry.is_dir() or entry.suffix == ".jar"}
 
 
 def link_plugins(folder: Path, plugins: Mapping[str, Path]) -> None:
-    """Make a folder of links to plugins, and nothing else: what Connect is told to look at."""
+    """Make a folder of links to plugins, and nothing else: Connect's plugin path."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(folder)
     folder.mkdir(parents=True)

@@ -25,11 +25,11 @@ FIRST_PORT = 8083
 
 
 class LocalConnect(SingleServer[ConnectWorker]):
-    """One worker in distributed mode beside a Kafka that runs, with its password, logs and run state under `root`.
+    """One worker in distributed mode beside a running Kafka, with its password, logs and run state under `root`.
 
-    What it was told (connectors, how far they are) is in the Kafka. `copies` is how many of each of its topics there are
-    to be. `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. It takes the
-    port it had before when that is free.
+    Its state (connectors and their offsets) is in the Kafka. `copies` is the replication factor of its topics.
+    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. It takes the port it
+    had before when that is free.
     """
 
     label = "Connect"
@@ -63,7 +63,7 @@ class LocalConnect(SingleServer[ConnectWorker]):
 
     @property
     def attached(self) -> ConnectSettings:
-        """The settings of somebody who uses it: its address and its login."""
+        """The settings for a client: its address and its login."""
         return replace(self.settings, url=self.url, username=USER, password=Secret(self._password()))
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""What a Connect is to be: its size and properties, and what is kept of it beside the cluster's data."""
+"""The plan of a Connect: its size and properties, and the files kept beside the cluster's data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,23 +9,23 @@ from riverrun.config import ConnectSettings, Project
 from riverrun.errors import ConfigError
 
 NAME = "connect"
-# Connect stores by itself what it was told, in these topics of the cluster.
+# Connect's own state topics on the cluster.
 TOPICS = {"config": "_connect-configs", "offset": "_connect-offsets", "status": "_connect-status"}
 # The config provider that reads the files of `secrets_folder`.
 CONFIG_PROVIDER = "secrets"
 
-# The runner decides these: a Connect in which they differ would not be found, not start, or send records twice.
+# The runner sets these: with other values Connect would not be found, not start, or send records twice.
 MANAGED_PROPERTIES = frozenset({
     "bootstrap.servers", "group.id", "listeners", "rest.advertised.host.name", "rest.advertised.port",
     "rest.advertised.listener", "rest.extension.classes", "admin.listeners", "plugin.path",
-    "exactly.once.source.support", *(f"{each}.storage.topic" for each in TOPICS),
-    *(f"{each}.storage.replication.factor" for each in TOPICS),
+    "exactly.once.source.support", *(f"{topic}.storage.topic" for topic in TOPICS),
+    *(f"{topic}.storage.replication.factor" for topic in TOPICS),
 })  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ConnectPlan:
-    """A worker on this machine. `copies` is how many each of its topics has."""
+    """A worker on this machine. `copies` is the replication factor of its topics."""
 
     bootstrap_servers: str
     copies: int = 1
@@ -53,7 +53,7 @@ class ConnectPlan:
 
 
 def connect_settings(settings: ConnectSettings, project: Project) -> ConnectSettings:
-    """The settings with the folder of plugins as the project's own: a path there begins at its root."""
+    """The settings with the plugin folder resolved: a relative path starts at the project's root."""
     if not settings.plugins:
         return settings
     return replace(settings, plugins=str(project.root / Path(settings.plugins).expanduser()))
@@ -64,6 +64,5 @@ def connect_folder(home: ClusterHome) -> Path:
 
 
 def secrets_folder(data: Path) -> Path:
-    """Where secrets of connectors are, a file each: what Connect's topics hold is only the names of them. `data` is the
-    project's."""
+    """Where secrets of connectors are, a file each: Connect's topics hold only their names. `data` is the project's."""
     return data / NAME / "secrets"

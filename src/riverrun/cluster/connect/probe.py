@@ -1,4 +1,4 @@
-"""Questions to Connect in its own protocol: a TCP connection proves nothing."""
+"""Probes of Connect in its own protocol: a TCP connection proves nothing."""
 
 import base64
 import http.client
@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 
 def is_ready(url: str, user: str, password: str, seconds: float, *, path: str = "/health") -> bool:
-    """Whether the worker has joined its group and read what it was told before: from then on it takes requests. Other
-    servers answer such a question at another `path`."""
+    """Whether the worker has joined its group and read its state: from then on it takes requests. Other servers are
+    probed at another `path`."""
     address = urlsplit(url)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     headers = {}

@@ -7,13 +7,13 @@ from riverrun.cluster.ports import HOST
 
 GROUP = "riverrun-connect"
 AUTHENTICATION = "org.apache.kafka.connect.rest.basic.auth.extension.BasicAuthSecurityRestExtension"
-# Long after this a transaction that a killed worker left open holds nobody up.
+# By then a transaction that a killed worker left open no longer blocks anybody.
 TRANSACTION_TIMEOUT_MS = 5000
 
 
 def worker_properties(plan: ConnectPlan, port: int, *, plugins: str, secrets: Path, scan: bool) -> dict[str, str]:
-    """What is in its configuration file. `plugins` is the folder it looks at, `scan` whether to look into jars that do
-    not say what they hold."""
+    """The content of its configuration file. `plugins` is the plugin path, `scan` whether to scan jars that do not list
+    their plugins."""
     converters = {
         f"{part}.converter{rest}": value
         for part in ("key", "value")
@@ -35,17 +35,17 @@ def worker_properties(plan: ConnectPlan, port: int, *, plugins: str, secrets: Pa
         "status.storage.partitions": "2",
         "offset.flush.interval.ms": "5000",
         "plugin.path": plugins,
-        # Looking into every jar takes seconds, and ours say what they hold.
+        # Scanning every jar takes seconds, and ours list their plugins.
         "plugin.discovery": "hybrid_warn" if scan else "service_load",
         "exactly.once.source.support": "enabled",
         "connector.client.config.override.policy": "All",
-        # After a kill, a transaction that is left open blocks readers until it ends by itself.
+        # After a kill, an open transaction blocks readers until it times out.
         "producer.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
-        # What streams write in transactions that are not finished is not for sinks.
+        # Sinks read committed records only.
         "consumer.isolation.level": "read_committed",
-        # There is one worker: nobody else could take its work over meanwhile, so there is nothing to wait for.
+        # There is one worker: nobody else could take over its work meanwhile, so there is nothing to wait for.
         "scheduled.rebalance.max.delay.ms": "0",
-        # One that was killed is a member of the group until this has passed, and its successor waits for that.
+        # A killed worker stays a member of the group until this has passed, and its successor waits for that.
         "session.timeout.ms": "6000",
         "heartbeat.interval.ms": "2000",
         "config.providers": CONFIG_PROVIDER,

@@ -23,10 +23,10 @@ from riverrun.errors import ConfigError
 LOGGING = "log4j2-connect.properties"
 PLUGINS = "connect-plugins"
 LOG_LEVELS = {
-    # All values of all configurations at each start, secrets that were put in among them.
+    # It logs all values of all configurations at each start, resolved secrets among them.
     "org.apache.kafka.common.config.AbstractConfig": "warn",
     "org.apache.kafka.common.config.ConfigDef": "warn",
-    # Its command line, in which a word about memory would be taken for what it died of.
+    # It logs its command line, in which a word about memory would be taken for the cause of its death.
     "org.apache.kafka.connect.runtime.WorkerInfo": "warn",
     # A line for each class it finds, and for each request.
     "org.apache.kafka.connect.runtime.isolation": "warn",
@@ -34,7 +34,7 @@ LOG_LEVELS = {
     "org.glassfish.jersey": "error",
     "org.eclipse.jetty": "warn",
 }
-# What Connect's own configuration file cannot have in a path.
+# Characters that a path in Connect's own configuration file cannot have.
 FORBIDDEN_CHARACTERS = frozenset(',:"}')
 
 

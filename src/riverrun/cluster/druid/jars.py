@@ -1,4 +1,4 @@
-"""Druid's jars: the base on the class path, each extension in a folder of its own as Druid wants it."""
+"""Druid's jars: the base on the class path, each extension in a folder of its own as Druid expects."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from riverrun.config import Settings
 from riverrun.errors import CacheError, ClusterError
 
 BASE_SET = "druid"
-# Druid's name of an extension, and the set its jars are in.
+# Druid's name of an extension, and the set with its jars.
 KAFKA_EXTENSION = "druid-kafka-indexing-service"
 EXTENSION_SETS: Mapping[str, str] = {
     KAFKA_EXTENSION: "druid-kafka-indexing",
@@ -40,13 +40,13 @@ class DruidRuntime:
             for name, server_set in EXTENSION_SETS.items()
         }
         cache = cache_folder(settings.artifacts)
-        # Beside Kafka's client, so that the client finds them.
+        # Next to Kafka's client, so that the client finds them.
         jars[KAFKA_EXTENSION].append(record_headers_jar(cache / "druid-record-headers"))
         return cls(runtime, extension_folder(jars, cache))
 
     @property
     def version(self) -> str:
-        """As the jars say it: 33.0.0."""
+        """The version in the jars' names: 33.0.0."""
         for path in self.runtime.class_path:
             if match := re.fullmatch(r"druid-services-(\d.*)\.jar", path.name):
                 return match[1]
@@ -54,9 +54,10 @@ class DruidRuntime:
 
 
 def extension_folder(jars: Mapping[str, Sequence[Path]], cache: Path) -> Path:
-    """A folder below the cache with a folder per extension, made of links to the cached jars; made when it is not there.
+    """A folder below the cache with a folder per extension, made of links to the cached jars; created when it is
+    missing.
 
-    Links are relative, so the cache may be moved. Everything that makes the folder what it is, is in its name.
+    Links are relative, so the cache may be moved. The folder's name covers everything that determines its content.
     """
     parent = cache / "druid-extensions"
     links = {
@@ -84,7 +85,7 @@ def _is_complete(folder: Path, links: Mapping[str, str]) -> bool:
 
 
 def _make(folder: Path, links: Mapping[str, str]) -> None:
-    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    """Build it in a temporary folder and rename it; if another process was faster, its folder is the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
@@ -95,6 +96,6 @@ def _make(folder: Path, links: Mapping[str, str]) -> None:
             new.rename(folder)
         except OSError:
             if not _is_complete(folder, links):
-                # Somebody changed what is there: put it aside, it goes with the temporary folder.
+                # Somebody changed the folder: move it aside, it is deleted with the temporary folder.
                 folder.rename(Path(temporary) / "old")
                 new.rename(folder)

@@ -24,20 +24,20 @@ from riverrun.config import DruidSettings, Settings
 from riverrun.errors import NotRunningError, ServerNotReadyError
 
 FIRST_PORT = 8888
-# All but the router listen this far above it, out of the way of what users type.
+# All but the router listen this far above it, away from the ports that users type.
 INNER_PORTS_ABOVE = 1000
-# A question through several servers, the first of which may still be loading its classes.
+# A query through several servers, the first of which may still be loading its classes.
 QUERY_SECONDS = 5.0
-# Without ZooKeeper no role can say goodbye, and each tries for minutes.
+# Without ZooKeeper no role can deregister, and each tries for minutes.
 WITHOUT_ZOOKEEPER_SECONDS = 3.0
 
 
 class LocalDruid(LocalServers[DruidNode]):
     """ZooKeeper and the five roles with their data, logs and run state under `root`.
 
-    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
-    used again, on the same ports when they are free. `notice` is told, in a sentence, what a user may want to know;
-    `progressed` is called when a server has begun to answer.
+    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Existing data is
+    used again, on the same ports when they are free. `notice` gets sentences that a user may want to know; `progressed`
+    is called when a server has begun to answer.
     """
 
     label = "Druid"
@@ -105,7 +105,7 @@ class LocalDruid(LocalServers[DruidNode]):
                 return node
         raise NotRunningError("This Druid has not been started")
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def start(self) -> None:
         """All at once: they wait for each other."""
@@ -129,16 +129,16 @@ class LocalDruid(LocalServers[DruidNode]):
             node.start()
 
     def _wait_until_ready(self, deadline: Deadline) -> None:
-        """All servers answer, the coordinator leads, and SQL through the router comes back."""
+        """All servers answer, the coordinator leads, and SQL through the router returns."""
         self._wait_for_nodes(deadline)
         self._wait_for_leader(deadline)
 
     def stop(self) -> None:
-        """Those first who need the others most: ask, wait, then kill. ZooKeeper last."""
+        """Stop first those that need the others most: ask, wait, then kill. ZooKeeper last."""
         if self.nodes:
             deadline = Deadline(self.plan.stop_timeout_seconds)
             for group in ([self.indexer], [self.historical, self.broker, self.router], [self.coordinator]):
-                # One that hangs must not take the time of all the others.
+                # One that hangs must not use up the time of all the others.
                 left = deadline.left / 2 if self.zookeeper.alive else min(deadline.left, WITHOUT_ZOOKEEPER_SECONDS)
                 stop_together(group, Deadline(left))
             stop_together([self.zookeeper], deadline)
@@ -149,7 +149,7 @@ class LocalDruid(LocalServers[DruidNode]):
         port = self.router.port
         return is_leader(port, QUERY_SECONDS) and answers_sql(port, QUERY_SECONDS)
 
-    # --- how ---
+    # --- internals ---
 
     def _create_nodes(self, druid: DruidRuntime, manifest: DruidManifest) -> list[DruidNode]:
         zookeeper = ZooKeeper(
@@ -157,7 +157,7 @@ class LocalDruid(LocalServers[DruidNode]):
             ZOOKEEPER,
             self.plan,
             manifest,
-            # Without the class archive: it is quick by itself, and would hold all of Druid's classes in memory.
+            # Without the class archive: it starts quickly by itself, and would hold all of Druid's classes in memory.
             home=self.home,
             runtime=druid.runtime,
             notice=self._notice,

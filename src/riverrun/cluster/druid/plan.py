@@ -1,4 +1,4 @@
-"""What a Druid is to be: its roles, how large each is, and how that agrees with the data there is."""
+"""The plan of a Druid: its roles, the size of each, and whether existing data fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ ZOOKEEPER = "zookeeper"
 
 @dataclass(frozen=True)
 class RolePlan:
-    """One JVM of Druid. `name` is what users see, `role` what Druid calls it; sizes in MiB."""
+    """One JVM of Druid. `name` is what users see, `role` Druid's own name; sizes in MiB."""
 
     role: str
     heap_mb: int
@@ -28,7 +28,7 @@ class RolePlan:
         return self.heap_mb + self.direct_mb
 
 
-# The least that works: measured in docs/decisions/0010-druid.md. ZooKeeper holds a few hundred small nodes, whatever
+# The minimum that works: measured in docs/decisions/0010-druid.md. ZooKeeper holds a few hundred small nodes, whatever
 # Druid's own size is.
 ZOOKEEPER_HEAP_MB = 48
 SMALLEST_ROLES = (
@@ -39,10 +39,10 @@ SMALLEST_ROLES = (
     RolePlan("router", 64, 16),
 )
 MIN_MEMORY_MB = sum(role.memory_mb for role in SMALLEST_ROLES)
-# The router only passes questions on: it does not grow with the others.
+# The router only forwards queries: it does not grow with the others.
 FIXED_SIZE_ROLES = frozenset({"router"})
 
-# The runner decides these: a Druid in which they differ would not be found, would not start, or would count rows twice.
+# The runner sets these: with other values Druid would not be found, would not start, or would count rows twice.
 MANAGED_PROPERTIES = frozenset({
     "druid.host", "druid.bindOnHost", "druid.port", "druid.plaintextPort", "druid.tlsPort", "druid.enablePlaintextPort",
     "druid.service", "druid.zk.service.host", "druid.zk.paths.base", "druid.extensions.directory",
@@ -77,7 +77,7 @@ class DruidPlan:
 
     @property
     def memory_mb(self) -> int:
-        """Heaps and buffers of all of it."""
+        """Heaps and buffers of all roles."""
         return ZOOKEEPER_HEAP_MB + sum(role.memory_mb for role in self.roles)
 
     @property
@@ -87,7 +87,7 @@ class DruidPlan:
 
 
 def scale_roles(memory_mb: int) -> tuple[RolePlan, ...]:
-    """The roles, when all of them together are to have so much; never less than the least that works."""
+    """The roles, scaled to this total; never less than the minimum that works."""
     fixed = sum(role.memory_mb for role in SMALLEST_ROLES if role.role in FIXED_SIZE_ROLES)
     factor = max(1.0, (memory_mb - fixed) / (MIN_MEMORY_MB - fixed))
     return tuple(
@@ -100,9 +100,9 @@ def scale_roles(memory_mb: int) -> tuple[RolePlan, ...]:
 
 @dataclass
 class DruidManifest(ServerManifest):
-    """What Druid's data is made for, kept beside it: `data/druid/druid.json`.
+    """What Druid's data was created with, kept beside it: `data/druid/druid.json`.
 
-    `folder` is where it was made: Druid writes the whole path of each segment into its metadata.
+    `folder` is where it was created: Druid writes the whole path of each segment into its metadata.
     """
 
     druid_version: str

@@ -1,4 +1,4 @@
-"""Questions to Druid and ZooKeeper in their own protocols: a TCP connection proves nothing."""
+"""Probes of Druid and ZooKeeper in their own protocols: a TCP connection proves nothing."""
 
 import http.client
 import json
@@ -7,12 +7,12 @@ from typing import Any
 
 from riverrun.cluster.ports import HOST
 
-# More than any answer asked for here.
+# More than any response requested here.
 MAX_RESPONSE_BYTES = 1 << 20
 
 
 def request_json(port: int, path: str, seconds: float, body: Any = None) -> tuple[int, Any]:
-    """Status and JSON of an answer; (0, None) when there was none. With a body it is posted."""
+    """Status and JSON of a response; (0, None) when there was none. A body is sent by POST."""
     connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
     try:
         if body is None:
@@ -32,19 +32,19 @@ def request_json(port: int, path: str, seconds: float, body: Any = None) -> tupl
 
 
 def is_healthy(port: int, seconds: float) -> bool:
-    """Whether a role has started all its parts."""
+    """Whether a role has started all its components."""
     return request_json(port, "/status/health", seconds) == (200, True)
 
 
 def is_leader(port: int, seconds: float) -> bool:
-    """Whether the coordinator coordinates and gives out tasks: after a start it waits for its predecessor's session to
-    end. Asked through the router, whether that knows where the coordinator is."""
+    """Whether the coordinator is leader and assigns tasks: after a start it waits for its predecessor's session to end.
+    Through the router, this also shows whether the router knows the coordinator."""
     paths = ("/druid/coordinator/v1/isLeader", "/druid/indexer/v1/isLeader")
     return all(request_json(port, path, seconds) == (200, {"leader": True}) for path in paths)
 
 
 def answers_sql(port: int, seconds: float) -> bool:
-    """Whether a question through the router reaches a broker and comes back."""
+    """Whether a query through the router reaches a broker and returns."""
     question = {"query": "SELECT 1", "resultFormat": "array"}
     return request_json(port, "/druid/v2/sql", seconds, question) == (200, [[1]])
 

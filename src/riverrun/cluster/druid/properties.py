@@ -1,4 +1,4 @@
-"""Druid's own settings for a machine that is one laptop. Paths are relative to the folder its servers run in."""
+"""Druid's own settings for a single laptop. Paths are relative to the folder its servers run in."""
 
 import json
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from riverrun.cluster.ports import HOST
 
 DERBY = "druid-metadata"
 EXTENSIONS = ("druid-kafka-indexing-service", "druid-datasketches")
-# How long ZooKeeper waits for a server that was killed before the others hear of it. Druid's 30 s is for networks.
+# ZooKeeper's session timeout: how soon the others learn of a killed server. Druid's 30 s is for networks.
 SESSION_MS = 10_000
-# Heap of the indexer for each task it may run at once: each table has one that reads and, for moments, one that publishes.
+# Heap of the indexer for each concurrent task: each table has one that reads and, for moments, one that publishes.
 TASK_MB = 42
 
 
@@ -28,7 +28,7 @@ def common(ports: Mapping[str, int], extensions: str) -> dict[str, str]:
         "druid.extensions.directory": extensions,
         "druid.extensions.loadList": json.dumps(EXTENSIONS),
         "druid.host": HOST,
-        # Without it Druid listens on every address the machine has.
+        # Without it Druid listens on every address of the machine.
         "druid.bindOnHost": "true",
         "druid.startup.logging.logProperties": "false",
         "druid.zk.service.host": f"{HOST}:{ports[ZOOKEEPER]}",
@@ -51,7 +51,7 @@ def common(ports: Mapping[str, int], extensions: str) -> dict[str, str]:
         "druid.sql.enable": "true",
         "druid.processing.buffer.sizeBytes": "10MiB",
         "druid.processing.numThreads": "1",
-        # Three exact distinct counts in one question; each takes its part of `direct_mb` (plan.py).
+        # Three exact distinct counts in one query; each takes its share of `RolePlan.direct_mb`.
         "druid.processing.numMergeBuffers": "4",
         "druid.processing.tmpDir": "processing",
         "druid.server.http.numThreads": "10",
@@ -73,7 +73,7 @@ def _coordinator(role: RolePlan) -> dict[str, str]:  # noqa: ARG001
         "druid.coordinator.asOverlord.overlordService": "druid/overlord",
         "druid.indexer.queue.startDelay": "PT1S",
         "druid.indexer.storage.type": "metadata",
-        # What nobody needs any more goes away by itself: logs and records of old tasks, segments that were replaced.
+        # Unused data is deleted automatically: logs and records of old tasks, segments that were replaced.
         "druid.indexer.logs.kill.enabled": "true",
         "druid.indexer.logs.kill.durationToRetain": str(86_400_000),
         "druid.indexer.logs.kill.initialDelay": str(300_000),
@@ -89,7 +89,7 @@ def _broker(role: RolePlan) -> dict[str, str]:  # noqa: ARG001
     return {
         "druid.broker.http.numConnections": "5",
         "druid.broker.http.maxQueuedBytes": "5MiB",
-        # How soon SQL knows a new table or column.
+        # How soon SQL sees a new table or column.
         "druid.sql.planner.metadataRefreshPeriod": "PT1S",
         "druid.broker.cache.useCache": "false",
         "druid.broker.cache.populateCache": "false",
@@ -108,7 +108,8 @@ def _indexer(role: RolePlan) -> dict[str, str]:
     return {
         "druid.worker.capacity": str(role.heap_mb // TASK_MB),
         "druid.worker.numConcurrentMerges": "1",
-        # Shared out among all tasks, busy or not; of Druid's own sixth of the heap each would write tiny files.
+        # Divided among all tasks, busy or not; with Druid's own default, a sixth of the heap, each would write tiny
+        # files.
         "druid.worker.globalIngestionHeapLimitBytes": str(role.heap_mb * (1 << 20) // 3),
         "druid.indexer.task.baseTaskDir": "task",
         # With true, a kill after a persist in the middle of a task left a row twice in a published segment.
@@ -145,7 +146,7 @@ def zookeeper_properties(port: int) -> dict[str, str]:
         "clientPortAddress": HOST,
         "admin.enableServer": "false",
         "maxClientCnxns": "0",
-        # At each start and once a day: snapshots and logs that newer ones have replaced.
+        # At each start and once a day: deletes snapshots and logs that newer ones have replaced.
         "autopurge.purgeInterval": "24",
         "autopurge.snapRetainCount": "3",
         "4lw.commands.whitelist": "ruok,srvr",

@@ -1,25 +1,24 @@
-"""What Druid 33 needs to know of a record and cannot ask: its Kafka input format has a record's time and headers, and not
-its place in the topic.
+"""Kafka consumer interceptors for Druid 33, whose Kafka input format has a record's time and headers, but not its
+partition and offset.
 
-Kafka's consumer lets a class look at what it has read. Ours, which Druid loads beside its Kafka extension, add a header with
-one number, as text: `OffsetHeader` the record's place, which orders the versions of a key; `IdentityHeader` what copies of
-one record share. As Java, the second of them:
+Ours, which Druid loads beside its Kafka extension, add a header with one number, as text: `OffsetHeader` partition and
+offset, which order the versions of a key; `IdentityHeader` what copies of one record share. As Java, the second of them:
 
     package riverrun;
 
     public class IdentityHeader implements ConsumerInterceptor {
         public ConsumerRecords onConsume(ConsumerRecords records) {
-            for (Iterator each = records.iterator(); each.hasNext(); ) {
-                ConsumerRecord record = (ConsumerRecord) each.next();
-                Header said = record.headers().lastHeader("riverrun-id");
-                byte[] bytes = said == null ? null : said.value();
+            for (Iterator iterator = records.iterator(); iterator.hasNext(); ) {
+                ConsumerRecord record = (ConsumerRecord) iterator.next();
+                Header header = record.headers().lastHeader("riverrun-id");
+                byte[] bytes = header == null ? null : header.value();
                 long number;
                 if (bytes == null || bytes.length == 0) {
-                    // Nobody says that it may have copies: its place, below zero.
+                    // It has no copies: its offset and partition, as a negative number.
                     number = ~((record.offset() << 16) + record.partition());
                 } else {
                     number = 0;
-                    for (byte one : bytes) number = number * 31 + one;
+                    for (byte b : bytes) number = number * 31 + b;
                     if (number < 0) number = ~number;
                 }
                 record.headers().remove("id");
@@ -34,8 +33,8 @@ one record share. As Java, the second of them:
 
 and of `OffsetHeader`, whose header is "version", only the number differs: (record.offset() << 16) + record.partition().
 
-A user's machine has no Java compiler, and some 80 instructions need none: they are put together here. (Druid's own
-expressions can make the identity of a header too, and took a seventh of the indexer's time:
+A user's machine has no Java compiler, and some 80 instructions need none: they are assembled here. (Druid's own
+expressions can compute the identity from a header too, and took a seventh of the indexer's time:
 docs/decisions/0011-druid-store.md.) Newer Druids have a record's offset by themselves (`offsetColumnName`).
 """
 
@@ -57,11 +56,11 @@ JAR = "riverrun-record-headers-1.jar"
 _CONSUMER = "org/apache/kafka/clients/consumer"
 _RECORD = f"{_CONSUMER}/ConsumerRecord"
 _HEADERS, _HEADER = "org/apache/kafka/common/header/Headers", "org/apache/kafka/common/header/Header"
-# Java 5's format: the last that needs no map of the stack's types.
+# Java 5's format: the last that needs no stack map frames.
 _VERSION = (0, 49)
 _PUBLIC, _SUPER = 0x0001, 0x0020
 _NOW = (1980, 1, 1, 0, 0, 0)
-# Where `onConsume` keeps what (a long takes two places), and how much lies on the stack at the most.
+# The local variables of `onConsume` (a long takes two slots), and the maximum stack depth.
 _RECORDS, _EACH, _ONE, _NUMBER, _BYTES, _AT, _SAID = 1, 2, 3, 4, 6, 7, 8
 _PLACES, _STACK = 9, 6
 
@@ -75,7 +74,7 @@ _OPCODES = {
 
 
 class _Constants:
-    """The constant pool of a class: each constant once, by its number."""
+    """The constant pool of a class: each constant once, by its index."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -94,15 +93,15 @@ class _Constants:
         return self._add(struct.pack(">BH", 8, self.utf8(text)))
 
     def method(self, owner: str, name: str, kind: str, *, interface: bool = False) -> int:
-        place = self._add(struct.pack(">BHH", 12, self.utf8(name), self.utf8(kind)))
-        return self._add(struct.pack(">BHH", 11 if interface else 10, self.class_(owner), place))
+        index = self._add(struct.pack(">BHH", 12, self.utf8(name), self.utf8(kind)))
+        return self._add(struct.pack(">BHH", 11 if interface else 10, self.class_(owner), index))
 
     def __bytes__(self) -> bytes:
         return struct.pack(">H", len(self._numbers) + 1) + b"".join(self._numbers)
 
 
 class _Code:
-    """Instructions by their names; jumps go to names of places."""
+    """Instructions by their names; jumps go to labels."""
 
     def __init__(self, pool: _Constants) -> None:
         self._pool = pool
@@ -124,22 +123,22 @@ class _Code:
         return self.do(how, *_two(self._pool.method(owner, name, kind)))
 
     def ask(self, owner: str, name: str, kind: str, words: int) -> "_Code":
-        """A method of an interface; `words` is what it takes off the stack."""
+        """Invoke an interface method; `words` is how many stack slots its arguments take."""
         number = self._pool.method(owner, name, kind, interface=True)
         return self.do("invokeinterface", *_two(number), words, 0)
 
-    def jump(self, name: str, place: str) -> "_Code":
-        self._jumps.append((len(self._made), place))
+    def jump(self, name: str, label: str) -> "_Code":
+        self._jumps.append((len(self._made), label))
         return self.do(name, 0, 0)
 
-    def here(self, place: str) -> "_Code":
-        self._places[place] = len(self._made)
+    def here(self, label: str) -> "_Code":
+        self._places[label] = len(self._made)
         return self
 
     def __bytes__(self) -> bytes:
         made = bytearray(self._made)
-        for at, place in self._jumps:
-            struct.pack_into(">h", made, at + 1, self._places[place] - at)
+        for at, label in self._jumps:
+            struct.pack_into(">h", made, at + 1, self._places[label] - at)
         return bytes(made)
 
 
@@ -152,7 +151,7 @@ def identity_class() -> bytes:
 
 
 def record_headers_jar(folder: Path) -> Path:
-    """The jar with both classes in `folder`; made when it is not there."""
+    """The jar with both classes in `folder`; created when it is missing."""
     path = folder / JAR
     if path.is_file():
         return path
@@ -160,7 +159,7 @@ def record_headers_jar(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         number, name = tempfile.mkstemp(dir=folder, prefix=".new-")
         with os.fdopen(number, "wb") as file, zipfile.ZipFile(file, "w") as jar:
-            # With one fixed time the jar is the same each time it is made.
+            # With one fixed time the jar is identical each time it is built.
             jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF", _NOW), "Manifest-Version: 1.0\r\n\r\n")
             jar.writestr(zipfile.ZipInfo(f"{OFFSET_CLASS}.class", _NOW), offset_class())
             jar.writestr(zipfile.ZipInfo(f"{IDENTITY_CLASS}.class", _NOW), identity_class())
@@ -176,7 +175,7 @@ def record_headers_jar(folder: Path) -> Path:
 
 
 def _class(name: str, header: str, number_of: Callable[[_Code], None]) -> bytes:
-    """An interceptor that adds a header with the number that `number_of` leaves in its place."""
+    """An interceptor that adds a header with the number that `number_of` leaves in its variable."""
     pool = _Constants()
     this, above = pool.class_(name), pool.class_("java/lang/Object")
     contract = pool.class_(f"{_CONSUMER}/ConsumerInterceptor")

@@ -21,7 +21,7 @@ LOG_LEVELS = {
     "com.sun.jersey": "warn",
     "com.google.inject": "warn",
 }
-# What Druid reaches into Java for; as its own start scripts say it.
+# What Druid accesses in Java's internals; as in its own start scripts.
 ADD_OPENS = (
     "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -38,7 +38,7 @@ DRUID_JAVA = (
     # Jersey and Derby log by Java's own logger.
     "-Djava.util.logging.manager=org.apache.logging.log4j.jul.LogManager",
     "-Djava.io.tmpdir=tmp",
-    # Derby's own log; the coordinator's tells what matters.
+    # Derby's own log; the coordinator's has what matters.
     "-Dderby.stream.error.file=/dev/null",
 )
 
@@ -83,7 +83,7 @@ class DruidNode(OptionalNode):
         write_logging(self.home.run / LOGGING, LOG_LEVELS)
 
     def properties(self) -> dict[str, str]:
-        """What is in its configuration file."""
+        """The content of its configuration file."""
         raise NotImplementedError
 
     @property
@@ -92,9 +92,9 @@ class DruidNode(OptionalNode):
 
 
 class ZooKeeper(DruidNode):
-    """One ZooKeeper: by it the roles find each other and choose who leads. Its jars come with Druid's."""
+    """One ZooKeeper: the roles find each other and elect a leader through it. Its jars come with Druid's."""
 
-    # The roles say goodbye to it when they stop.
+    # The roles deregister from it when they stop.
     orphan_delay_seconds = DEPENDENT_DELAY_SECONDS
 
     @property
@@ -117,7 +117,7 @@ class ZooKeeper(DruidNode):
                 *small_heap_options(self.heap_mb),
                 *options,
                 "-Dzookeeper.jmx.log4j.disable=true",
-                # It sets so much aside for its log at once: 64 MiB by default, of which it needs a thousandth.
+                # It preallocates this much for its log: 64 MiB by default, of which it needs a thousandth.
                 "-Dzookeeper.preAllocSize=1024",
                 f"-Dlog4j2.configurationFile=../../run/{LOGGING}",
             ],

@@ -23,7 +23,7 @@ from riverrun.config import KafkaSettings, Settings
 from riverrun.errors import NotRunningError, RiverrunError, ServerNotReadyError
 
 FIRST_PORT = 9092
-# Controllers listen this far above the brokers, out of the way of what users type.
+# Controllers listen this far above the brokers, away from the ports that users type.
 CONTROLLER_PORTS_ABOVE = 1000
 # How long a broker may take to close its logs when the controllers are gone.
 WITHOUT_QUORUM_SECONDS = 10.0
@@ -32,9 +32,9 @@ WITHOUT_QUORUM_SECONDS = 10.0
 class LocalKafka(LocalServers[KafkaNode]):
     """A cluster of one or more nodes with its data, logs and run state under `root`.
 
-    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Data that is there is
-    used again: the same cluster comes back, on the same ports when they are free. `notice` is told, in a sentence, what a
-    user may want to know. `archive` False does without the class-data archive.
+    `runtime` is the Java and the jars to use; by default they are found, and fetched when missing. Existing data is
+    used again: the same cluster comes back, on the same ports when they are free. `notice` gets sentences that a user
+    may want to know. `archive` False does without the class-data archive.
     """
 
     label = "the cluster"
@@ -70,7 +70,7 @@ class LocalKafka(LocalServers[KafkaNode]):
 
     @property
     def controllers(self) -> list[KafkaNode]:
-        """Controllers of their own; a combined node is among the brokers."""
+        """Dedicated controllers; a combined node is among the brokers."""
         return [node for node in self.nodes if not node.node.is_broker]
 
     @property
@@ -79,7 +79,7 @@ class LocalKafka(LocalServers[KafkaNode]):
             raise NotRunningError("This cluster has not been started")
         return ",".join(broker.address for broker in self.brokers)
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def start(self) -> None:
         if any(node.alive for node in self.nodes):
@@ -111,13 +111,13 @@ class LocalKafka(LocalServers[KafkaNode]):
             kafka_node.start()
 
     def _wait_until_ready(self, deadline: Deadline) -> None:
-        """All nodes answer, and all brokers take part in the cluster."""
+        """All nodes answer, and all brokers have joined the cluster."""
         self._wait_for_nodes(deadline)
         self._wait_for_brokers(deadline)
         self._set_min_insync(deadline)
 
     def stop(self) -> None:
-        """Brokers first and all at once, then controllers; ask, wait, then kill."""
+        """Stop brokers first and all at once, then controllers: ask, wait, then kill."""
         deadline = Deadline(self.plan.stop_timeout_seconds)
         quorum = [node for node in self.nodes if node.node.is_controller]
         stop_nodes([node for node in self.nodes if not node.node.is_controller], deadline)
@@ -125,7 +125,7 @@ class LocalKafka(LocalServers[KafkaNode]):
         stop_nodes(self.controllers, deadline, quorum)
         self._close()
 
-    # --- how ---
+    # --- internals ---
 
     @property
     def _manifest_path(self) -> Path:
@@ -180,7 +180,7 @@ class LocalKafka(LocalServers[KafkaNode]):
         expected = {node.node.id for node in self.brokers}
         while True:
             joined: set[int] = set()
-            # The deadline and the nodes' deaths are what ends this, not one question without an answer.
+            # Only the deadline and the nodes' deaths end this, not one request without a response.
             with contextlib.suppress(RiverrunError):
                 joined = {broker.id for broker in probe.fetch_metadata(min(1.0, max(deadline.left, 0.1))).brokers}
             if expected <= joined:
@@ -211,9 +211,9 @@ class LocalKafka(LocalServers[KafkaNode]):
 def stop_nodes(nodes: list[KafkaNode], deadline: Deadline, quorum: Sequence[KafkaNode] = ()) -> None:
     """Ask all, wait for all, kill those that are left at the deadline.
 
-    When most of the quorum has ended, nobody is left to take over from the others or to approve what they ask: the last
-    leader would wait 5 s for a successor, a broker minutes for its leave. Those are killed as soon as their logs are
-    closed, or a while later: nothing is lost, and an open log is checked at the next start.
+    When most of the quorum has ended, nobody is left to take over from the others or to approve their requests: the
+    last leader would wait 5 s for a successor, a broker minutes for its controlled shutdown. Those are killed as soon
+    as their logs are closed, or a while later: nothing is lost, and an open log is checked at the next start.
     """
     for node in nodes:
         node.ask_to_stop()

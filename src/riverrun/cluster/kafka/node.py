@@ -13,7 +13,7 @@ from riverrun.cluster.ports import HOST
 from riverrun.cluster.properties import format_properties
 from riverrun.config.private_files import write_private
 
-# Kafka's own mark of a log folder that was closed properly; gone again once the broker runs.
+# Kafka's own marker of a log folder that was closed properly; deleted once the broker runs.
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 LOGGING = "log4j2.properties"
 # Two hundred lines of values at each start, which the configuration file has as well.
@@ -51,7 +51,7 @@ class KafkaNode(ServerNode):
 
     @property
     def port(self) -> int:
-        """The port clients use; of a controller of its own, the port brokers use."""
+        """The port clients use; of a dedicated controller, the port brokers use."""
         return self.manifest.ports[self.name if self.node.is_broker else f"{self.name}.controller"]
 
     @property
@@ -67,7 +67,7 @@ class KafkaNode(ServerNode):
     def work_folder(self) -> Path:
         return kafka_folder(self.home)
 
-    # --- its life ---
+    # --- lifecycle ---
 
     def prepare(self) -> None:
         make_folder(self.folder)
@@ -94,7 +94,8 @@ class KafkaNode(ServerNode):
 
     @property
     def is_cleanly_shut_down(self) -> bool:
-        """Whether it has stopped being a broker: all records are in closed files, and the next start need not check them."""
+        """Whether its log is cleanly shut down: all records are in closed files, and the next start need not check
+        them."""
         return not self.node.is_broker or (self.folder / CLEAN_SHUTDOWN_FILE).exists()
 
     # --- its files ---
@@ -146,7 +147,7 @@ class KafkaNode(ServerNode):
 
 
 def single_machine_properties(plan: KafkaPlan) -> dict[str, str]:
-    """Broker settings for a cluster whose machines are one laptop, where Kafka's defaults are for a data centre."""
+    """Broker settings for a cluster on one laptop, where Kafka's defaults are for a data centre."""
     copies, least = str(plan.replication), str(plan.min_insync)
     return {
         "default.replication.factor": copies,
@@ -164,14 +165,14 @@ def single_machine_properties(plan: KafkaPlan) -> dict[str, str]:
         # A group waits 3 s for more members by default, at every start of a program.
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
-        # A transaction left open by a killed producer blocks readers: look for those every second, not every ten.
+        # A transaction left open by a killed producer blocks readers: check for those every second, not every ten.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         "log.cleaner.dedupe.buffer.size": "10485760",
         "log.retention.check.interval.ms": "10000",
         "num.network.threads": "2",
         "num.io.threads": "4",
-        # A broker that was killed may come back only when its old session has ended. Alone it has nobody to hand over to,
-        # so an end by mistake costs it a blink; among others it costs a change of leaders.
+        # A killed broker can rejoin only when its old session has ended. A single broker has nobody to hand over to, so
+        # a session that expires by mistake costs it almost nothing; among others it costs a leader change.
         "broker.heartbeat.interval.ms": "250" if plan.brokers == 1 else "500",
         "broker.session.timeout.ms": "2000" if plan.brokers == 1 else "6000",
     }

@@ -1,4 +1,4 @@
-"""What a Kafka cluster is to be: its nodes, their roles and ids, copies, and how that agrees with the data there is."""
+"""The plan of a Kafka cluster: its nodes, their roles and ids, replication, and whether existing data fits."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ from riverrun.errors import ConfigError, DataDirectoryError
 
 MAX_COMBINED_CONTROLLERS = 3
 MAX_REPLICATION = 3
-# Controllers of their own are numbered from here, so that brokers may be added without end.
+# Dedicated controllers are numbered from here, so that any number of brokers may be added.
 FIRST_CONTROLLER_ID = 1001
 
-# The runner decides these; a cluster in which [kafka.broker] changed them would not be found or not start.
+# The runner sets these; a cluster in which [kafka.broker] changed them would not be found or not start.
 MANAGED_PROPERTIES = frozenset({
     "process.roles", "node.id", "broker.id", "listeners", "advertised.listeners", "controller.listener.names",
     "controller.quorum.voters", "controller.quorum.bootstrap.servers", "inter.broker.listener.name",
@@ -79,13 +79,13 @@ class KafkaPlan:
 
     @property
     def controller_ids(self) -> list[int]:
-        """Those of a new cluster. They cannot change afterwards: see ClusterRecord."""
+        """The controllers of a new cluster. They cannot change afterwards: see KafkaManifest."""
         if self.controllers:
             return list(range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers))
         return self.broker_ids[:MAX_COMBINED_CONTROLLERS]
 
     def nodes(self, controller_ids: list[int]) -> list[NodePlan]:
-        """All JVMs, controllers of their own first: brokers wait for them anyway."""
+        """All JVMs, dedicated controllers first: brokers wait for them anyway."""
         controllers = [
             NodePlan(id_, f"controller-{number}", is_broker=False, is_controller=True)
             for number, id_ in enumerate(sorted(set(controller_ids) - set(self.broker_ids)), start=1)
@@ -99,11 +99,11 @@ class KafkaPlan:
 
 @dataclass
 class KafkaManifest(ServerManifest):
-    """What a cluster's data is made for, kept beside it: `data/kafka/cluster.json`.
+    """What a cluster's data was created with, kept beside it: `data/kafka/cluster.json`.
 
-    The controllers are a static quorum: their ids are written into their own state, so they stay what they were when the
-    cluster was made. Their ports may change, and brokers may be added. `min_insync` is what the cluster has been told:
-    Kafka keeps the value of the first start and takes no notice of the configuration file afterwards.
+    The controllers are a static quorum: their ids are written into their own state, so they stay what they were when
+    the cluster was created. Their ports may change, and brokers may be added. `min_insync` is the cluster's value:
+    Kafka keeps the one of the first start and ignores the configuration file afterwards.
     """
 
     cluster_id: str
@@ -118,7 +118,7 @@ class KafkaManifest(ServerManifest):
         return cls(new_id(), kafka_version, plan.controller_ids, plan.broker_ids, plan.min_insync)
 
     def check(self, plan: KafkaPlan, kafka_version: str, folder: Path) -> None:
-        """Refuse a plan that the data cannot follow."""
+        """Refuse a plan that does not fit the data."""
         if self._numbers(self.kafka_version) > self._numbers(kafka_version):
             raise self._refusal(
                 folder, "was written by a newer Kafka", f"Kafka {self.kafka_version} or newer", f"Kafka {kafka_version}"

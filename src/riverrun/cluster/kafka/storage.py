@@ -2,8 +2,8 @@
 
 Formatting is two small files: `meta.properties` says whose storage this is, `bootstrap.checkpoint` which features a new
 cluster starts with. Kafka's own tool takes a JVM of its own for that, more than a second of every first start
-(docs/decisions/0003-cluster-runner.md). The feature levels are known per Kafka version; for a version that is not in the
-table the tool is used, and a test holds the table and the files against the tool.
+(docs/decisions/0003-cluster-runner.md). The feature levels are known per Kafka version; for a version that is not in
+the table the tool is used, and a test compares the table and the files with the tool.
 """
 
 import base64
@@ -37,7 +37,7 @@ FEATURES: Mapping[str, Mapping[str, int]] = {
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them: a UUID in 22 characters. Kafka refuses some that it keeps for itself."""
+    """A random id in Kafka's format: a UUID in 22 characters. Kafka reserves some."""
     while True:
         raw = bytearray(secrets.token_bytes(16))
         raw[6] = raw[6] & 0x0F | 0x40
@@ -53,7 +53,7 @@ def is_formatted(folder: Path) -> bool:
 
 
 def format_storage(folder: Path, cluster_id: str, node_id: int, features: Mapping[str, int]) -> None:
-    """Make a node's storage. meta.properties comes last: without it, the folder counts as not formatted."""
+    """Format a node's storage. meta.properties comes last: without it, the folder counts as not formatted."""
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / BOOTSTRAP, bootstrap_checkpoint(features, int(time.time() * 1000)))
     meta = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={new_id()}\n"
@@ -61,7 +61,7 @@ def format_storage(folder: Path, cluster_id: str, node_id: int, features: Mappin
 
 
 def check_storage(folder: Path, cluster_id: str, node_id: int) -> None:
-    """Refuse storage of another cluster or another node, before a JVM does so in a longer way."""
+    """Refuse storage of another cluster or another node, before a JVM does so more slowly."""
     try:
         meta = parse_properties((folder / META).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -115,7 +115,7 @@ def _feature_record(name: str, level: int) -> tuple[bytes | None, bytes]:
 
 
 def _batch(offset: int, records: Sequence[tuple[bytes | None, bytes]], now_ms: int, attributes: int) -> bytes:
-    """A record batch of format 2, uncompressed, of no producer."""
+    """A record batch of format 2, uncompressed, without a producer id."""
     body = struct.pack(
         ">hiqqqhii", attributes, len(records) - 1, now_ms, now_ms, -1, -1, -1, len(records)
     ) + b"".join(_record(delta, key, value) for delta, (key, value) in enumerate(records))  # fmt: skip

@@ -27,15 +27,15 @@ from riverrun.config import RegistrySettings, Secret, Settings
 from riverrun.errors import ServerNotReadyError
 
 FIRST_PORT = 8081
-# What holds where nobody says otherwise, as in Confluent's own: who reads with the new type can read what is there.
+# The default compatibility, as in Confluent's own: readers with the new type can read existing records.
 COMPATIBILITY_LEVEL = "BACKWARD"
 
 
 class LocalRegistry(SingleServer[RegistryServer]):
-    """One registry beside a Kafka that runs, with its password and logs under `root`; its schemas are in the Kafka.
+    """One registry beside a running Kafka, with its password and logs under `root`; its schemas are in the Kafka.
 
-    `runtime` is the Java and the program to use; by default they are found, and fetched when missing. It takes the port it
-    had before when that is free.
+    `runtime` is the Java and the program to use; by default they are found, and fetched when missing. It takes the port
+    it had before when that is free.
     """
 
     label = "the registry"
@@ -69,7 +69,7 @@ class LocalRegistry(SingleServer[RegistryServer]):
 
     @property
     def attached(self) -> RegistrySettings:
-        """The settings of somebody who uses it: its address and its login."""
+        """The settings for a client: its address and its login."""
         return replace(self.settings, url=self.url, username=USER, password=Secret(self._password()))
 
     @property
@@ -107,7 +107,7 @@ class LocalRegistry(SingleServer[RegistryServer]):
             self._manifest.write(self._manifest_file)
 
     def _set_compatibility(self, deadline: Deadline) -> None:
-        """Its own default compares nothing. Told once: whoever changes it later has changed it."""
+        """Its own default compares nothing. Set only once: a later change by the user stays."""
         login = base64.b64encode(f"{USER}:{self._password()}".encode()).decode()
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection(self.node.address, timeout=max(5.0, deadline.left))

@@ -1,16 +1,16 @@
-"""What the registry is told. Its own names, and why these: docs/decisions/0019-schema-registry.md."""
+"""The registry's configuration. Its own names, and why these: docs/decisions/0019-schema-registry.md."""
 
 from riverrun.cluster.ports import HOST
 from riverrun.cluster.single_server import USER
 
 # Where it serves Confluent's API.
 PATH = "/apis/ccompat/v7"
-# It keeps all it knows in these topics of the cluster.
+# It keeps all its state in these topics of the cluster.
 JOURNAL, SNAPSHOTS, EVENTS = "_registry-journal", "_registry-snapshots", "_registry-events"
 
 
 def registry_properties(bootstrap_servers: str, port: int, *, password: str, log: str, folder: str) -> dict[str, str]:
-    """What is in its configuration file: a secret among it."""
+    """The content of its configuration file: a secret among it."""
     pools = {
         f"apicurio.datasource.{which}jdbc.{name}": value
         for which in ("", "blue.", "green.")
@@ -32,7 +32,7 @@ def registry_properties(bootstrap_servers: str, port: int, *, password: str, log
         "apicurio.kafkasql.topic": JOURNAL,
         "apicurio.kafkasql.snapshots.topic": SNAPSHOTS,
         "apicurio.events.kafka.topic": EVENTS,
-        # How long it waits for a record of its journal before it looks again whether it is to end.
+        # How long it polls for a record of its journal before it checks again whether it must stop.
         "apicurio.kafkasql.consumer.poll.timeout": "500",
         "apicurio.storage.snapshot.location": folder,
         "apicurio.import.work-dir": folder,

@@ -77,7 +77,7 @@ class RegistryServer(OptionalNode):
         write_private(self._file, format_properties(properties))
 
     def environment(self) -> dict[str, str]:
-        # What is set for another registry, or for another Quarkus, is not for this one.
+        # Variables for another registry, or for another Quarkus, are not for this one.
         others = ("APICURIO_", "QUARKUS_", "REGISTRY_")
         return {name: value for name, value in super().environment().items() if not name.startswith(others)}
 
@@ -93,7 +93,7 @@ class RegistryServer(OptionalNode):
         )
 
     def is_responding(self, seconds: float) -> bool:
-        # It looks through its storage to answer, which takes longer than a question to a port.
+        # It scans its storage to answer, which takes longer than a port probe.
         return is_ready(
             f"http://{self.address}", USER, self._password.reveal(), max(seconds, 2.0), path="/health/ready"
         )
