@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 STOP_SECONDS = 20.0
-# How long nothing may come of it while sources bring what there is, or sinks take what was written.
+# How long there may be no progress while sources catch up, or sinks write what is in their topics.
 CATCH_UP_SECONDS = 60.0
 POLL_SECONDS = 0.5
 
 
 class ConnectorSupervisor:
-    """The process, and what it says that people have to hear."""
+    """The connector process, and its messages for people."""
 
     def __init__(
         self,
@@ -42,24 +42,24 @@ class ConnectorSupervisor:
         self._since_ms = since_ms
 
     def poll(self) -> None:
-        """Called again and again: start it again when it died, and say what there is to say."""
+        """Called again and again: restart it when it died, and print its new messages."""
         self._process.poll()
         for line in self._process.new_lines():
             self._notice(phrase_of(line, app_names(self._app)))
 
     def limit_stop_time(self, seconds: float) -> None:
-        """Kafka is gone: do not wait longer than this for an end in order."""
+        """Kafka is down: do not wait longer than this for a clean exit."""
         self._process.limit_stop_time(seconds)
 
     def ask_to_stop(self) -> None:
         self._process.ask_to_stop()
 
     def wait_for_sources(self, stop: threading.Event) -> None:
-        """Wait until sources have brought what there is, before streams are run to its end."""
+        """Wait until sources have caught up, before streams are run to the end of their input."""
         self._wait(stop, "source", "sources are not done")
 
     def wait_until_caught_up(self, stop: threading.Event) -> None:
-        """Wait until sinks have taken what was written."""
+        """Wait until sinks have caught up."""
         self._wait(stop, "sink", "sinks are not done")
 
     def _wait(self, stop: threading.Event, kind: str, words: str) -> None:
@@ -83,24 +83,24 @@ class ConnectorSupervisor:
         if unfinished:
             self._notice(f"{words}: {unfinished}; the next run goes on from there")
 
-    def _unfinished(self, ledger: "ConnectorStateSnapshot", kind: str) -> str:
-        """What is not done, in words; empty when all is. What is known must be of the process that runs now."""
+    def _unfinished(self, state: "ConnectorStateSnapshot", kind: str) -> str:
+        """What is not done, as a sentence; empty when all is. Only the state of the current process counts."""
         from riverrun.connectors.process import connector_names, sink_lag
 
-        life = ledger.lease
-        if life is None or life.started_ms < self._since_ms:
+        lease = state.lease
+        if lease is None or lease.started_ms < self._since_ms:
             return "they have not started yet"
         statuses = [
             status
-            for status in ledger.statuses.values()
-            if status.kind == kind and status.state_since_ms >= life.started_ms
+            for status in state.statuses.values()
+            if status.kind == kind and status.state_since_ms >= lease.started_ms
         ]
         known = {status.name for status in statuses}
         if missing := sorted(set(connector_names(self._app, kind)) - known):
             return f"{', '.join(missing)} not started yet"
         running = [status for status in statuses if status.state not in ("failed", "finished")]
         if kind == "sink":
-            # What a sink says of itself may be older than what was just written: the cluster knows.
+            # A sink's own report may be older than what was just written: the cluster knows.
             lags = {status.name: sink_lag(self._connection, self._app, status.name) for status in running}
             return ", ".join(f"{name} {count} offsets behind" for name, count in lags.items() if count)
         busy = [status for status in running if not status.is_idle or (status.lag or 0) > 0]

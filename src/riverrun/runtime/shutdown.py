@@ -1,14 +1,15 @@
-"""The end of what runs beside a pipeline: the store, alerts, Connect and connectors, each a process of its own."""
+"""Stops what runs beside a pipeline: the store, alerts, Connect and connectors, each a process of its own."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# Without Kafka: how long they may take to end in order.
+# Without Kafka: how long they may take to exit cleanly.
 STOP_SECONDS_WITHOUT_KAFKA = 3.0
 
 
 def stop_supervisors(supervisors: Iterable[Any], kafka_gone: Callable[[], bool]) -> None:
-    """Ask all of them to end, at once: that takes as long as the slowest of them. Without Kafka none is waited for long."""
+    """Ask all of them to stop, at once: that takes as long as the slowest of them. Without Kafka none is waited for
+    long."""
     asked_supervisors = list(supervisors)
     for supervisor in asked_supervisors:
         supervisor.ask_to_stop()

@@ -1,4 +1,4 @@
-"""The store beside running streams: `riverrun run` starts `riverrun serve` as a process of its own, and looks after it."""
+"""The store beside running streams: `riverrun run` starts `riverrun serve` as a process of its own, and supervises it."""
 
 import sys
 import threading
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.config import LoadedSettings
 
-# Packages of riverrun[store] that the serving process cannot do without.
+# Packages of riverrun[store] that the serving process requires.
 REQUIRED_PACKAGES = ("duckdb", "pyarrow", "sqlglot", "starlette", "uvicorn")
 STOP_SECONDS = 30.0
-# How long the tables may take to have all that a finished pipeline wrote.
+# How long the tables may take to catch up with a finished pipeline.
 CATCH_UP_SECONDS = 120.0
 POLL_SECONDS = 0.25
-# How often the tables are looked at for those that fail.
+# How often the tables are checked for failing ones.
 TABLES_SECONDS = 5.0
 
 
-# A title and its rows of what there is and where: `LiveBoard.addresses`.
+# Prints a title and rows of (what, address): `StreamDisplay.addresses`.
 AddressPrinter = Callable[[str, Sequence[tuple[str, str]]], None]
 
 
 class StoreSupervisor:
-    """The process that serves the store: ours, or one that ran already. `addresses` shows where its pages are."""
+    """The process that serves the store: ours, or one that ran already. `addresses` prints where its pages are."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class StoreSupervisor:
         self._addresses = addresses
         self._addresses_shown = False
         self._failing = FailingTableWatch(notice)
-        # The tables it is to have.
+        # The tables it must have before it counts as caught up.
         self.expected: Collection[str] = ()
 
     def poll(self) -> None:
-        """Called again and again: start it again when it died, and say where it is once it answers."""
+        """Called again and again: restart it when it died, and print its addresses once it answers."""
         if self._process is not None:
             self._process.poll()
         if not self._addresses_shown and (serving := self.serving) is not None:
@@ -66,7 +66,7 @@ class StoreSupervisor:
         return find_store_endpoint(self._settings.project)
 
     def limit_stop_time(self, seconds: float) -> None:
-        """Kafka is gone: do not wait longer than this for an end in order."""
+        """Kafka is down: do not wait longer than this for a clean exit."""
         if self._process is not None:
             self._process.limit_stop_time(seconds)
 
@@ -75,7 +75,7 @@ class StoreSupervisor:
             self._process.ask_to_stop()
 
     def wait_until_caught_up(self, stop: threading.Event) -> None:
-        """Wait until the tables have all that is in their topics, or `stop`; a sentence when they do not."""
+        """Wait until the tables have caught up with their topics, or `stop`; returns a sentence when they have not."""
         from riverrun.store.client import StoreClient
 
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -87,10 +87,10 @@ class StoreSupervisor:
             if (serving := self.serving) is not None:
                 try:
                     with StoreClient.for_serving(serving) as client:
-                        standing = client.table_statuses()
-                    behind = [status.table for status in standing if status.lag != 0 and status.state != "failing"]
-                    # One that has just started has not read yet which tables there are.
-                    behind += sorted(set(self.expected) - {status.table for status in standing})
+                        statuses = client.table_statuses()
+                    behind = [status.table for status in statuses if status.lag != 0 and status.state != "failing"]
+                    # A store that has just started may not have read the catalog yet.
+                    behind += sorted(set(self.expected) - {status.table for status in statuses})
                 except RiverrunError as error:
                     behind = [str(error)]
             if behind and stop.wait(POLL_SECONDS):
@@ -100,9 +100,9 @@ class StoreSupervisor:
 
 
 class FailingTableWatch:
-    """Tells of tables that take no more rows: streams go on without them, and what they answer is old.
+    """Reports tables that take no more rows: streams go on without them, and queries on them return old rows.
 
-    The store is asked by a thread, so that one that does not answer holds up nobody.
+    The store is asked by a thread, so that an unresponsive one blocks nobody.
     """
 
     def __init__(self, notice: Callable[[str], None]) -> None:
@@ -113,7 +113,7 @@ class FailingTableWatch:
         self._failing: dict[str, str] = {}
 
     def poll(self, serving: StoreEndpoint | None) -> None:
-        """Called again and again: say what has changed, and ask anew from time to time."""
+        """Called again and again: report what has changed, and check again from time to time."""
         failing, reported = self._failing, self._reported
         for table in sorted(failing.keys() - reported.keys()):
             self._notice(f"the table {table} takes no more rows, and what it answers is old: {failing[table]}")
@@ -130,7 +130,7 @@ class FailingTableWatch:
     def _query(self, serving: StoreEndpoint) -> None:
         from riverrun.store.client import StoreClient
 
-        # A store that does not answer is told by those who look after its process.
+        # A store that does not answer is reported by the supervisor of its process.
         with suppress(RiverrunError), StoreClient.for_serving(serving) as client:
             self._failing = {
                 status.table: status.detail for status in client.table_statuses() if status.state == "failing"
@@ -138,7 +138,7 @@ class FailingTableWatch:
 
 
 def pages_of(app: "App", serving: StoreEndpoint) -> list[tuple[str, str]]:
-    """What the store's server shows of an app, the first that people want to see first."""
+    """The pages that the store's server has for an app, the most useful first."""
     pages = [
         *([("Dashboard", "/")] if app.dashboards else []),
         ("Tables", "/sql"),
@@ -157,7 +157,7 @@ def supervise_store(
     notice: Callable[[str], None],
     addresses: AddressPrinter,
 ) -> Iterator[StoreSupervisor | None]:
-    """Serve the project's store as long as the block lasts, unless somebody does already; None without a store."""
+    """Serve the project's store as long as the block lasts, unless it is served already; None without a store."""
     kind = settings.settings.store.kind
     if kind == "none":
         yield None

@@ -1,4 +1,4 @@
-"""A process of riverrun's own beside this one: started, started again when it dies, stopped in order."""
+"""A riverrun child process: started, restarted when it dies, stopped in order."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from riverrun.cluster.jvm import child_environment
 from riverrun.cluster.process import GuardedProcess
 from riverrun.cluster.server import Deadline
 
-# One that lived shorter than this died young; after so many young deaths in a row it is left alone, unless it was killed:
+# An exit sooner than this is early; after this many early exits in a row it is not restarted, unless it was killed:
 # then it is not to blame.
 EARLY_EXIT_SECONDS = 30.0
 MAX_EARLY_EXITS = 4
@@ -57,7 +57,7 @@ class SupervisedProcess:
         self._process.start()
 
     def poll(self) -> None:
-        """Start it again when it has died, after a pause that grows."""
+        """Restart it when it has died, with backoff."""
         if self.given_up or self._process is None or self._process.alive:
             return
         now = time.monotonic()
@@ -67,7 +67,7 @@ class SupervisedProcess:
             self._restart(now)
 
     def _restart(self, now: float) -> None:
-        """What keeps it from starting is its own trouble: whoever looks after it goes on."""
+        """Restart it; an error in starting is reported and does not stop the supervisor."""
         try:
             self.start()
         except OSError as error:
@@ -93,13 +93,13 @@ class SupervisedProcess:
         self._notice(f"{message}. Starting it again in {pause:g} s")
 
     def _backoff(self) -> float:
-        # Bounded before the power is taken: what cannot be started is tried without end.
+        # The exponent is bounded: a process that cannot be started is retried without end.
         times = min(self._early_exits - 1 + self._failed_starts, 10)
         return min(MAX_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0**times)
 
     @property
     def last_output(self) -> str:
-        """The end of what its last process said, in one line."""
+        """The end of its last process's output, in one line."""
         if self._process is None:
             return ""
         output = self._read_log(self._process.output_start)
@@ -107,10 +107,10 @@ class SupervisedProcess:
         return " ".join(lines[-TAIL_LINES:])
 
     def _read_log(self, start: int, max_bytes: int = -1) -> bytes:
-        """What is in its log from `start` on; nothing when somebody has removed it."""
+        """Its log from `start` on; empty when somebody has removed it."""
         try:
             with self._log.open("rb") as log:
-                # One that was cut shorter, or made again, is read from its beginning.
+                # A log that was truncated or created again is read from its beginning.
                 if log.seek(0, os.SEEK_END) < start:
                     start = self._read_offset = 0
                 log.seek(start)
@@ -119,7 +119,7 @@ class SupervisedProcess:
             return b""
 
     def new_lines(self) -> list[str]:
-        """Whole lines that it has said since the last call."""
+        """Whole lines of output since the last call."""
         if self._process is None:
             return []
         if self._read_offset < 0:
@@ -135,11 +135,11 @@ class SupervisedProcess:
             self._process.ask_to_stop()
 
     def limit_stop_time(self, seconds: float) -> None:
-        """Whatever it waits for is gone: `stop` is to kill it so long from now at the latest."""
+        """What it waits for is unavailable: `stop` must kill it at the latest after this time."""
         self._stop_deadline = Deadline(seconds)
 
     def stop(self, seconds: float) -> None:
-        """Ask, wait, then kill. May be called at any time, and twice."""
+        """Ask it to stop, wait, then kill it. May be called at any time, and twice."""
         if self._stop_deadline is not None:
             seconds = min(seconds, self._stop_deadline.left)
         if self._process is not None and not self._process.stop(Deadline(seconds)):
