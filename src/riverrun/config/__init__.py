@@ -1,4 +1,4 @@
-"""Settings: declared once in `spec`, found in layers by `load`, each value with its origin."""
+"""Settings: declared once in `spec`, read in layers by `load`, each value with its origin."""
 
 from riverrun.config.load import LoadedSettings, load
 from riverrun.config.project import Project, find_project

@@ -1,4 +1,4 @@
-"""What the text of a setting must look like: durations, sizes, addresses, zones. Each setting names its format in `spec`."""
+"""The formats of settings' text: durations, sizes, addresses, zones. Each setting names its format in `spec`."""
 
 import ipaddress
 import re
@@ -23,7 +23,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*[1-9]\d*\s*,\s*[1-9]\d*\s*,\s*[1
 
 
 class FormatError(ValueError):
-    """A value that does not have its format. `hint` may say what was meant."""
+    """A value that does not match its format. `hint` may suggest what was meant."""
 
     def __init__(self, hint: str = "") -> None:
         super().__init__(hint)
@@ -32,14 +32,14 @@ class FormatError(ValueError):
 
 @dataclass(frozen=True)
 class SettingFormat:
-    """A format: what is expected, for people, and a check that raises FormatError."""
+    """A format: a description for people, and a check that raises FormatError."""
 
     expected: str
     check: Callable[[str], None]
 
 
 def format_value(value: Any) -> str:
-    """A value for a message: quoted, its login hidden, and never long."""
+    """A value for a message: quoted, its login hidden, and shortened."""
     text = hide_login(value) if isinstance(value, str) else value
     return _REPR.repr(text)
 
@@ -111,7 +111,7 @@ def _is_ip(text: str) -> bool:
 
 
 def _check_host(text: str) -> None:
-    # That it is empty is said elsewhere, with what to write.
+    # An empty value is reported elsewhere, with what to write.
     if text and not is_host(text):
         raise FormatError
 
@@ -158,7 +158,7 @@ def address_format(
             host, port = parts.hostname or "", parts.port
         except ValueError:
             raise FormatError from None
-        if any(each.isspace() for each in text) or parts.scheme not in allowed or (port == 0):
+        if any(character.isspace() for character in text) or parts.scheme not in allowed or (port == 0):
             raise FormatError
         if (parts.scheme != "file" or host) and not is_host(host):
             raise FormatError
@@ -171,7 +171,7 @@ def address_format(
 
 
 def _check_folder(text: str) -> None:
-    # Without a host, HDFS is the one that Hadoop's own configuration names (fs.defaultFS).
+    # Without a host, HDFS is the one in Hadoop's own configuration (fs.defaultFS).
     if "://" in text and not text.startswith("hdfs:///"):
         parts = text.partition("://")
         address_format("", parts[0], login="user:password").check(text)

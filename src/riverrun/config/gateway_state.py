@@ -1,5 +1,5 @@
-"""The gateway on this machine with its phones, as it wrote it down: `.riverrun/run/phone.json`, under
-`.riverrun/run/phone-lock`. The port stays the same from one to the next, so that who sends to it finds it again."""
+"""State file of the SMS gateway with phones on this machine: `.riverrun/run/phone.json`, under
+`.riverrun/run/phone-lock`. The port stays the same across restarts, so that clients find it again."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -12,14 +12,14 @@ from riverrun.errors import AlreadyRunningError
 
 @dataclass(frozen=True)
 class GatewayEndpoint:
-    """The gateway that runs, and where."""
+    """The running gateway and its address."""
 
     pid: int
     address: str
 
 
 def gateway_folder(project: Project) -> Path:
-    """Where its book and its key are."""
+    """The folder of its message store and its key."""
     return project.home / "gateway"
 
 
@@ -32,7 +32,8 @@ def _lock_path(project: Project) -> Path:
 
 
 class GatewayState(ListenerState):
-    """That this process is the project's gateway, in a `with`. One is at a time; the second gets AlreadyRunningError."""
+    """Marks this process as the project's gateway, in a `with`. There is one at a time; the second gets
+    AlreadyRunningError."""
 
     def __init__(self, project: Project) -> None:
         super().__init__(
@@ -45,7 +46,7 @@ class GatewayState(ListenerState):
 
 
 def find_gateway_endpoint(project: Project) -> GatewayEndpoint | None:
-    """The gateway that runs; None when none does, or it is only starting."""
+    """The running gateway; None when there is none, or it is still starting."""
     content = read_live_state(_lock_path(project), _state_path(project))
     try:
         return GatewayEndpoint(**content) if content is not None else None

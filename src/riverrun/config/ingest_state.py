@@ -1,5 +1,5 @@
-"""Where records are taken by HTTP, as the process that does so wrote it down: `.riverrun/run/ingest.json`, under
-`.riverrun/run/ingest-lock`. The port stays the same from one to the next, so that who posts to it finds it again."""
+"""State file of the process that takes records by HTTP: `.riverrun/run/ingest.json`, under `.riverrun/run/ingest-lock`.
+The port stays the same across restarts, so that clients find it again."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from riverrun.errors import AlreadyRunningError
 
 @dataclass(frozen=True)
 class IngestEndpoint:
-    """The process that takes records by HTTP, and where: `{address}/topics/NAME`."""
+    """The process that takes records by HTTP, and its address: `{address}/topics/NAME`."""
 
     pid: int
     address: str
@@ -28,7 +28,7 @@ def _lock_path(project: Project) -> Path:
 
 
 class IngestState(ListenerState):
-    """That this process takes a project's records by HTTP, in a `with`. One does at a time; the second gets
+    """Marks this process as the project's HTTP ingest, in a `with`. There is one at a time; the second gets
     AlreadyRunningError."""
 
     def __init__(self, project: Project, app: str) -> None:
@@ -43,7 +43,7 @@ class IngestState(ListenerState):
 
 
 def find_ingest_endpoint(project: Project) -> IngestEndpoint | None:
-    """The process that takes records by HTTP; None when none does, or it is only starting."""
+    """The process that takes records by HTTP; None when there is none, or it is still starting."""
     content = read_live_state(_lock_path(project), _state_path(project))
     try:
         return IngestEndpoint(**content) if content is not None else None

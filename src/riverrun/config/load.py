@@ -1,4 +1,4 @@
-"""Find every setting: flag, environment, profile, project file, running cluster, default; all problems at once."""
+"""Load every setting: flag, environment, profile, project file, running cluster, default; all problems at once."""
 
 import os
 import re
@@ -25,18 +25,18 @@ from riverrun.config.toml_file import MAX_SECRET_BYTES, TomlFile, UnreadableFile
 from riverrun.config.value_parsing import parse_value
 from riverrun.errors import ConfigError
 
-# Names that begin like a setting's and are not one.
+# Variables that begin like a setting's and are not one.
 OTHER_VARIABLES = frozenset({"RIVERRUN_PROJECT", "RIVERRUN_PROFILE", "RIVERRUN_DEBUG"})
 DEFAULT_ORIGIN = "default"
-# The origin of an address that nobody configured: the project's own servers have it.
+# The origin of an address that nobody configured: that of the project's own servers.
 RUNNING_ORIGIN = "running cluster"
-# More problems than these are counted, not listed.
+# More problems than this are counted, not listed.
 _MAX_PROBLEMS = 50
 
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """Checked settings, the project they are for, and where each value came from."""
+    """Checked settings, their project, and the origin of each value."""
 
     project: Project
     settings: Settings
@@ -81,7 +81,7 @@ def _masked(value: Any) -> Any:
     if isinstance(value, Secret):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: MASK if looks_secret(name) else each for name, each in value.items()}
+        return {name: MASK if looks_secret(name) else entry for name, entry in value.items()}
     return hide_login(value) if isinstance(value, str) else value
 
 
@@ -100,8 +100,8 @@ def load(
 ) -> LoadedSettings:
     """Load the settings of a project (by default, of the one the current folder is in).
 
-    `flags` maps keys such as "kafka.port" to values; None means that the flag was not given. Without `secrets`, one that is
-    not there is a problem only for who reveals it: a command that looks at a pipeline file logs in nowhere.
+    `flags` maps keys such as "kafka.port" to values; None means that the flag was not given. With `secrets` False, a
+    missing secret is a problem only when it is revealed: a command that inspects a pipeline file logs in nowhere.
     """
     environ = os.environ if environ is None else environ
     project = project or find_project(environ=environ)
@@ -123,7 +123,7 @@ def load(
 
 
 class _Problems(list[str]):
-    """What is wrong, each a short text; past the most, only how many more there are."""
+    """The problems, each a short text; past the maximum, only how many more there are."""
 
     more = 0
 
@@ -152,7 +152,7 @@ class _Loader:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems = _Problems()
-        # Whether all of the file could be read: only then settings are compared with one another.
+        # Whether the whole file could be read: only then settings are compared with one another.
         self.complete = True
 
     def defaults(self) -> None:
@@ -186,7 +186,8 @@ class _Loader:
             self.problems.append(f"{origin}: there is no profile {format_value(profile)} in {toml.name}{known}")
 
     def _tables(self, content: Mapping[str, Any], above: tuple[str, ...], toml: TomlFile, *, keep: bool = True) -> None:
-        """Take the settings of some tables; without `keep`, only check them: they are of a profile that is not selected."""
+        """Take the settings of some tables; without `keep`, only check them: they belong to a profile that is not
+        selected."""
         for section, table in content.items():
             name = truncated(".".join((*above, section)))
             if section not in SECTIONS:
@@ -207,7 +208,7 @@ class _Loader:
         section, name = keys[-2:]
         spec = self.specs.get(f"{section}.{name}")
         if spec is None:
-            known = [each.name for each in self.specs.values() if each.section == section]
+            known = [spec.name for spec in self.specs.values() if spec.section == section]
             self._unknown(origin, f"unknown setting {key}", name, known)
         elif spec.secret:
             self._file_secret(spec, key, value, origin, keep=keep)
@@ -282,7 +283,7 @@ class _Loader:
             self.values[spec.key], self.origins[spec.key] = parsed_value, origin
 
     def finish(self) -> None:
-        """What depends on several settings, and the cluster that runs."""
+        """Check what depends on several settings, and apply the running cluster."""
         if not self.complete:
             return
         replication = self.values["kafka.replication"]
@@ -324,7 +325,7 @@ class _Loader:
                 self.origins[key] = f"{RUNNING_ORIGIN} (pid {state.pid})"
 
     def _login_of(self, server: str) -> dict[str, Any]:
-        """How to log in to a server that the runner runs (connect, registry): it wrote the password down."""
+        """The login for a server that the runner runs (connect, registry): it stored the password."""
         try:
             password = (self.project.data / server / "password").read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
@@ -437,7 +438,7 @@ class _Loader:
             )
 
     def _check_proxies(self, wrong: Callable[[str, str], None]) -> bool:
-        """Whether proxies are named that serve others for us."""
+        """Whether proxies are configured that serve other machines for us."""
         try:
             proxied = bool(parse_networks(self.values["serve.trusted_proxies"]))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""What one process of a project does, written down: a lock that lives as long as the process, and a file beside it.
+"""The state of one process of a project: a lock that lives as long as the process, and a file beside it.
 
 The lock is held for as long as the process lives, however it ends, so the file is true exactly while the lock is held.
 A pid is never trusted by itself.
@@ -16,12 +16,12 @@ from riverrun.config.private_files import make_private_folder
 from riverrun.config.run_state import acquire_lock, is_locked, write_state
 from riverrun.errors import DataDirectoryError, RiverrunError
 
-# A reader tests a lock by holding it for an instant.
+# A process that tests a lock holds it for an instant.
 LOCK_PROBE_SECONDS = 1.0
 
 
 class ProcessState:
-    """A lock and a state file of this process. `about` is a word that the lock says beside the pid.
+    """A lock and a state file of this process. `about` is a word that the lock file holds beside the pid.
 
     A state that cannot be written (a full disk) stops nothing: `problem` says why until a write works again.
     """
@@ -51,7 +51,7 @@ class ProcessState:
             ) from error
         try:
             acquire_lock(descriptor, LOCK_PROBE_SECONDS, self._conflict)
-            # What an earlier process left behind is not the state of this one.
+            # The file of an earlier process is not the state of this one.
             self._state_file.unlink(missing_ok=True)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n{self._about}\n".encode(), 0)
@@ -77,7 +77,7 @@ class ProcessState:
             self.problem = ""
 
     def release(self, *, delete_state: bool = False) -> None:
-        """Give the lock back. The file stays, or is forgotten too."""
+        """Release the lock. The file stays, or is deleted too."""
         if self._descriptor >= 0:
             if delete_state:
                 self._state_file.unlink(missing_ok=True)
@@ -86,8 +86,8 @@ class ProcessState:
 
 
 class ListenerState:
-    """That this process listens at an address for its project, in a `with`: a lock and a state while it does, and its port
-    in the file `port`, so that the next one can take it again and who uses it finds it."""
+    """Marks this process as listening at an address for its project, in a `with`: a lock and a state meanwhile, and its
+    port in the file `port`, so that the next process takes the same one and clients find it."""
 
     def __init__(self, process_state: ProcessState, port_file: Path) -> None:
         self._process_state = process_state
@@ -99,7 +99,7 @@ class ListenerState:
 
     @property
     def last_port(self) -> int:
-        """The port of the one before; 0 when there was none."""
+        """The port of the previous process; 0 when there was none."""
         try:
             return int(self._port_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -114,7 +114,7 @@ class ListenerState:
 
 
 def lock_holder(lock: Path) -> tuple[int, str]:
-    """The pid and the word of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
+    """The pid and the word of the lock's last holder; (0, "") when unknown. Valid only while the lock is held."""
     with contextlib.suppress(OSError, ValueError):
         pid, _, about = lock.read_text(encoding="utf-8").partition("\n")
         return int(pid), about.strip("\n")
@@ -122,7 +122,7 @@ def lock_holder(lock: Path) -> tuple[int, str]:
 
 
 def lock_held_since(lock: Path) -> str:
-    """When the lock was taken, for people; empty when unknown. True only while the lock is held."""
+    """When the lock was taken, for people; empty when unknown. Valid only while the lock is held."""
     try:
         return f"{datetime.fromtimestamp(lock.stat().st_mtime).astimezone():%Y-%m-%d %H:%M:%S}"
     except OSError:
@@ -130,13 +130,13 @@ def lock_held_since(lock: Path) -> str:
 
 
 def read_live_state(lock: Path, state: Path) -> dict[str, Any] | None:
-    """The state file of a living process; None when none lives, or it has not written yet."""
+    """The state file of a living process; None when there is none, or it has not written yet."""
     if not is_locked(lock):
         return None
     try:
         content = json.loads(state.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
+    # Between taking the lock and the first write, the file may still be an earlier process's.
     is_its_own = isinstance(content, dict) and content.get("pid") == lock_holder(lock)[0]
     return content if is_its_own else None

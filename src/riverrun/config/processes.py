@@ -1,4 +1,4 @@
-"""Which processes of a project live now, by the locks they hold: who is asked before data is deleted or Kafka is stopped."""
+"""Which processes of a project are alive, by the locks they hold: checked before data is deleted or Kafka is stopped."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from riverrun.errors import AlreadyRunningError
 
 @dataclass(frozen=True)
 class LiveProcess:
-    """A process that holds a lock of the project. `what` is what it does, in words; `since` is when it took the lock."""
+    """A process that holds a lock of the project. `what` describes its work; `since` is when it took the lock."""
 
     what: str
     pid: int
@@ -31,8 +31,9 @@ class LiveProcess:
 
 
 class DemoState:
-    """That this process is a demo of the project, in a `with`, from before anything of it is touched until all is over. A
-    second one is refused, and so is one where something else of the project runs: a demo begins by deleting its data."""
+    """Marks this process as a demo of the project, in a `with`, from before it touches anything until all is over. A
+    second demo is refused, and so is one where something else of the project runs: a demo starts by deleting its
+    data."""
 
     def __init__(self, project: Project, name: str) -> None:
         self._project = project
@@ -64,7 +65,7 @@ def demo_lock_path(project: Project) -> Path:
 
 
 def live_processes(project: Project) -> list[LiveProcess]:
-    """Those that live, the outermost first: a demo runs a pipeline, and a pipeline a store."""
+    """The live processes, the outermost first: a demo runs a pipeline, and a pipeline a store."""
     kinds: list[tuple[Path, Callable[[str], str]]] = [
         (demo_lock_path(project), lambda name: f"the demo of {name}" if name else "a demo"),
         (stream_state.lock_path(project), lambda file: f"the pipeline {file}" if file else "a pipeline"),

@@ -13,7 +13,7 @@ STATE_FOLDER = ".riverrun"
 
 @dataclass(frozen=True)
 class Project:
-    """Where a project's files are. Nothing is made until somebody writes there."""
+    """Where a project's files are. Nothing is created until somebody writes there."""
 
     root: Path
 
@@ -54,7 +54,7 @@ def find_project(start: Path | None = None, environ: Mapping[str, str] | None = 
         return Project(Path(named).resolve())
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
-        # Whatever has this name is meant as the project's settings; what is wrong with it is said when it is read.
+        # A file of this name is meant as the project's settings; what is wrong with it is reported when it is read.
         if os.path.lexists(folder / CONFIG_FILE) or (folder / STATE_FOLDER).is_dir():
             return Project(folder)
     return Project(start)

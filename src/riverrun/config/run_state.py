@@ -1,7 +1,7 @@
-"""What runs for a project, as its runner wrote it down: `.riverrun/run/state.json`.
+"""State file of a project's runner: `.riverrun/run/state.json`.
 
-The runner holds a lock on `.riverrun/run/lock` for as long as it lives, however it ends, so a state file is true exactly
-while the lock is held. A pid is never trusted by itself: it may belong to somebody else by now.
+The runner holds a lock on `.riverrun/run/lock` for as long as it lives, however it ends, so a state file is true
+exactly while the lock is held. A pid is never trusted by itself: it may belong to somebody else by now.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class ServerState:
     started_at: float = 0.0
     restarts: int = 0
     detail: str = ""
-    # Why it last ended, or could not be started; it stays known while the server runs again.
+    # Why it last ended, or could not be started; kept while the server runs again.
     last_exit: str = ""
 
 
@@ -51,7 +51,7 @@ class RunState:
     state: str
     version: str
     bootstrap_servers: str = ""
-    # The router of the Druid it runs; empty when it runs none, or that is not ready yet.
+    # The router of the Druid it runs; empty when it runs none, or it is not ready yet.
     druid_url: str = ""
     # The REST API of the Kafka Connect it runs, likewise.
     connect_url: str = ""
@@ -129,7 +129,8 @@ def is_locked(path: Path) -> bool:
 
 
 def acquire_lock(descriptor: int, seconds: float, conflict: Callable[[], RiverrunError]) -> None:
-    """Hold a lock, or raise what `conflict` makes. A reader tests it by holding it a moment: taken is what stays so."""
+    """Take a lock, or raise what `conflict` returns. A reader tests it by holding it for a moment, so it counts as
+    taken only when it stays taken."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -143,7 +144,7 @@ def acquire_lock(descriptor: int, seconds: float, conflict: Callable[[], Riverru
 
 
 def last_state(project: Project) -> RunState | None:
-    """The state file as it is, of a living runner or a dead one; None when there is none or it is not whole."""
+    """The state file as it is, of a living runner or a dead one; None when there is none or it is incomplete."""
     try:
         content: dict[str, Any] = json.loads(state_path(project).read_text(encoding="utf-8"))
         servers = [ServerState(**server) for server in content.pop("servers")]

@@ -1,4 +1,4 @@
-"""A value that does not print itself, and where to look for one."""
+"""A value that does not print itself, and where to find one."""
 
 import os
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class Secret:
 
 
 class MissingSecret(Secret):
-    """A secret that is asked for where it is not: ConfigError for who needs it."""
+    """A secret that is missing where it should be: ConfigError when it is revealed."""
 
     __slots__ = ()
 
@@ -47,8 +47,8 @@ class MissingSecret(Secret):
 
 
 def resolve_secret(reference: str, what: str, root: Path, environ: Mapping[str, str] | None = None) -> Secret:
-    """The secret behind "env:NAME" or "file:PATH" (from `root`); `what` names the setting for people. Nothing for an empty
-    reference; ConfigError when it is not there, or when this is no reference."""
+    """The secret behind "env:NAME" or "file:PATH" (from `root`); `what` names the setting for people. Nothing for an
+    empty reference; ConfigError when it is missing, or when this is not a reference."""
     if not reference:
         return Secret()
     kind, _, where = reference.partition(":")

@@ -1,5 +1,4 @@
-"""The process that owns a project's store, as it wrote it down: `.riverrun/run/serve.json`, under
-`.riverrun/run/serve-lock`."""
+"""State file of the process that owns a project's store: `.riverrun/run/serve.json`, under `.riverrun/run/serve-lock`."""
 
 import os
 from dataclasses import asdict, dataclass, field
@@ -14,9 +13,9 @@ from riverrun.errors import AlreadyRunningError, StoreUnavailableError
 
 @dataclass(frozen=True)
 class StoreEndpoint:
-    """Who serves the store of a project, and where its HTTP API is: for this machine, and for others.
+    """The process that serves a project's store, and its HTTP API's addresses: on this machine, and for others.
 
-    Where others have to log in, `token` is how commands of this user are known; the file is theirs alone.
+    Where others have to log in, `token` authenticates commands of this user; only this user can read the file.
     """
 
     pid: int
@@ -36,7 +35,8 @@ def lock_path(project: Project) -> Path:
 
 
 class ServeState:
-    """That this process serves the store, in a `with`. One does at a time; the second gets AlreadyRunningError."""
+    """Marks this process as serving the store, in a `with`. There is one at a time; the second gets
+    AlreadyRunningError."""
 
     def __init__(self, project: Project, app: str, store: str) -> None:
         self._app = app
@@ -50,7 +50,7 @@ class ServeState:
         return self
 
     def write(self, address: str, *, public_address: str = "", token: str = "") -> None:
-        """Say where the API is."""
+        """Write where the API is."""
         endpoint = StoreEndpoint(os.getpid(), address, self._app, self._store, public_address, token)
         self._process_state.write(asdict(endpoint))
 
@@ -59,7 +59,7 @@ class ServeState:
 
 
 def find_store_endpoint(project: Project) -> StoreEndpoint | None:
-    """The process that serves the store of a project; None when none does, or it is only starting."""
+    """The process that serves the store of a project; None when there is none, or it is still starting."""
     content = read_live_state(lock_path(project), state_path(project))
     try:
         return StoreEndpoint(**content) if content is not None else None
@@ -68,7 +68,7 @@ def find_store_endpoint(project: Project) -> StoreEndpoint | None:
 
 
 def require_store_endpoint(project: Project) -> StoreEndpoint:
-    """The process that serves the store of a project, or how to start one."""
+    """The process that serves the store of a project, or an error with how to start one."""
     endpoint = find_store_endpoint(project)
     if endpoint is not None:
         return endpoint

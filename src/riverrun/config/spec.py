@@ -28,7 +28,7 @@ from riverrun.config.secret import Secret
 
 ENVIRONMENT_PREFIX = "RIVERRUN_"
 
-# The most that a number may be where its setting does not say, by the unit in its name.
+# The maximum of a number whose setting does not say, by the unit in its name.
 _MAX_BY_UNIT = {"port": 65_535, "mb": 2**20, "seconds": 86_400}
 MAX_INT = 2**31 - 1
 
@@ -299,7 +299,7 @@ class ServeSettings:
 
     @property
     def beyond(self) -> bool:
-        """Whether others are served, and so a login is asked for: a proxy on this machine serves others too."""
+        """Whether other machines are served, and so a login is required: a proxy on this machine serves others too."""
         return not is_loopback(self.host) or bool(split_list(self.trusted_proxies))
 
 
@@ -364,7 +364,7 @@ class IngestSettings:
 
     @property
     def beyond(self) -> bool:
-        """Whether others than this machine may post."""
+        """Whether other machines may post."""
         return not is_loopback(self.host)
 
 
@@ -377,7 +377,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard_host(host: str) -> bool:
-    """Whether it stands for all addresses of this machine."""
+    """Whether it means all addresses of this machine."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_unspecified
     except ValueError:
@@ -385,8 +385,8 @@ def is_wildcard_host(host: str) -> bool:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """What a setting of several values names, in order."""
-    return tuple(part for each in text.split(",") if (part := each.strip()))
+    """The values of a list setting, in order."""
+    return tuple(part for item in text.split(",") if (part := item.strip()))
 
 
 @dataclass(frozen=True)

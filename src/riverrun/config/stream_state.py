@@ -1,7 +1,8 @@
-"""What the streams of a project do, as their pipeline wrote it down: `.riverrun/run/streams.json`.
+"""State file of a project's streams: `.riverrun/run/streams.json`.
 
-`riverrun run` holds a lock on `.riverrun/run/streams-lock` for as long as it lives, however it ends, so the file is true
-exactly while the lock is held. A file without a lock and without `ended_at` was left behind by a process that was killed.
+`riverrun run` holds a lock on `.riverrun/run/streams-lock` for as long as it lives, however it ends, so the file is
+true exactly while the lock is held. A file without a lock and without `ended_at` was left behind by a process that was
+killed.
 """
 
 import json
@@ -18,7 +19,7 @@ from riverrun.config.run_state import is_locked
 from riverrun.errors import AlreadyRunningError
 from riverrun.model.progress import PipelineProgress, progress_from_dict, unix_seconds
 
-# A pipeline that lives and has not told anything for so long is stuck, or its disk is full.
+# A living pipeline that has not reported for this long is stuck, or its disk is full.
 STALE_SECONDS = 30.0
 
 
@@ -57,7 +58,7 @@ class StreamState:
         self._process_state.write(progress.as_dict())
 
     def close(self) -> None:
-        """Leave the last state behind, as of a pipeline that ended in order, and give the lock back."""
+        """Write the last state, as of a pipeline that ended in order, and release the lock."""
         if not self._process_state.acquired:
             return
         if self._last is not None:
@@ -74,7 +75,7 @@ def is_running(project: Project) -> bool:
 
 
 def last_progress(project: Project) -> PipelineProgress | None:
-    """The state file as it is, of a living pipeline or a dead one; None when there is none or it is not whole."""
+    """The state file as it is, of a living pipeline or a dead one; None when there is none or it is incomplete."""
     try:
         return progress_from_dict(json.loads(state_path(project).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
@@ -86,7 +87,7 @@ def live_progress(project: Project) -> PipelineProgress | None:
     if not is_running(project):
         return None
     progress = last_progress(project)
-    # Between the lock and the first write lies a moment in which the file may still be an earlier process's.
+    # Between taking the lock and the first write, the file may still be an earlier process's.
     return progress if progress is not None and progress.pid == pipeline_holder(project)[0] else None
 
 
@@ -134,7 +135,7 @@ def replay_command(file: str, stream: str) -> str:
 
 
 def pipeline_holder(project: Project) -> tuple[int, str]:
-    """The pid and the pipeline file of the lock's last holder; (0, "") when unknown. True only while the lock is held."""
+    """The pid and the pipeline file of the lock's last holder; (0, "") when unknown. Valid only while the lock is held."""
     return lock_holder(lock_path(project))
 
 

@@ -1,4 +1,4 @@
-"""riverrun.toml as it is read: of bounded size, each key with its line, and no syntax error that hides the rest."""
+"""Reads riverrun.toml: of bounded size, each key with its line, and no syntax error that hides the rest."""
 
 import errno
 import os
@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 
 
 class UnreadableFileError(Exception):
-    """A file that cannot be read as text; its message is the reason, `line` where that is known."""
+    """A file that cannot be read as text; its message is the reason, `line` where it is known."""
 
     def __init__(self, reason: str, line: int = 0) -> None:
         super().__init__(reason)
@@ -42,9 +42,9 @@ class UnreadableFileError(Exception):
 
 @dataclass(frozen=True)
 class TomlFile:
-    """What a file says; where it has syntax errors, what the rest says.
+    """The content of a file; where it has syntax errors, the content of the rest.
 
-    `problems` are those errors, each with its place.
+    `problems` are those errors, each with its location.
     """
 
     name: str
@@ -61,7 +61,7 @@ class TomlFile:
 
 
 def read_toml(path: Path) -> TomlFile:
-    """Read and parse a file. One that is not there is empty; what is wrong with it is in `problems`."""
+    """Read and parse a file. A missing one is empty; what is wrong with it is in `problems`."""
     try:
         if not os.path.lexists(path):
             return TomlFile(path.name)
@@ -134,7 +134,7 @@ def _parse(name: str, text: str) -> TomlFile:
         except ValueError:
             problems.append(f"{name}: this is not TOML: a number has too many digits")
             break
-    # Nothing more can be said for sure: later errors may come of the first.
+    # Nothing more is certain: later errors may follow from the first.
     return TomlFile(name, problems=problems[:1])
 
 
@@ -165,7 +165,7 @@ def _without(text: str, number: int) -> str:
 
 
 def _scan(text: str) -> tuple[dict[tuple[str, ...], int], int]:
-    """The line of each key, which tomllib does not tell, and how deep values and keys are nested."""
+    """The line of each key, which tomllib does not report, and how deep values and keys are nested."""
     scan = _KeyScanner()
     for kind, token in _tokens(text):
         scan.feed(kind, token)
@@ -188,7 +188,7 @@ class _KeyScanner:
         self._path: tuple[str, ...] = ()
         self._header = False
         self._in_value = False
-        # What is open around the place: None for an array, the key for an inline table.
+        # What is open around the current position: None for an array, the key for an inline table.
         self._open: list[tuple[str, ...] | None] = []
 
     def feed(self, kind: str, token: str) -> None:

@@ -1,4 +1,4 @@
-"""One value of a setting: from text or TOML to what the setting holds, checked. ValueError says what it must be."""
+"""Parses one value of a setting, from text or TOML, and checks it. ValueError says what it must be."""
 
 from typing import Any
 
@@ -34,9 +34,9 @@ def _from_text(spec: SettingSpec, value: str) -> Any:
 
 def _from_toml(spec: SettingSpec, value: Any) -> Any:
     if spec.table:
-        if not isinstance(value, dict) or not all(isinstance(each, str | int | bool) for each in value.values()):
+        if not isinstance(value, dict) or not all(isinstance(entry, str | int | bool) for entry in value.values()):
             raise ValueError("must be a table of text, numbers or true/false")
-        entries = {name: str(each).lower() if isinstance(each, bool) else str(each) for name, each in value.items()}
+        entries = {name: str(entry).lower() if isinstance(entry, bool) else str(entry) for name, entry in value.items()}
         for name, text in entries.items():
             _check_text(name)
             # A certificate in PEM has many lines.
@@ -70,6 +70,6 @@ def _check(spec: SettingSpec, value: Any) -> None:
 def _check_text(value: str, *, allowed: str = "") -> None:
     if len(value) > MAX_CHARACTERS:
         raise ValueError(f"must have at most {MAX_CHARACTERS} characters, not {len(value)}")
-    if any((ord(each) < 32 or ord(each) == 127) and each not in allowed for each in value):
+    if any((ord(character) < 32 or ord(character) == 127) and character not in allowed for character in value):
         example = ", such as a line's end" if not allowed else " other than tabs and line ends"
         raise ValueError(f"must not hold control characters{example}")
