@@ -1,6 +1,6 @@
-"""What a pipeline file says people are told of: rules over the rows of a stream or a topic. Declaring does nothing.
+"""Alert rules of a pipeline file, over the rows of a stream or a topic. Declaring does nothing.
 
-What can be checked without knowing the columns is checked here; `riverrun.alerts.rules` holds the rest against them.
+What can be checked without knowing the columns is checked here; `riverrun.alerts.rules` checks the rest.
 """
 
 import re
@@ -36,7 +36,7 @@ class ColumnLookup:
 
 @dataclass(frozen=True)
 class QuietHours:
-    """Hours in which nobody is to be woken, in a zone or in the zone that a column names."""
+    """Hours in which nobody is woken, in a zone or in the zone that a column names."""
 
     begin: str
     end: str
@@ -55,7 +55,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class Escalation:
-    """Who else is told when nobody acknowledged it in time."""
+    """Who else is notified when nobody acknowledged it in time."""
 
     after_ms: int
     to: tuple[str, ...]
@@ -63,7 +63,7 @@ class Escalation:
 
 @dataclass(frozen=True)
 class Alert:
-    """A rule. Times are milliseconds; -1 where the file says none. Exactly one of `silent_ms` and `when` may be given;
+    """A rule. Times are milliseconds; -1 where the file gives none. At most one of `silent_ms` and `when` may be given;
     with neither, every row fires."""
 
     name: str
@@ -94,7 +94,7 @@ class Alert:
 
 
 def column_of(table: Table | str, column: str) -> ColumnLookup:
-    """A column of a table of the app, of the row with the key of what fired: `column_of(houses, "phone")`."""
+    """A column of a table of the app, in the row with the key that fired: `column_of(houses, "phone")`."""
     if not isinstance(table, Table | str):
         raise DeclarationError(f"column_of cannot look into {table!r}", expected="a table of the app, or its name")
     return ColumnLookup(table if isinstance(table, str) else table.name, column)
@@ -126,19 +126,19 @@ def quiet(begin: str, end: str, *, zone: str, then: QuietAction = "hold") -> Qui
 
 
 def digest(*, most: int, within: str | timedelta) -> Digest:
-    """More than `most` messages to one receiver `within` this time: the others come as one that lists them."""
+    """More than `most` messages to one receiver `within` this time: the rest come as one that lists them."""
     if type(most) is not int or most < 1:
         raise DeclarationError(f"digest cannot have most={most!r}", expected="a whole number from 1 on")
     return Digest(most, _duration_ms(within, "within of a digest"))
 
 
 def escalate(*, after: str | timedelta, to: Sequence[str]) -> Escalation:
-    """When nobody has acknowledged it `after` this time and it still holds, these receivers are told too."""
+    """When nobody has acknowledged it `after` this time and it still holds, these receivers are notified too."""
     return Escalation(_duration_ms(after, "after of an escalation"), _recipient_list(to, "An escalation"))
 
 
 def zone_of(name: str) -> ZoneInfo | None:
-    """The zone of this name; None when there is none. Names come from rows too, so anything may be asked."""
+    """The zone of this name; None when there is none. Names come from rows too, so they may be anything."""
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, KeyError, TypeError):
@@ -150,30 +150,30 @@ def parse_clock_time(text: str) -> time:
 
 
 class AlertOptions(TypedDict, total=False):
-    """What `App.alert` takes besides a name and what is watched."""
+    """The options of `App.alert` besides a name and what is watched."""
 
     # Conditions in SQL over a row's columns. `clear` is by default that `when` is false; with no `when`, every row fires.
     when: str
     clear: str
-    # The columns an episode is by; by default the key of what is watched, without its time.
+    # The columns that identify an incident; by default the key of what is watched, without its time.
     by: str | Sequence[str]
-    # Only when it holds for so long, in event time.
+    # Fire only when it has held for this long, in event time.
     lasting: str | timedelta
-    # Instead of `when`: there was no row of the key for so long.
+    # Instead of `when`: fire when there was no row of the key for this long.
     silent: str | timedelta
     # A column of the row, `column_of(table, column)`, or a list of receivers.
     to: str | ColumnLookup | Sequence[str]
     text: str
-    # Sent when it is over, to whom it was told of; nothing by default.
+    # Sent when it is over, to those who were notified; nothing by default.
     resolved: str
     channel: str
     severity: Severity
-    # The least time between two episodes of a key that are told.
+    # The least time between two incidents of a key that are notified.
     cooldown: str | timedelta
     quiet: QuietHours
     digest: Digest
     escalate: Escalation
-    # Not sent when the record is older than this, by Kafka's time; it is in the history all the same.
+    # Not sent when the record is older than this, by its Kafka timestamp; it is in the history all the same.
     expires: str | timedelta
 
 

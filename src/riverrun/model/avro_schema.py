@@ -1,4 +1,4 @@
-"""The Avro schema of an event class, as a registry keeps it. docs/registry.md has the table of types."""
+"""The Avro schema of an event class, as stored in a registry. docs/registry.md has the table of types."""
 
 import json
 import re
@@ -26,7 +26,7 @@ _NO_DEFAULT: Any = object()
 
 
 def avro_schema(event: type[Any]) -> str:
-    """The schema's text, always the same for the same class; DeclarationError for a field that Avro cannot carry."""
+    """The schema's text, always the same for the same class; DeclarationError for a field that Avro cannot represent."""
     info = inspect.type_info(event)
     assert isinstance(info, inspect.StructType)  # noqa: S101  -- an event class is a struct
     return json.dumps(_AvroSchemaBuilder(event.__name__).record(info, ""), ensure_ascii=False)
@@ -35,7 +35,7 @@ def avro_schema(event: type[Any]) -> str:
 class _AvroSchemaBuilder:
     def __init__(self, event: str) -> None:
         self.event = event
-        # A name is defined where it is met first, and named from then on.
+        # A name is defined at its first use, and referred to by name from then on.
         self._defined: dict[str, object] = {}
 
     def record(self, info: inspect.StructType, path: str) -> Any:
@@ -68,7 +68,7 @@ class _AvroSchemaBuilder:
         elif default in (None, _NO_DEFAULT):
             declared = {"type": ["null", avro_type]}
         else:
-            # The default of a union is of its first type.
+            # The default of a union has its first type.
             declared = {"type": [avro_type, "null"]}
         return {"name": info.encode_name, **declared, **({} if default is _NO_DEFAULT else {"default": default})}
 
@@ -100,7 +100,7 @@ class _AvroSchemaBuilder:
             case inspect.DecimalType():
                 return {"type": "bytes", "logicalType": "decimal", "precision": PRECISION, "scale": SCALE}
             case inspect.EnumType():
-                return self._enum_type([each.value for each in info.cls], info.cls.__name__, path)
+                return self._enum_type([member.value for member in info.cls], info.cls.__name__, path)
             case inspect.LiteralType():
                 return self._enum_type([value for value in info.values if value is not None], name, path)
             case inspect.ListType():
@@ -113,11 +113,11 @@ class _AvroSchemaBuilder:
 
     def _enum_type(self, values: Iterable[Any], name: str, path: str) -> Any:
         choices = list(values)
-        if all(type(each) is int for each in choices):
+        if all(type(choice) is int for choice in choices):
             return "long"
-        if not all(isinstance(each, str) for each in choices):
+        if not all(isinstance(choice, str) for choice in choices):
             raise self._unsupported(path, f"a choice of {', '.join(map(repr, choices))}")
-        if not all(_NAME.fullmatch(each) for each in choices):
+        if not all(_NAME.fullmatch(choice) for choice in choices):
             # An Avro enum has names; these are texts.
             return "string"
         return self._reference(name, tuple(choices), path) or {"type": "enum", "name": name, "symbols": choices}
@@ -135,7 +135,7 @@ class _AvroSchemaBuilder:
 
 
 def _without_none(info: inspect.Type) -> tuple[inspect.Type, bool]:
-    """The type of a field's value, and whether None is one."""
+    """The type of a field's value, and whether it may be None."""
     if isinstance(info, inspect.Metadata):
         return _without_none(info.type)
     if isinstance(info, inspect.UnionType) and info.includes_none and len(info.types) == 2:
@@ -146,7 +146,7 @@ def _without_none(info: inspect.Type) -> tuple[inspect.Type, bool]:
 
 
 def _default_of(info: inspect.Field, kind: inspect.Type) -> Any:
-    """A field's default as the schema says it: what a reader fills in where an older record has no such field."""
+    """A field's default in the schema: what a reader fills in where an older record has no such field."""
     value = info.default
     if info.default_factory in (list, dict):
         value = info.default_factory()

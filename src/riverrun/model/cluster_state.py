@@ -1,4 +1,4 @@
-"""What is on a cluster, as plain values: `kafka.admin` fills them in, plans and tables read them."""
+"""Plain values that describe a cluster: `kafka.admin` fills them in; plans and printed tables read them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """A topic setting that holds, and whether the topic, the brokers or Kafka itself says so."""
+    """An effective topic setting, and whether the topic, the brokers or Kafka itself sets it."""
 
     value: str
     origin: Literal["topic", "broker", "default"]
@@ -37,8 +37,8 @@ class ConfigValue:
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it is on the cluster. `config` is empty where it was not asked for. A topic that was deleted and made
-    again has another `topic_id`."""
+    """A topic as it is on the cluster. `config` is empty where it was not requested. A topic that was deleted and
+    created again has another `topic_id`."""
 
     name: str
     internal: bool
@@ -48,7 +48,7 @@ class TopicState:
 
     @property
     def replicas(self) -> int:
-        """Copies of a partition: the smallest number any of them has."""
+        """The replication factor: the smallest number any partition has."""
         return min((len(partition.replicas) for partition in self.partitions), default=0)
 
     @property

@@ -1,10 +1,13 @@
-"""What a pipeline file says of connectors: where a topic's records come from, and where rows go. Declaring does nothing.
+"""Connectors that a pipeline file declares: where a topic's records come from, and where rows go. Declaring does
+nothing.
 
-A built-in connector is a frozen dataclass whose fields are its options, each declared once with `option`: the reference page
-is made from them. What runs it is in `connectors/<system>/`, and is looked for only when it is run (`factory`).
+A built-in connector is a frozen dataclass whose fields are its options, each declared once with `option`: the reference
+page is made from them. The code that runs it is in `connectors/<system>/`, and is imported only when it runs
+(`factory`).
 
-Your own source or sink is a subclass of `Source` or `Sink` with the methods of the contract below; docs/own-connector.md has
-one of each. `riverrun.testing.SourceSuite` tests a source against every sentence of the contract.
+Your own source or sink is a subclass of `Source` or `Sink` with the methods of the contract below;
+docs/own-connector.md has one of each. `riverrun.testing.SourceSuite` tests a source against every sentence of the
+contract.
 """
 
 import time as clock
@@ -20,7 +23,7 @@ from riverrun.model.pipeline import SourceLine
 if TYPE_CHECKING:
     from riverrun.model.topic import Topic
 
-# Where a source stands: anything that JSON can carry. What it means is the source's own business.
+# The position of a source: anything that JSON can carry. Only the source knows what it means.
 Position = Any
 
 
@@ -32,14 +35,14 @@ def option(default: Any = MISSING, *, help: str, example: str = "", secret: bool
 class Item(msgspec.Struct, frozen=True):
     """One thing that a source has read, and that becomes a record.
 
-    `value` is an event of the topic's class, a mapping, bytes or text (JSON, where the topic has an event class), or None,
-    which deletes its key in a compacted topic. What does not fit the topic's event class goes to its dead letters with the
-    reason, and the source goes on. `key` is the event's own where it is not given. `time` becomes Kafka's timestamp; leave
-    it out unless it is recent, because retention goes by it.
+    `value` is an event of the topic's class, a mapping, bytes or text (JSON, where the topic has an event class), or
+    None, which deletes its key in a compacted topic. What does not fit the topic's event class goes to its dead letters
+    with the reason, and the source goes on. `key` is the event's own where it is not given. `time` becomes Kafka's
+    timestamp; leave it out unless it is recent, because retention goes by it.
 
-    `loose` says that the fields of a mapping are text (as in CSV) and become what the event class says. `problem` sends the
-    item to the dead letters with these words: for what the source itself could not make sense of. `location` tells people
-    where it was found, such as `app.log@1024`.
+    `loose` says that the fields of a mapping are text (as in CSV) and are converted to the event class's types.
+    `problem` sends the item to the dead letters with this text: for what the source itself could not parse. `location`
+    tells people where it was read, such as `app.log@1024`.
     """
 
     value: Any
@@ -73,17 +76,18 @@ class Reader:
     """
 
     def read(self) -> Items | None:
-        """What there is now: some thousand items or a few MiB at most. None: nothing yet. Must not block for long (50 ms):
-        what was read before is committed only when this returns.
+        """The items there are now: some thousand or a few MiB at most. None: nothing yet. Must not block for long (50
+        ms): what was read before is committed only when this returns.
 
-        What you hand out is not safe before `acknowledged`: do not delete it, do not confirm it to anybody. An exception
-        means that the part is closed, and opened again at its last committed position after a pause that grows; raise
+        What you return is not safe before `acknowledged`: do not delete it, do not confirm it to anybody. An exception
+        means that the part is closed, and opened again at its last committed position with backoff; raise
         ConnectorRefusedError when that cannot help.
         """
         raise NotImplementedError
 
     def wait(self, seconds: float) -> None:
-        """Wait until there may be something to read, at most so long. A source that is told of news can end it early."""
+        """Wait until there may be something to read, at most this long. A source that is notified of new items can
+        return early."""
         clock.sleep(min(seconds, 0.02))
 
     def acknowledged(self, position: Position) -> None:
@@ -91,11 +95,11 @@ class Reader:
         acknowledged by one call. It may be missing after a crash: then `open` with that position says the same."""
 
     def lag(self) -> int | None:
-        """How much there is that was not read yet, in `Source.lag_unit`; None where that is not known."""
+        """How much was not read yet, in `Source.lag_unit`; None where that is unknown."""
         return None
 
     def close(self) -> None:
-        """Let go of everything. May be called twice, and at any time."""
+        """Release everything. May be called twice, and at any time."""
 
 
 class Source:
@@ -105,29 +109,31 @@ class Source:
     gives what follows it, in the same order. Records and position are committed in one transaction.
     """
 
-    # "module:name" of what runs a built-in one; it is called with the declaration and its surroundings.
+    # "module:name" of the code that runs a built-in one; it is called with the declaration and its `ConnectorContext`.
     factory: ClassVar[str] = ""
     # The app's connector process reads it ("reader") or hosts it ("service"), or Kafka Connect runs it ("connect").
     runs_as: ClassVar[Literal["reader", "service", "connect"]] = "reader"
-    # Whether positions are kept. A source that is pushed to and cannot go back (MQTT) has none: it acknowledges instead.
+    # Whether positions are kept. A source that is pushed to and cannot go back (MQTT) has none: it acknowledges
+    # instead.
     resumable: ClassVar[bool] = True
     lag_unit: ClassVar[str] = "records"
-    # Whether a part that ended (`Items.last`) is begun again when `parts` names it again.
+    # Whether a part that ended (`Items.last`) starts again when `parts` names it again.
     reopens_finished: ClassVar[bool] = False
 
     def check(self, topic: "Topic[Any]") -> None:
-        """Raise DeclarationError when it cannot fill this topic. Asked when it is declared, so that nothing has to run."""
+        """Raise DeclarationError when it cannot fill this topic. Called when it is declared, so that nothing has to
+        run."""
 
     def parts(self) -> Sequence[str]:
-        """Names of what can be read side by side, such as partitions or files. Asked again every few seconds: a new part is
-        begun. A name must mean the same thing after a restart, since the position is kept by it."""
+        """Names of what can be read in parallel, such as partitions or files. Called again every few seconds: a new
+        part is opened. A name must mean the same thing after a restart, since the position is stored under it."""
         return ("all",)
 
     def open(self, part: str, position: Position) -> Reader:
-        """Read a part from behind this position; None: from its beginning, nothing was ever read.
+        """Read a part from after this position; None: from its beginning, nothing was ever read.
 
-        Raise PositionUnknownError for a position that is not there any more: to begin somewhere else would lose items or
-        bring them twice, and nobody would know.
+        Raise PositionUnknownError for a position that no longer exists: starting anywhere else would silently lose
+        items or bring them twice.
         """
         raise NotImplementedError
 
@@ -137,7 +143,7 @@ class Source:
 
 
 class FailedRecord(msgspec.Struct, frozen=True):
-    """A record that a sink did not write, and why. With `retry` it is tried again, `after_seconds` from now at the
+    """A record that a sink did not write, and why. With `retry` it is retried, `after_seconds` from now at the
     earliest; without, it goes to the dead letters."""
 
     record: Any
@@ -147,38 +153,39 @@ class FailedRecord(msgspec.Struct, frozen=True):
 
 
 class Sink:
-    """Where rows of a stream, or records of a topic, go to besides. At least once: see `write`."""
+    """Where rows of a stream, or records of a topic, are written besides Kafka. At least once: see `write`."""
 
     factory: ClassVar[str] = ""
     runs_as: ClassVar[Literal["writer", "connect"]] = "writer"
-    # How many records `write` is given at most, and how long they are waited for.
+    # How many records `write` gets at most, and how long a batch waits for them.
     batch: ClassVar[int] = 500
     batch_seconds: ClassVar[float] = 0.05
-    # How often records are tried again after an exception that says nothing of its kind. RetryLaterError has no limit.
+    # How often records are retried after an exception of an unknown kind. RetryLaterError has no limit.
     retries: ClassVar[int] = 4
 
     def open(self) -> None:
-        """Connect, where that is needed. Called before the first `write` and again after trouble."""
+        """Connect, where that is needed. Called before the first `write` and again after a failure."""
 
     def write(self, records: Sequence[Any]) -> "Iterable[FailedRecord] | None":
-        """Write these records, and return when they are safe: then they are committed, and never given again.
+        """Write these records, and return when they are safe: then they are committed, and never passed again.
 
         The trap: after a crash between the two, the same records come again. Make writing them twice harmless, by their
-        key or by their place (`str(record)`, such as `readings[2]@41`, is the same each time).
+        key or by their topic, partition and offset (`str(record)`, such as `readings[2]@41`, is the same each time).
 
-        Return those that were not written as `FailedRecord`, or raise. RetryLaterError: the target is away, all of them are
-        tried again for as long as it takes. ConnectorRefusedError: these can never be written; of several, each is tried
-        alone, and those that fail alone go to the dead letters. Anything else is tried again a few times, then the same.
+        Return those that were not written as `FailedRecord`, or raise. RetryLaterError: the target is unavailable, all
+        of them are retried for as long as it takes. ConnectorRefusedError: these can never be written; of several, each
+        is retried alone, and those that fail alone go to the dead letters. Anything else is retried a few times, then
+        treated the same.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of everything. May be called twice, and is not guaranteed to be called."""
+        """Release everything. May be called twice, and is not guaranteed to be called."""
 
 
 @dataclass(frozen=True)
 class SourceBinding:
-    """A topic and one of its sources. The name is the connector's: its place, its log and its figures go by it."""
+    """A topic and one of its sources. The name is the connector's: its position, its log and its metrics go by it."""
 
     name: str
     topic: str

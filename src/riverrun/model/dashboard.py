@@ -1,8 +1,8 @@
-"""What a pipeline file says people see: dashboards of tiles, each over a table of the store or SQL. Declaring does nothing.
+"""Dashboards of a pipeline file: tiles, each over a table of the store or SQL. Declaring does nothing.
 
-A tile asks its store one question. `source` is the name of a table, or SQL that begins with select or with; `x`, `y` and
-`by` name columns of it: where along, how much, and what tells the lines, bars or rows apart. A click on a value of `by` sets
-the page's filter for that column (`when` and titles such as "Houses of {street}" follow it).
+A tile runs one query. `source` is the name of a table, or SQL that begins with select or with; `x`, `y` and `by` name
+its columns: the axis, the value, and what distinguishes lines, bars or rows. A click on a value of `by` sets the page's
+filter for that column (`when` and titles such as "Houses of {street}" follow it).
 """
 
 import re
@@ -28,14 +28,14 @@ LEVELS = ("warn", "bad")
 GRID_COLUMNS = 12
 MAX_HEIGHT = 12
 MAX_LIMIT = 1000
-# Kinds whose rows go along a time: of a table and without a range, this much of it.
+# Kinds whose rows lie along a time axis: over a table and without a range, this much of it is shown.
 TIME_SERIES_KINDS = frozenset({"line", "area", "candle", "heat_map"})
 DEFAULT_RANGE = "1 hour"
 DEFAULT_COMPARE = "1 hour"
 DEFAULT_STALE = "1 minute"
 _SQL = re.compile(r"\s*(select|with)\b", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
-# Width, height and limit, where the file says none.
+# Width, height and limit, where the file gives none.
 _SIZES: dict[str, tuple[int, int, int]] = {
     "number": (3, 2, 1),
     # As many lines as a chart draws (MOST_LINES in series.js).
@@ -57,33 +57,33 @@ class TileOptions(TypedDict, total=False):
     """The options that every tile over data takes."""
 
     unit: str
-    # Rows that are at most so old, counted back from the newest row: the clock of the events, not of the wall.
+    # Only rows at most this old, counted back from the newest row: in event time, not wall-clock time.
     range: str | timedelta
     # How many groups, bars or rows at most.
     limit: int
-    # "warn" and "bad": from there on up; where "bad" is the lower one, from there on down.
+    # "warn" and "bad": from that value upwards; where "bad" is the lower one, downwards.
     thresholds: Mapping[str, float]
     decimals: int
-    # How rows that fall together are made one figure.
+    # How rows of the same group are aggregated into one figure.
     aggregate: Aggregate
     # The newest window is still filling; True leaves it out.
     closed: bool
-    # Times rounded down to this, where the table's are finer than the chart needs.
+    # Times are rounded down to this, where the table's are finer than the chart needs.
     step: Step
-    # What stands where a time has no row, such as 0 for a count; without it a line has a gap there.
+    # The value where a time has no row, such as 0 for a count; without it a line has a gap there.
     fill: float
     # Of 12 columns, and in rows of the grid.
     width: int
     height: int
     # Shown only while the page has a filter for this column.
     when: str
-    # No row has come in for so long: the figure is shown as stale.
+    # When no row has arrived for this long, the figure is shown as stale.
     stale: str | timedelta
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One question and the way its answer is shown. Made by the functions below, which say what each kind needs."""
+    """One query and how its result is shown. Made by the functions below, which say what each kind needs."""
 
     kind: TileKind
     title: str
@@ -107,7 +107,7 @@ class Tile:
     height: int = 0
     when: str = ""
     stale_ms: int = -1
-    # What addresses it in its dashboard; given by the dashboard.
+    # Its name within its dashboard's URLs; set by the dashboard.
     name: str = ""
     line: SourceLine = SourceLine("", 0)  # noqa: RUF009  -- frozen
 
@@ -158,7 +158,7 @@ def number(
     compare: str | timedelta | None = DEFAULT_COMPARE,
     **options: Unpack[TileOptions],
 ) -> Tile:
-    """One figure, how it changed within `compare`, and its way there. Of SQL: the first column of the only row."""
+    """One figure, how it changed within `compare`, and its sparkline. Of SQL: the first column of the only row."""
     return _tile("number", title, source, {"y": y, "compare": compare}, options)
 
 
@@ -184,7 +184,7 @@ def area(
     by: str = "",
     **options: Unpack[TileOptions],
 ) -> Tile:
-    """As `line`, filled, and one upon the other: parts that make a whole."""
+    """Like `line`, filled and stacked: parts that make a whole."""
     return _tile("area", title, source, {"x": x, "y": y, "by": by}, options)
 
 
@@ -196,7 +196,7 @@ def bar(
 
 
 def leaderboard(title: str, source: TileSource, *, by: str = "", y: str = "", **options: Unpack[TileOptions]) -> Tile:
-    """Who is first: the values of `by`, ranked by `y`."""
+    """A ranking: the values of `by`, ordered by `y`."""
     return _tile("leaderboard", title, source, {"y": y, "by": by}, options)
 
 
@@ -218,24 +218,24 @@ def candle(
     close: str = "close",
     **options: Unpack[TileOptions],
 ) -> Tile:
-    """Prices: where each time opened and closed, and how far it went."""
+    """Prices: open, close, high and low of each time."""
     return _tile("candle", title, source, {"x": x, "y": (open, high, low, close)}, options)
 
 
 def heat_map(
     title: str, source: TileSource, *, x: str = "", by: str = "", y: str = "", **options: Unpack[TileOptions]
 ) -> Tile:
-    """A field for each `x` and `by`, coloured by `y`."""
+    """A cell for each `x` and `by`, coloured by `y`."""
     return _tile("heat_map", title, source, {"x": x, "y": y, "by": by}, options)
 
 
 def status(title: str, source: TileSource, *, by: str = "", y: str = "", **options: Unpack[TileOptions]) -> Tile:
-    """Things and how they are: the values of `by`, worst first by the thresholds of `y`."""
+    """Things and their condition: the values of `by`, worst first by the thresholds of `y`."""
     return _tile("status", title, source, {"y": y, "by": by}, options)
 
 
 def text(text: str, *, title: str = "", width: int = 0, height: int = 0, when: str = "") -> Tile:
-    """Words between tiles. An empty line begins a paragraph, "- " a list; `**strong**` and backquotes are understood."""
+    """Text between tiles. An empty line begins a paragraph, "- " a list; `**strong**` and backquotes are understood."""
     options: TileOptions = {"when": when}
     if width:
         options["width"] = width
@@ -309,7 +309,7 @@ def _check_options(here: str, options: Mapping[str, Any], known: Sequence[str], 
 def _query_arguments(
     here: str, arguments: Mapping[str, Any], options: TileOptions, default_range: str | None
 ) -> dict[str, Any]:
-    """The arguments of a tile that say what is asked for."""
+    """The arguments of a tile that make up its query."""
     range_given = options.get("range", default_range)
     compare, stale = arguments.get("compare"), options.get("stale")
     y = arguments.get("y") or ()
@@ -409,8 +409,8 @@ def build_dashboard(
             )
     if not tiles:
         raise DeclarationError(f"The dashboard {name} has no tiles")
-    taken: set[str] = set()
-    named_tiles = tuple(replace(tile, name=_unique_name(tile, taken)) for tile in tiles)
+    used_names: set[str] = set()
+    named_tiles = tuple(replace(tile, name=_unique_name(tile, used_names)) for tile in tiles)
     known = {tile.by for tile in named_tiles if tile.by}
     for tile in named_tiles:
         if tile.when and tile.when not in known:
@@ -425,19 +425,19 @@ def build_dashboard(
     )
 
 
-def _unique_name(tile: Tile, taken: set[str]) -> str:
-    """A name for an address, made of the title; a number makes it the only one."""
+def _unique_name(tile: Tile, used_names: set[str]) -> str:
+    """A name for a URL, made of the title; a number makes it unique."""
     plain = re.sub(r"[^a-z0-9]+", "-", tile.title.lower()).strip("-") or tile.kind.replace("_", "-")
     name, count = plain[:60], 1
-    while name in taken:
+    while name in used_names:
         count += 1
         name = f"{plain[:60]}-{count}"
-    taken.add(name)
+    used_names.add(name)
     return name
 
 
 def dashboard_from_dict(content: Mapping[str, Any]) -> Dashboard:
-    """The dashboard that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
+    """The dashboard that `as_dict` returned, also by way of JSON. Names it does not know are ignored."""
 
     def known(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
         names = {tile.name for tile in fields(cls)}

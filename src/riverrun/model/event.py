@@ -77,9 +77,9 @@ def event_time(*, late: str | timedelta = "0 s") -> Any:
     return _FieldMarker("time", msgspec.NODEFAULT, {}, wait)
 
 
-def _apply_markers(name: str, namespace: dict[str, Any], marks: dict[str, _FieldMarker]) -> None:
+def _apply_markers(name: str, namespace: dict[str, Any], markers: dict[str, _FieldMarker]) -> None:
     annotations = _resolve_annotations(name, namespace)
-    for field_name, mark in marks.items():
+    for field_name, marker in markers.items():
         if field_name not in annotations:
             raise DeclarationError(
                 f"{name}.{field_name} has no type",
@@ -87,12 +87,14 @@ def _apply_markers(name: str, namespace: dict[str, Any], marks: dict[str, _Field
                 event=name,
                 field=field_name,
             )
-        if mark.default is msgspec.NODEFAULT:
+        if marker.default is msgspec.NODEFAULT:
             del namespace[field_name]
         else:
-            namespace[field_name] = mark.default
+            namespace[field_name] = marker.default
     for field_name, annotation in annotations.items():
-        annotations[field_name] = _constrained(annotation, marks[field_name].constraints if field_name in marks else {})
+        annotations[field_name] = _constrained(
+            annotation, markers[field_name].constraints if field_name in markers else {}
+        )
     namespace["__annotations__"] = annotations
     namespace.pop("__annotate_func__", None)
 
@@ -109,7 +111,8 @@ def _constrained(annotation: Any, constraints: dict[str, Any]) -> Any:
 
 
 def _resolve_annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
-    """The class body's annotations as types. Texts (`from __future__ import annotations`) are looked up in its module."""
+    """The class body's annotations as types. Strings (`from __future__ import annotations`) are looked up in its
+    module."""
     raw = namespace.get("__annotations__", {})
     if "__annotate_func__" in namespace:
         from annotationlib import Format, call_annotate_function  # type: ignore[import-not-found,unused-ignore]
@@ -136,7 +139,7 @@ def _resolve_annotations(name: str, namespace: dict[str, Any]) -> dict[str, Any]
 
 def _check_roles(cls: Any) -> None:
     for role, word in (("key", "key()"), ("time", "event_time()")):
-        names = [name for name, mark in cls.__riverrun_marks__.items() if mark.role == role]
+        names = [name for name, marker in cls.__riverrun_marks__.items() if marker.role == role]
         if len(names) > 1:
             raise DeclarationError(
                 f"{cls.__name__} has more than one {word}", expected="one", found=", ".join(names), event=cls.__name__
@@ -144,16 +147,16 @@ def _check_roles(cls: Any) -> None:
 
 
 class EventMeta(msgspec.StructMeta):
-    """Turns the marks into msgspec's annotations. Events are frozen and take their fields by name."""
+    """Turns the field markers into msgspec's annotations. Events are frozen and take their fields by name."""
 
     def __new__(  # noqa: PYI034  -- msgspec's metaclass is not written for Self
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, version: int = 1, **options: Any
     ) -> "EventMeta":
-        marks = {field_name: mark for field_name, mark in namespace.items() if isinstance(mark, _FieldMarker)}
-        if marks or "__annotations__" in namespace or "__annotate_func__" in namespace:
-            _apply_markers(name, namespace, marks)
+        markers = {field_name: marker for field_name, marker in namespace.items() if isinstance(marker, _FieldMarker)}
+        if markers or "__annotations__" in namespace or "__annotate_func__" in namespace:
+            _apply_markers(name, namespace, markers)
         cls: Any = super().__new__(mcls, name, bases, namespace, **{**options, "kw_only": True, "frozen": True})
-        cls.__riverrun_marks__ = getattr(cls, "__riverrun_marks__", {}) | marks
+        cls.__riverrun_marks__ = getattr(cls, "__riverrun_marks__", {}) | markers
         cls.__riverrun_version__ = version
         _check_roles(cls)
         return cls  # type: ignore[no-any-return]
@@ -170,7 +173,7 @@ class Event(msgspec.Struct, metaclass=EventMeta, frozen=True):
 
 @dataclass(frozen=True)
 class EventSchema(Generic[E]):
-    """What riverrun knows of an event class, worked out once."""
+    """The schema of an event class, computed once."""
 
     event: type[E]
     name: str
@@ -185,7 +188,7 @@ class EventSchema(Generic[E]):
 
     @cached_property
     def encode(self) -> Callable[[E], bytes]:
-        """Gives the bytes to send, checked: EventInvalidError when a field has the wrong type or breaks its constraint."""
+        """The bytes to send, checked: EventInvalidError when a field has the wrong type or breaks its constraint."""
         return encoder_for(self.event, self._dump, self._encode_and_read_back)
 
     def _encode_and_read_back(self, event: E) -> bytes:
@@ -224,7 +227,7 @@ class EventSchema(Generic[E]):
 
 
 def reason_of(error: Exception) -> str:
-    """msgspec's message in our words: "$.load_kw: expected `float`, got `str`". Other errors say what they are as well."""
+    """msgspec's message in our words: "$.load_kw: expected `float`, got `str`". Other errors include their type."""
     if not isinstance(error, msgspec.MsgspecError | TypeError | ValueError | OverflowError):
         return f"{type(error).__name__}: {error}"
     text, _, path = str(error).partition(" - at `")
@@ -244,9 +247,9 @@ def schema_of(event: type[E]) -> EventSchema[E]:
         raise DeclarationError(
             f"{event!r} is not an event class", expected="a class that inherits from riverrun.Event", event=str(event)
         )
-    marks = event.__riverrun_marks__
-    key_field = next((name for name, mark in marks.items() if mark.role == "key"), None)
-    time_field = next((name for name, mark in marks.items() if mark.role == "time"), None)
+    markers = event.__riverrun_marks__
+    key_field = next((name for name, marker in markers.items() if marker.role == "key"), None)
+    time_field = next((name for name, marker in markers.items() if marker.role == "time"), None)
     name, version = event.__name__, event.__riverrun_version__
     try:
         decoder = msgspec.json.Decoder(event)
@@ -258,7 +261,7 @@ def schema_of(event: type[E]) -> EventSchema[E]:
         version=version,
         key_field=key_field,
         time_field=time_field,
-        late_ms=marks[time_field].late_ms if time_field else 0,
+        late_ms=markers[time_field].late_ms if time_field else 0,
         header=(SCHEMA_HEADER, f"{name}/{version}".encode()),
         key_of=_key_getter(event, key_field),
         _dump=msgspec.json.Encoder().encode,
@@ -270,14 +273,14 @@ def _key_getter(event: type[Event], name: str | None) -> Callable[[Any], str | b
     if name is None:
         return lambda _: None
     get = attrgetter(name)
-    kinds = {each.name: each.type for each in msgspec.structs.fields(event)}
+    kinds = {struct_field.name: struct_field.type for struct_field in msgspec.structs.fields(event)}
     kind = kinds[name]
     while getattr(kind, "__metadata__", None):
         kind = kind.__origin__
     if kind in (str, bytes):
         return get
     if kind in (int, uuid.UUID):
-        return lambda each: str(get(each)).encode()
+        return lambda instance: str(get(instance)).encode()
     raise DeclarationError(
         f"{event.__name__}.{name} cannot be a key",
         expected="a field of type str, int, bytes or UUID",

@@ -1,9 +1,9 @@
-"""A quick look that spares most events being read back before they are sent.
+"""A fast check that spares most events being read back before they are sent.
 
 Reading an event's own bytes back proves that a consumer can read them, and costs more than making them. For a class of
-plain fields (text, literals, numbers, booleans, times in UTC, UUIDs, bytes, and optional ones) the same follows from the
-exact types and limits of the values, which a few comparisons can see. The look may only ever say "certainly readable";
-whatever it does not know is read back. tests/unit/model/test_fast_encoding.py holds that against the decoder.
+plain fields (text, literals, numbers, booleans, times in UTC, UUIDs, bytes, and optional ones) the same follows from
+the exact types and limits of the values, which a few comparisons can see. The check may only ever say "certainly
+readable"; whatever it does not know is read back. tests/unit/model/test_fast_encoding.py compares it with the decoder.
 """
 
 import math
@@ -79,7 +79,7 @@ def _field_check(kind: msgspec.inspect.Type, value: str) -> str | None:
             return _type_check("UUID", value, "")
         case msgspec.inspect.BytesType(min_length=None, max_length=None):
             return _type_check("bytes", value, "")
-        case msgspec.inspect.LiteralType(values=values) if all(type(each) is str for each in values):
+        case msgspec.inspect.LiteralType(values=values) if all(type(value) is str for value in values):
             return _type_check("str", value, f"x in {set(values)!r}")
         case msgspec.inspect.UnionType(types=types) if len(types) == 2:
             return _optional_check(types, value)

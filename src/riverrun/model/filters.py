@@ -65,7 +65,7 @@ def _is_number(value: Any) -> bool:
 
 
 def look_up(record: Any, path: Iterable[str]) -> Any:
-    """The value at a path of field names (and list positions), or a mark that equals nothing."""
+    """The value at a path of field names (and list positions), or a sentinel that equals nothing."""
     for name in path:
         if isinstance(record, dict) and name in record:
             record = record[name]

@@ -5,7 +5,7 @@ Any client that knows such registries reads and writes the same (docs/decisions/
 
 from typing import Literal
 
-# How a topic's values are written. "json" is JSON as it is, without a registry.
+# The formats of a topic's values. "json" is JSON as it is, without a registry.
 Format = Literal["json", "json-schema", "avro"]
 FORMATS: tuple[Format, ...] = ("json", "json-schema", "avro")
 
@@ -35,5 +35,5 @@ def decode_frame(value: bytes) -> tuple[int, bytes]:
 
 
 def subject_of(topic: str) -> str:
-    """What the registry calls the values of a topic: Confluent's TopicNameStrategy."""
+    """The registry's subject for the values of a topic: Confluent's TopicNameStrategy."""
     return f"{topic}-value"

@@ -1,7 +1,7 @@
-"""The JSON Schema of an event class, as a registry keeps it.
+"""The JSON Schema of an event class, as stored in a registry.
 
-Closed: a record has the fields of the type and no others. That is what makes a new optional field a compatible change; in
-an open schema any name may have been there before, with any value.
+Closed: a record has the fields of the type and no others. That is what makes a new optional field a compatible change;
+in an open schema any name may have been there before, with any value.
 """
 
 import json

@@ -116,7 +116,8 @@ def _with_separator(parse: RecordParser, separator: bytes) -> RecordParser:
 
 
 def json_parser(schema: EventSchema[Event] | None, key: str) -> RecordParser:
-    """Makes key and value of the bytes of one JSON value; Unfit when it is no record. See `json_lines`."""
+    """Parses the bytes of one JSON value into key and value; raises RecordParseError when it is no record. See
+    `json_lines`."""
     if schema is not None:
         decode, key_of = schema.decode, schema.key_of
 
@@ -232,8 +233,8 @@ def _joined(cells: list[str]) -> bytes:
 
 
 def _decoded(stream: BinaryIO, limit: int) -> Iterator[str]:
-    # Bytes that are not UTF-8 pass as surrogates, and the cut of a line as one they never make, so that the row they are
-    # in can be named.
+    # Bytes that are not UTF-8 pass as surrogates, and the cut of a truncated line as one they never make, so that the
+    # row they are in can be named.
     for _, line, whole in _raw_lines(stream, limit):
         text = line.decode(errors="surrogateescape")
         yield text if whole else f"{text}{_TRUNCATED}\n"
@@ -263,7 +264,7 @@ def _check_header(header: list[str], schema: EventSchema[Event] | None, key: str
                 expected=", ".join(fields),
                 hint=f"Did you mean {near}?" if near else "Take the column out, or add the field",
             )
-    missing = [name for name, each in fields.items() if each.required and name not in header]
+    missing = [name for name, schema_field in fields.items() if schema_field.required and name not in header]
     if missing:
         raise UsageError(f"There is no column for {', '.join(missing)} of {schema.name}", found=", ".join(header))
 

@@ -11,12 +11,12 @@ def notice_text(text: str, names: Collection[str] = ()) -> str:
 
 
 def phrase_of(line: str, names: Collection[str] = ()) -> str:
-    """A sentence that another process wrote, as a notice: without capital, unless it begins with a name, and full stop."""
+    """A sentence from another process, as a notice: without its capital, unless it begins with a name, and full stop."""
     return _first_letter(line, names, str.lower).rstrip(".")
 
 
 def _first_letter(text: str, names: Collection[str], change: Callable[[str], str]) -> str:
-    """The text with its first letter changed, unless its first word is a name: one of these, with or without a part
+    """The text with its first letter changed, unless its first word is a name: one of these, with or without a suffix
     (`gates/0`), or one that is no English word (`house_load`, `shop.postgres`)."""
     words = text.split(maxsplit=1)
     first = words[0].rstrip(":,;.!?").partition("'")[0] if words else ""

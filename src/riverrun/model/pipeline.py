@@ -1,4 +1,4 @@
-"""What a pipeline file declares besides topics: streams and tables, and where in the file. Declaring does nothing."""
+"""Streams and tables that a pipeline file declares, and where in the file. Declaring does nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,9 +29,9 @@ class SourceLine:
 class Stream:
     """A query over topics, tables and other streams, whose rows go to a topic.
 
-    Exactly one of `function` (takes one DataFrame per input, gives one) and `sql` is set. `key` names the columns that tell
-    rows apart, `time` the column that says when a row happened; both are found by themselves where they can be. `emit`
-    says whether a window's row is sent whenever it changes ("updates") or once, when its time is over ("final").
+    Exactly one of `function` (takes one DataFrame per input, returns one) and `sql` is set. `key` names the columns
+    that identify a row, `time` the column with its event time; both are inferred where they can be. `emit` says whether
+    a window's row is sent whenever it changes ("updates") or once, when the window has closed ("final").
     """
 
     name: str
@@ -80,14 +80,14 @@ class FileSource:
 
     format: Literal["csv", "json", "parquet"]
     path: str
-    # Spark's words for the columns: "house_id string, street string". Empty: what the file says of itself.
+    # The columns in Spark's notation: "house_id string, street string". Empty: inferred from the file.
     columns: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """A stream or a topic as a table of the store, where the pipeline file says more of it than that it is one."""
+    """A stream or a topic as a table of the store, where the pipeline file sets options for it."""
 
     source: str  # The name of a stream or a topic of the app.
     line: SourceLine
@@ -127,7 +127,7 @@ def check_speed(speed: str | None, whose: str) -> None:
 
 
 def every_ms(every: str | timedelta, what: str) -> int:
-    """How often a near-real-time stream looks for records, in milliseconds; 0 is as often as it can."""
+    """How often a near-real-time stream polls for records, in milliseconds; 0 is as often as it can."""
     expected = 'a duration such as "1 second" or "500 ms"'
     try:
         wait = parse_duration_ms(every, what=what, allow_zero=True)
@@ -139,7 +139,7 @@ def every_ms(every: str | timedelta, what: str) -> int:
 
 
 def csv(path: str | Path, columns: str = "", **options: str) -> FileSource:
-    """A CSV file with a header line. `columns` names and types them; without it, types are read off the values."""
+    """A CSV file with a header line. `columns` names and types them; without it, types are inferred from the values."""
     return FileSource("csv", str(path), columns, options)
 
 

@@ -1,7 +1,7 @@
-"""Moments and places in a log as people write them: "10 minutes ago", "2026-07-01T10:00", "earliest", "-100".
+"""Times and offsets as people write them: "10 minutes ago", "2026-07-01T10:00", "earliest", "-100".
 
-A time without a zone is local time, as at any prompt; what a program writes should carry its zone. The clock is an
-argument, so that nothing here depends on when it runs.
+A time without a zone is local time, as at any prompt; a program should write the zone. The clock is an argument, so
+that nothing here depends on when it runs.
 """
 
 import re
@@ -25,7 +25,7 @@ def system_clock() -> datetime:
 
 
 def parse_time(text: str, *, clock: Clock = system_clock, what: str = "The time") -> datetime:
-    """A moment, with its zone: ISO 8601, "2 hours ago", "today 10:30", "yesterday", "now"."""
+    """A point in time, with its zone: ISO 8601, "2 hours ago", "today 10:30", "yesterday", "now"."""
     words = text.strip().lower()
     if words == "now":
         return clock()
@@ -64,13 +64,13 @@ def _invalid_time(text: str, what: str) -> UsageError:
 
 
 def epoch_ms(moment: datetime) -> int:
-    """A moment as Kafka counts it: milliseconds since 1970."""
+    """A time as Kafka counts it: milliseconds since 1970."""
     return round(moment.timestamp() * 1000)
 
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """A place in every partition of a topic.
+    """A position in every partition of a topic.
 
     `number` is the offset, the milliseconds since 1970, or for "last" how many records before the end.
     """

@@ -1,7 +1,8 @@
-"""Where the streams of a running pipeline stand: what `riverrun run` shows, writes and serves.
+"""The progress of the streams of a running pipeline: what `riverrun run` shows, writes and serves.
 
-The account of a stream closes: records in = taken + dead + gone, and taken = out + filtered + late where every row that
-leaves is one row that came (`exact`). Where an operator makes many rows of one or one of many, `note` says so.
+The record counts of a stream add up: records in its inputs = read + expired, and read = out + filtered + dead letters +
+late where every row that leaves is one row that came (`exact`). Where an operator makes many rows of one or one of
+many, `note` says so.
 """
 
 import math
@@ -10,25 +11,25 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-# starting, running; waiting to be started again; ended by itself (batch), by the user, or for good with `error`.
+# starting; running; waiting for a restart; ended by itself (batch), by the user, or for good with `error`.
 Phase = Literal["starting", "running", "restarting", "finished", "stopped", "failed"]
 PHASES: tuple[str, ...] = get_args(Phase)
 
 
 @dataclass
 class RecordCounts:
-    """What became of the records a stream has read since the pipeline's first start."""
+    """The counts of the records a stream has read since the pipeline's first start."""
 
     read: int = 0
     # Did not parse or broke a constraint; in the dead-letter topic.
     dead_letters: int = 0
-    # Older than the watermark when they came. From an aggregate Spark tells groups of rows, so this is at least so many.
+    # Older than the watermark when they came. For an aggregate Spark counts groups of rows, so this is a lower bound.
     late: int = 0
     filtered: int = 0
     out: int = 0
     # Deleted by the topic's retention before they were read; never in `read`.
     expired: int = 0
-    # Whether read = out + filtered + dead + late holds to the record.
+    # Whether read = out + filtered + dead_letters + late holds exactly.
     exact: bool = False
     note: str = ""
 
@@ -51,7 +52,7 @@ class StreamProgress:
     # Over the wall time between the reports of the last half minute, not the speed of one batch.
     rows_in_per_second: float = 0.0
     rows_out_per_second: float = 0.0
-    # Offsets in the inputs that it has not read, as Kafka counts lag; -1 when not known.
+    # The lag: offsets in the inputs that it has not read; -1 when unknown.
     lag: int = -1
     # Records of the first batch since the start while it is computed; 0 when it has ended, or there is nothing to read.
     first_batch_records: int = 0
@@ -63,7 +64,7 @@ class StreamProgress:
     restarts: int = 0
     error: str = ""
     record_counts: RecordCounts = field(default_factory=RecordCounts)
-    # Whether it computes again what was told before: nobody may be told a second time.
+    # Whether it recomputes rows that were sent before: no notification may be sent again for them.
     replaying: bool = False
 
     def age_seconds(self, now: float) -> float | None:
@@ -74,7 +75,7 @@ class StreamProgress:
     def as_dict(self) -> dict[str, Any]:
         """For programs: these names are what /api/streams and `riverrun status --json` promise."""
         content: dict[str, Any] = asdict(self)
-        # JSON has no NaN, and Spark tells one as the speed of a batch that took no time.
+        # JSON has no NaN, and Spark reports one as the speed of a batch that took no time.
         return {name: 0.0 if isinstance(value, float) and not math.isfinite(value) else value
                 for name, value in content.items()}  # fmt: skip
 
@@ -93,7 +94,7 @@ class PipelineProgress:
     # When the pipeline ended in order, empty while it runs; it stays empty when its process was killed.
     ended_at: str = ""
     streams: list[StreamProgress] = field(default_factory=list)
-    # What flows where (model/topology.py), for who shows it without the pipeline file.
+    # The topology (model/topology.py), for readers without the pipeline file.
     topology: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,9 +107,9 @@ class PipelineProgress:
 
 
 def progress_from_dict(content: Mapping[str, Any]) -> PipelineProgress:
-    """The progress that `as_dict` gave. Names it does not know are left out: a newer riverrun may have written them.
+    """The progress that `as_dict` returned. Names it does not know are ignored: a newer riverrun may have written them.
 
-    Raises ValueError, TypeError or KeyError for what is no such thing.
+    Raises ValueError, TypeError or KeyError for anything else.
     """
     if not isinstance(content, Mapping):
         raise TypeError("a pipeline's progress is an object")
@@ -129,9 +130,9 @@ def unix_seconds(text: str) -> float | None:
 
 
 def _plain(progress: PipelineProgress) -> dict[str, Any]:
-    return {each.name: getattr(progress, each.name) for each in fields(progress)}
+    return {member.name: getattr(progress, member.name) for member in fields(progress)}
 
 
 def _known(kind: type, content: Mapping[str, Any]) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)}
+    names = {member.name for member in fields(kind)}
     return {name: value for name, value in content.items() if name in names}

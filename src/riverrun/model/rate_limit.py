@@ -1,14 +1,14 @@
-"""Not faster than so many a second."""
+"""Limits how many things are done per second."""
 
 import time
 from collections.abc import Callable
 
-# A pace that fell behind may hurry for as much as it would have done in this time, and no more.
+# A sender that fell behind may catch up on as much as it would have done in this time, and no more.
 _CATCH_UP_SECONDS = 0.1
 
 
 class ThroughputThrottler:
-    """Call `wait` before each thing: it sleeps so that there are at most `rate` a second, evenly spread."""
+    """Call `wait` before each item: it sleeps so that there are at most `rate` a second, evenly spread."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""A record as it lies in a topic, and the forms in which it is shown: as it is, as JSON, as a row of a table."""
+"""A record of a topic, and the forms in which it is shown: as it is, as JSON, as a row of a table."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class RawRecord(Protocol):
-    """What the client library gives for a record; `timestamp` is (kind, milliseconds since 1970)."""
+    """A record as the client library returns it; `timestamp` is (kind, milliseconds since 1970)."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -25,7 +25,7 @@ class RawRecord(Protocol):
 
 
 def decode_json(value: bytes | None) -> tuple[bool, Any]:
-    """Whether these bytes are JSON, and what they say. No bytes at all are a deletion: JSON's null."""
+    """Whether these bytes are JSON, and the decoded value. No bytes at all are a tombstone: JSON's null."""
     if value is None:
         return True, None
     try:
@@ -67,7 +67,7 @@ def _value_part(value: bytes | None) -> bytes:
         return b'"value_base64":"' + base64.b64encode(value) + b'"'
     except msgspec.DecodeError:
         return b'"value_text":' + _ENCODE(value.decode())
-    # Line breaks in JSON are white space between its parts; a line must not have them.
+    # Line breaks in JSON are white space between its parts; an output line must not have them.
     return b'"value":' + (
         value.replace(b"\r", b" ").replace(b"\n", b" ") if b"\n" in value or b"\r" in value else value
     )
@@ -90,7 +90,7 @@ def format_timestamp(milliseconds: int) -> str:
 
 
 def plain_line(record: RawRecord, *, with_key: bool, on_terminal: bool) -> bytes:
-    """The value as it is, after its key and a tab if asked for. A terminal gets no control characters of others."""
+    """The value as it is, after its key and a tab if requested. A terminal gets no control characters from records."""
     value = record.value()
     shown = b"null" if value is None else value
     if on_terminal:
@@ -102,7 +102,7 @@ def plain_line(record: RawRecord, *, with_key: bool, on_terminal: bool) -> bytes
 
 
 def safe_text(value: bytes) -> bytes:
-    """Bytes that cannot do anything to a terminal: what is not printable text is written as escapes."""
+    """Bytes made harmless for a terminal: what is not printable text is written as escapes."""
     text = value.decode(errors="backslashreplace")
     if text.isprintable():
         return text.encode()
@@ -110,7 +110,8 @@ def safe_text(value: bytes) -> bytes:
 
 
 def table_row(record: RawRecord) -> dict[str, Any]:
-    """The record as a row: its place, time and key, then the fields of a JSON object, or the value as it is."""
+    """The record as a row: its partition and offset, time and key, then the fields of a JSON object, or the value as it
+    is."""
     value = record.value()
     row: dict[str, Any] = {
         "partition": record.partition(),

@@ -1,4 +1,5 @@
-"""What differs between two schemas of a topic, in words. A registry says whether that is too much; many do not say what."""
+"""The differences between two schemas of a topic, in words. A registry only says whether they are incompatible; many do
+not say how."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,17 +17,17 @@ class _SchemaField:
 
 
 def schema_changes(format_kind: str, before: str, after: str) -> list[str]:
-    """What readers or records could stumble over, field by field: removed, new and without a default, of another type."""
+    """Changes that may break readers or records, field by field: removed, new and without a default, of another type."""
     try:
         old_name, old = _fields(format_kind, json.loads(before))
         name, new = _fields(format_kind, json.loads(after))
     except (ValueError, TypeError, KeyError, AttributeError):
-        # Somebody else's schema, of a shape that ours never have.
+        # Somebody else's schema, of a form that ours never have.
         return []
     messages = []
     if format_kind == "AVRO" and name != old_name:
         messages.append(f"the type was called {old_name} and is called {name}: in Avro its name is part of it")
-    for path in [*old, *(each for each in new if each not in old)]:
+    for path in [*old, *(new_path for new_path in new if new_path not in old)]:
         messages += _change(path, old.get(path), new.get(path))
     return messages
 
@@ -59,8 +60,8 @@ def _avro_fields(record: Mapping[str, Any], path: str) -> Iterator[tuple[str, _S
 
 def _avro_records(kind: Any, field_path: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     if isinstance(kind, list):
-        for each in kind:
-            yield from _avro_records(each, field_path)
+        for branch in kind:
+            yield from _avro_records(branch, field_path)
     elif isinstance(kind, Mapping):
         if kind["type"] == "record":
             yield kind, field_path
@@ -70,7 +71,7 @@ def _avro_records(kind: Any, field_path: str) -> Iterator[tuple[Mapping[str, Any
 
 def _avro_kind(kind: Any) -> str:
     if isinstance(kind, list):
-        return " or ".join(sorted(_avro_kind(each) for each in kind))
+        return " or ".join(sorted(_avro_kind(branch) for branch in kind))
     if isinstance(kind, Mapping):
         match kind["type"]:
             case "array" | "map":
@@ -88,10 +89,10 @@ def _json_fields(
     schema: Mapping[str, Any], parts: Mapping[str, Any], path: str, depth: int = 0
 ) -> Iterator[tuple[str, _SchemaField]]:
     required = schema.get("required", ())
-    for name, each in schema.get("properties", {}).items():
+    for name, subschema in schema.get("properties", {}).items():
         field_path = f"{path}{name}"
-        yield field_path, _SchemaField(_json_kind(each, parts), name in required)
-        for inner, below in _json_objects(each, parts, field_path):
+        yield field_path, _SchemaField(_json_kind(subschema, parts), name in required)
+        for inner, below in _json_objects(subschema, parts, field_path):
             if depth < 16:
                 yield from _json_fields(inner, parts, f"{below}.", depth + 1)
 
@@ -102,8 +103,8 @@ def _json_objects(
     resolved = _resolved(schema, parts)
     if "properties" in resolved:
         yield resolved, field_path
-    for each in resolved.get("anyOf", ()):
-        yield from _json_objects(each, parts, field_path)
+    for branch in resolved.get("anyOf", ()):
+        yield from _json_objects(branch, parts, field_path)
     for name in ("items", "additionalProperties"):
         if isinstance(resolved.get(name), Mapping):
             yield from _json_objects(resolved[name], parts, f"{field_path}[]")
@@ -112,7 +113,7 @@ def _json_objects(
 def _json_kind(schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     resolved = _resolved(schema, parts)
     if "anyOf" in resolved:
-        return " or ".join(sorted(_json_kind(each, parts) for each in resolved["anyOf"]))
+        return " or ".join(sorted(_json_kind(branch, parts) for branch in resolved["anyOf"]))
     limits = ", ".join(f"{name} {json.dumps(resolved[name])}" for name in _LIMITS if name in resolved)
     kind = str(resolved.get("format") or resolved.get("contentEncoding") or resolved.get("type", "any"))
     if kind == "array" and isinstance(resolved.get("items"), Mapping):

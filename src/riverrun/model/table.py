@@ -1,7 +1,7 @@
 """A table of a store: the rows of a topic, of which the newest of each key counts, or all of them once.
 
-A stream's output topic is a table; so is a topic of events that the pipeline file asks to be kept. What a store needs to
-know of it is here, and no more, so that a store can live without Spark and without the pipeline file.
+A stream's output topic is a table; so is a topic of events that the pipeline file asks to be kept. Exactly what a store
+needs to know of it is here, so that a store can run without Spark and without the pipeline file.
 """
 
 import re
@@ -13,9 +13,9 @@ from riverrun.errors import DeclarationError
 
 # text, boolean, bigint, double, decimal(P,S), timestamp (UTC), date, json (a list, map or object, as JSON text).
 _TYPE = re.compile(r"text|boolean|bigint|double|timestamp|date|json|decimal\((\d{1,2}),(\d{1,2})\)")
-# A column whose value is not in the record's value but is the record's own time, as Kafka has it.
+# A column whose value is not in the record's value but is the record's Kafka timestamp.
 RECORD_TIME = "recorded_at"
-# Druid's words for how much of a time counts, and what it can do with rows that are then equal.
+# Druid's words for the precision of a time, and for combining rows that are then equal.
 GRANULARITIES = (
     "second",
     "minute",
@@ -33,7 +33,7 @@ ROLLUPS = ("sum", "min", "max", "count")
 
 @dataclass(frozen=True)
 class Column:
-    """A column and where its value is in the record's JSON value. An empty path is the record's own time."""
+    """A column and the path of its value in the record's JSON value. An empty path is the record's own time."""
 
     name: str
     type: str
@@ -52,9 +52,9 @@ class Column:
 
 @dataclass(frozen=True)
 class TableGeneration:
-    """What a replay has made of a table's stream: `topic` has its rows up to the cut, and the table's own topic those after
-    it, from the offsets `first` on (0 in a partition that is not named). Rows whose time is before `since_ms` are those of
-    the generation before; 0: it has made all of them."""
+    """The generation of a table's stream that a replay has made: `topic` has its rows up to the cutover, and the
+    table's own topic those after it, from the offsets `first` on (0 in a partition that is not named). Rows whose time
+    is before `since_ms` are those of the previous generation; 0: it has made all of them."""
 
     number: int
     topic: str
@@ -66,11 +66,11 @@ class TableGeneration:
 class TableSpec:
     """A table as its writer declares it.
 
-    Where it `upserts`, of the records of a `key`, which are all in one partition, the one with the highest offset counts;
-    with no key it has one row. Else every record is a row, once: told apart by topic, partition and offset, and by its
-    `riverrun-id` header where it has one (real time: a record that was sent again has the same). `time` is the
-    column that says when a row happened; it is never empty, because a table without one has the column `recorded_at`. Rows
-    older than `retention_ms` by that column may go; -1 keeps them.
+    Where it `upserts`, of the records of a `key`, which are all in one partition, the one with the highest offset
+    counts; with no key it has one row. Else every record is a row, once: identified by topic, partition and offset, and
+    by its `riverrun-id` header where it has one (real time: a record that was sent again has the same). `time` is the
+    column with a row's event time; it is never empty, because a table without one has the column `recorded_at`. Rows
+    older than `retention_ms` by that column may be deleted; -1 keeps them.
     """
 
     name: str
@@ -80,7 +80,7 @@ class TableSpec:
     upserts: bool = False
     time: str = RECORD_TIME
     retention_ms: int = -1
-    # What only Druid has: segment and query granularity (Druid's words), and whether equal rows are rolled up.
+    # Only for Druid: segment and query granularity (Druid's words), and whether equal rows are rolled up.
     segment_granularity: str = ""
     query_granularity: str = ""
     rollup: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class TableSpec:
 
 
 def table_from_dict(content: Mapping[str, Any]) -> TableSpec:
-    """The table that `as_dict` gave, also by way of JSON. Names it does not know are left out."""
+    """The table that `as_dict` returned, also by way of JSON. Names it does not know are ignored."""
     known = {name: value for name, value in content.items() if name in TableSpec.__dataclass_fields__}
     columns = tuple(Column(item["name"], item["type"], tuple(item["path"])) for item in known["columns"])
     generations = tuple(

@@ -20,10 +20,10 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Topic(Generic[E_co]):
     """A name, an event type, and how the cluster should keep it.
 
-    `replicas` 0 means what the cluster does by itself. `retention` is the time and `retention_size` the size *of each
-    partition* after which old records go, read or not; unset, the cluster's own default holds. A compacted topic keeps the
-    newest record of every key instead (both, if `retention` is set as well). `config` takes any other topic setting of
-    Kafka's. `format` is how values are written: JSON as it is, or JSON or Avro after a schema that a registry keeps
+    `replicas` 0 means the cluster's default. `retention` is the time and `retention_size` the size *of each partition*
+    after which old records are deleted, read or not; unset, the cluster's own default holds. A compacted topic keeps
+    the newest record of every key instead (both, if `retention` is set as well). `config` takes any other topic setting
+    of Kafka's. `format` is how values are written: plain JSON, or JSON or Avro with a schema in a registry
     (docs/registry.md).
     """
 
@@ -88,15 +88,15 @@ class Topic(Generic[E_co]):
 
     @property
     def subject(self) -> str:
-        """What the registry calls its values."""
+        """The registry's subject for its values."""
         return subject_of(self.name)
 
     @property
     def registry_schema(self) -> str:
-        """The schema that the registry is to keep of it, as text; empty for plain JSON."""
+        """The schema to register for it, as text; empty for plain JSON."""
         if self.event is None or not self.registered:
             return ""
-        # Here, because most topics are plain JSON.
+        # Imported here, because most topics are plain JSON.
         if self.format == "avro":
             from riverrun.model.avro_schema import avro_schema
 
@@ -106,7 +106,7 @@ class Topic(Generic[E_co]):
         return json_schema(self.event)
 
     def declared_config(self) -> dict[str, str]:
-        """What `retention`, `retention_size` and `compact` say, in Kafka's names."""
+        """The settings `retention`, `retention_size` and `compact`, in Kafka's names."""
         config: dict[str, Any] = {}
         if self.retention is not None:
             config["retention.ms"] = parse_duration_ms(self.retention, what=f"retention of {self.name}")
@@ -118,7 +118,7 @@ class Topic(Generic[E_co]):
         return {name: str(value) for name, value in config.items()}
 
     def full_config(self) -> dict[str, str]:
-        """Everything declared about how the topic is kept."""
+        """All declared topic settings."""
         return self.declared_config() | dict(self.config)
 
 

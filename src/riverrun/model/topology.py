@@ -1,18 +1,18 @@
-"""The shape of a pipeline: what there is and what flows where, as plain values that a process without Spark can read."""
+"""The topology of a pipeline: its nodes and edges, as plain values that a process without Spark can read."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-# Who writes a topic from outside, a topic, a stream, what streams look things up in, a table of the store, a dashboard.
+# An outside writer of a topic, a topic, a stream, a lookup table of streams, a table of the store, a dashboard.
 TopologyNodeKind = Literal["source", "topic", "stream", "lookup", "table", "dashboard"]
 TOPOLOGY_NODE_KINDS: tuple[str, ...] = get_args(TopologyNodeKind)
 
 
 @dataclass(frozen=True)
 class TopologyNode:
-    """One thing of a pipeline. `title` is what people call it where that is not its name, `about` a few words more,
-    `topic` the one it stands for, writes or is made of."""
+    """One node of a pipeline. `title` is its display name where that differs from its name, `about` a short
+    description, `topic` the one it represents, writes or is made of."""
 
     kind: TopologyNodeKind
     name: str
@@ -27,7 +27,7 @@ class TopologyNode:
 
 @dataclass(frozen=True)
 class PipelineTopology:
-    """All nodes, and between their ids the ways that records go."""
+    """All nodes, and the edges between their ids along which records flow."""
 
     nodes: tuple[TopologyNode, ...] = ()
     edges: tuple[tuple[str, str], ...] = ()
@@ -54,7 +54,7 @@ def _known_fields(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def topology_from_dict(content: Mapping[str, Any]) -> PipelineTopology | None:
-    """The shape that `as_dict` gave; None for what is no such thing. Names it does not know are left out."""
+    """The topology that `as_dict` returned; None for anything else. Names it does not know are ignored."""
     try:
         nodes = tuple(
             TopologyNode(**_known_fields(node)) for node in content["nodes"] if node["kind"] in TOPOLOGY_NODE_KINDS

@@ -22,7 +22,7 @@ _BYTES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-# A thousand years: more is a slip of the keyboard, and overflows dates.
+# A thousand years: more is a typo, and overflows dates.
 _MAX_DURATION_MS = 1000 * 31_536_000 * 1000
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
 
@@ -73,7 +73,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str, expec
 
 
 def suggest_duration(text: str) -> str | None:
-    """What was probably meant by a duration whose unit is misspelt: "5 minutes" for "5 mintues"."""
+    """The likely meaning of a duration whose unit is misspelt: "5 minutes" for "5 mintues"."""
     match = _QUANTITY.fullmatch(text)
     unit = match and nearest(match[2].removesuffix("s"), [name for name in _SECONDS if len(name) > 3], cutoff=0.7)
     return f"{match[1]} {unit}{'' if match[1] == '1' else 's'}" if match and unit else None

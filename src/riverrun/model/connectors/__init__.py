@@ -1,1 +1,1 @@
-"""The connectors that come with riverrun, as they are declared: one file per system. `riverrun.connectors` runs them."""
+"""Declarations of the connectors that come with riverrun: one file per system. `riverrun.connectors` runs them."""

@@ -1,7 +1,8 @@
-"""Postgres's types as the fields of an event: what a column's values look like in a topic, and which Python type reads them.
+"""Postgres's types as the fields of an event: how a column's values appear in a topic, and which Python type reads
+them.
 
-Numbers with a point are exact, as text; times are ISO 8601 in UTC; JSON is its text; bytes are base64. docs/postgres.md has
-the table. A type that is not here has no column in the topic.
+Numbers with a point are exact, as text; times are ISO 8601 in UTC; JSON is its text; bytes are base64. docs/postgres.md
+has the table. A type that is not here has no column in the topic.
 """
 
 import keyword
@@ -47,7 +48,7 @@ PYTHON_TYPES: dict[str, Any] = {
     "uuid": UUID,
     "bytea": bytes,
 }
-# In an array these come otherwise than alone, or not at all.
+# In an array these are encoded otherwise than alone, or not at all.
 _IN_ARRAYS = {"date": str}
 _NOT_IN_ARRAYS = frozenset({"money", "name", "interval", "xml"})
 _COLUMN = re.compile(r"\s*\"?([A-Za-z_][A-Za-z0-9_$]*)\"?\s+(.+?)\s*", re.DOTALL)
@@ -58,7 +59,7 @@ _KEY_TYPES = (str, int, bytes, UUID)
 
 @dataclass(frozen=True)
 class PgColumn:
-    """A column as the catalog has it: its type in Postgres's words, `numeric(8,3)` or `text[]`."""
+    """A column as in Postgres's catalog: its type in Postgres's words, `numeric(8,3)` or `text[]`."""
 
     name: str
     type: str
@@ -74,7 +75,7 @@ class PgColumn:
 
     @property
     def annotation(self) -> Any | None:
-        """The Python type that reads it from a topic; None when it does not come at all."""
+        """The Python type that reads it from a topic; None when the column is not in the topic."""
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
             return None
         if not self.is_array:
@@ -90,7 +91,7 @@ def base_type(kind: str) -> str:
 
 
 def parse_columns(text: str, table: str) -> tuple[PgColumn, ...]:
-    """What a declaration's `columns` says. DeclarationError for what it does not understand."""
+    """The columns in a declaration's `columns`. DeclarationError for what it does not understand."""
     columns = []
     for part in re.split(r",(?![^(]*\))", text):
         match = _COLUMN.fullmatch(part)
@@ -111,15 +112,15 @@ def parse_columns(text: str, table: str) -> tuple[PgColumn, ...]:
             )
         columns.append(column)
     if twice := sorted(
-        {candidate.name for candidate in columns if [one.name for one in columns].count(candidate.name) > 1}
+        {candidate.name for candidate in columns if [column.name for column in columns].count(candidate.name) > 1}
     ):
         raise DeclarationError(f"The columns of {table} name {twice[0]} twice", table=table)
     return tuple(columns)
 
 
 def event_class_for(name: str, columns: Iterable[PgColumn], keys: Sequence[str]) -> type[Event]:
-    """An event type of a table's rows. All but the key may be null or missing: a column that is added or dropped later makes
-    no record a bad one."""
+    """An event class of a table's rows. All but the key may be null or missing: a column that is added or dropped later
+    makes no record invalid."""
     title = "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", name)) or "Row"
     annotations: dict[str, Any] = {}
     body: dict[str, Any] = {"__module__": __name__, "__qualname__": title, "__annotations__": annotations}
@@ -141,7 +142,7 @@ def event_class_for(name: str, columns: Iterable[PgColumn], keys: Sequence[str])
 def compacted_topic_for(name: str, columns: Sequence[PgColumn], keys: Sequence[str], partitions: int) -> Topic[Event]:
     """The compacted topic of a table's rows."""
     event = event_class_for(name.rpartition(".")[2], columns, keys)
-    # A key of several columns is no field of the event, and so not what Topic means by one.
+    # A key of several columns is not a field of the event, and so not a key as `Topic` means it.
     single = len(keys) == 1 and any(column.name == keys[0] and column.annotation in _KEY_TYPES for column in columns)
     config = COMPACTION_CONFIG if single else {"cleanup.policy": "compact", **COMPACTION_CONFIG}
     return Topic(name, event, partitions, compact=single, config=config)

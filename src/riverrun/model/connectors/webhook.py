@@ -56,7 +56,8 @@ class webhook(Sink):
 
 
 def check_url(url: str, *, shown: str, allow_http: bool) -> None:
-    """DeclarationError for an address that cannot be sent to, or that would give something away. `shown` stands for it."""
+    """DeclarationError for an address that cannot be sent to, or that would leak something. `shown` replaces it in
+    messages."""
     address = urlsplit(url)
     if address.scheme not in ("http", "https") or not address.hostname:
         raise DeclarationError(f"riverrun.webhook cannot send to {shown}", expected="https://host/path", option="url")
