@@ -1,4 +1,4 @@
-"""The JVM parts: lock files, the downloader and its cache, and the Java that runs them."""
+"""The JVM jars: lock files, the downloader and its cache, and the Java that runs them."""
 
 from riverrun.artifacts.cache import CacheCheck, CacheStatus, cache_folder
 from riverrun.artifacts.java import Java, check_java, find_java

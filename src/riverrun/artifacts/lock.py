@@ -118,17 +118,17 @@ def parse_lock(name: str, text: str, *, where: str) -> LockFile:
             path=where,
         )
     artifacts: list[Artifact] = []
-    seen: dict[str, int] = {}
+    first_lines: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         content = line.partition("#")[0].split()
         if not content:
             continue
         artifact = _parse_line(content, f"{where}:{number}")
-        if first := seen.get(artifact.path):
+        if first := first_lines.get(artifact.path):
             raise LockFileError(
                 f"{where}:{number} names {artifact} again; line {first} has it", path=where, line=number
             )
-        seen[artifact.path] = number
+        first_lines[artifact.path] = number
         artifacts.append(artifact)
     if not artifacts:
         raise LockFileError(f"{where} names no files", hint="Make it again with script/lock", path=where)

@@ -1,8 +1,9 @@
 """Maven's settings.xml as far as a download needs it: mirrors, logins, proxies, the local repository.
 
-Maven users have said there, once, where their jars come from; riverrun follows it without Maven. As in Maven, the user's
-file (~/.m2/settings.xml) goes before the installation's (conf/settings.xml), and both are used. Values are filled in
-(`${env.NAME}`, `${user.home}`) only when they are needed, so an unset variable in a part we do not use is no error.
+Maven users have configured there, once, where their jars come from; riverrun follows it without Maven. As in Maven, the
+user's file (~/.m2/settings.xml) goes before the installation's (conf/settings.xml), and both are used. Values are
+filled in (`${env.NAME}`, `${user.home}`) only when they are needed, so an unset variable in a part we do not use is no
+error.
 """
 
 import re
@@ -26,7 +27,7 @@ _ENCRYPTED = re.compile(r"\{[^{}]+\}")
 
 @dataclass(frozen=True)
 class Mirror:
-    """A `<mirror>`: stands in for the repositories that `mirror_of` names."""
+    """A `<mirror>`: replaces the repositories that `mirror_of` names."""
 
     id: str
     url: str
@@ -37,7 +38,7 @@ class Mirror:
 
 @dataclass(frozen=True)
 class RepositoryLogin:
-    """A `<server>`: what to say to the repository or mirror of this id."""
+    """A `<server>`: the login for the repository or mirror of this id."""
 
     username: str = ""
     password: Secret = field(default_factory=Secret)
@@ -63,7 +64,7 @@ class MavenProxy:
 
 
 class MavenSettings:
-    """All settings.xml files of a user, the first file that says something wins."""
+    """All settings.xml files of a user; the first file with a value wins."""
 
     def __init__(self, files: list[tuple[Path, ET.Element]], environ: Mapping[str, str], home: Path) -> None:
         self._files = files
@@ -96,7 +97,7 @@ class MavenSettings:
         return next((mirror for mirror in self._mirrors() if mirror.url.rstrip("/") == url.rstrip("/")), None)
 
     def central_url(self) -> tuple[str, Path] | None:
-        """Another address for the repository `central`, when an active profile gives one, and the file that does."""
+        """Another address for the repository `central`, when an active profile sets one, and the file that does."""
         for path, root in self._files:
             for profile in self._active_profiles(root):
                 for repository in _children(_child(profile, "repositories"), "repository"):
@@ -105,7 +106,7 @@ class MavenSettings:
         return None
 
     def login(self, server_id: str) -> RepositoryLogin:
-        """What the `<server>` of this id says; an empty login when there is none."""
+        """The login in the `<server>` of this id; an empty login when there is none."""
         for path, root in self._files:
             for server in _children(_child(root, "servers"), "server"):
                 if _text(server, "id") == server_id:
@@ -184,8 +185,8 @@ class MavenSettings:
             name = match[1]
             if name == "user.home":
                 return str(self._home)
-            if name.startswith("env.") and (found := self._environ.get(name.removeprefix("env."))) is not None:
-                return found
+            if name.startswith("env.") and (variable := self._environ.get(name.removeprefix("env."))) is not None:
+                return variable
             reason = "is not set" if name.startswith("env.") else "is a value only Maven knows"
             raise ConfigError([f"{path}: {setting} asks for ${{{name}}}, which {reason}"], path=path)
 
@@ -195,13 +196,13 @@ class MavenSettings:
 def read_maven_settings(environ: Mapping[str, str], home: Path) -> MavenSettings:
     """Read the settings.xml files there are; one that is no XML is an error, as it is for Maven."""
     files: list[tuple[Path, ET.Element]] = []
-    seen: set[Path] = set()
+    read_paths: set[Path] = set()
     for path in settings_files(environ, home):
         try:
             real = path.resolve()
-            if real in seen or not path.is_file():
+            if real in read_paths or not path.is_file():
                 continue
-            seen.add(real)
+            read_paths.add(real)
             files.append((path, ET.fromstring(path.read_bytes())))  # noqa: S314  -- the user's own file
         except ET.ParseError as error:
             raise ConfigError([f"{path}: this is not XML: {error}"], path=path) from error
@@ -221,9 +222,10 @@ def settings_files(environ: Mapping[str, str], home: Path) -> list[Path]:
 
 
 def mirror_covers(mirror_of: str, repository_id: str, repository_url: str) -> bool:
-    """Whether a `<mirrorOf>` covers a repository: an id, `*`, `external:*`, `external:http:*`, `!id`, or a list of them.
+    """Whether a `<mirrorOf>` covers a repository: an id, `*`, `external:*`, `external:http:*`, `!id`, or a list of
+    them.
 
-    An exact id or its exclusion decides at once; a wildcard can still be taken back by a later `!id`.
+    An exact id or its exclusion decides at once; a wildcard can still be excluded by a later `!id`.
     """
     covered = False
     for pattern in _split(mirror_of, ","):
@@ -259,7 +261,7 @@ def _wildcard(pattern: str) -> re.Pattern[str]:
 
 # settings.xml may or may not declare a namespace, so tags are compared by their local name.
 def _children(element: ET.Element | None, tag: str) -> list[ET.Element]:
-    return [] if element is None else [each for each in element if each.tag.rpartition("}")[2] == tag]
+    return [] if element is None else [child for child in element if child.tag.rpartition("}")[2] == tag]
 
 
 def _child(element: ET.Element | None, tag: str) -> ET.Element | None:

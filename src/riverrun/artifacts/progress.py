@@ -1,4 +1,4 @@
-"""How a long fetch tells what it does. Methods are called from several threads and must return at once."""
+"""How a long fetch reports its progress. Methods are called from several threads and must return at once."""
 
 from typing import Protocol
 
@@ -7,10 +7,10 @@ class FetchProgress(Protocol):
     """Watches one fetch: `start`, any number of `advance` and `note`, `done`. Nothing is called when nothing is missing."""
 
     def start(self, name: str, files: int, size: int) -> None:
-        """So many files of the set are missing, of so many bytes."""
+        """This many files of the set are missing, of this many bytes."""
 
     def advance(self, size: int) -> None:
-        """So many more bytes are here. Negative when bytes that were counted had to be thrown away."""
+        """This many more bytes were received. Negative when bytes that were counted had to be thrown away."""
 
     def note(self, message: str) -> None:
         """Something the user may want to know, such as a retry; one sentence without its full stop."""
@@ -20,7 +20,7 @@ class FetchProgress(Protocol):
 
 
 class NoFetchProgress:
-    """Says nothing."""
+    """Reports nothing."""
 
     def start(self, name: str, files: int, size: int) -> None:
         pass

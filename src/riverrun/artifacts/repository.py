@@ -85,7 +85,7 @@ def _first_login(*logins: RepositoryLogin) -> RepositoryLogin:
 
 
 def split_login(url: str, origin: str) -> tuple[str, RepositoryLogin]:
-    """The address without `user:password@`, and those. An address that is none is an error that does not repeat it."""
+    """The address without `user:password@`, and those. An invalid address is an error that does not repeat it."""
     try:
         parts = urlsplit(url.strip())
         host, port = parts.hostname or "", parts.port
@@ -143,7 +143,7 @@ def _environment_proxy(variable: str, value: str) -> Proxy:
 
 
 def _variable(environ: Mapping[str, str], name: str) -> tuple[str, str]:
-    """The variable in small letters wins over the one in capitals, as in curl."""
+    """The lower-case variable wins over the upper-case one, as in curl."""
     for spelling in (name, name.upper()):
         if environ.get(spelling):
             return spelling, environ[spelling]

@@ -1,4 +1,4 @@
-"""Can files be fetched? Asks the repository for one and does not take it."""
+"""Checks whether files can be fetched: requests one from the repository and discards it."""
 
 import os
 from collections.abc import Mapping

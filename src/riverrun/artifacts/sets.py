@@ -55,7 +55,7 @@ def fetch_set(
     repair: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> FetchResult:
-    """As `fetch`, with an account of what was done. `repair` fetches corrupt cached files again instead of refusing them."""
+    """Like `fetch`, but returns what was done. `repair` fetches corrupt cached files again instead of refusing them."""
     return fetch_lock(read_lock(name), settings, progress=progress, repair=repair, environ=environ)
 
 
@@ -99,14 +99,14 @@ class _Fetch:
     def run(self, *, repair: bool) -> FetchResult:
         began = time.monotonic()
         checked = self.cache.check(self.lock.artifacts)
-        corrupt = [each for each in checked if each.status is CacheStatus.CORRUPT]
+        corrupt = [check for check in checked if check.status is CacheStatus.CORRUPT]
         if corrupt and not repair:
             raise corrupt_error(corrupt)
-        uncached = [each.artifact for each in checked if each.status is not CacheStatus.GOOD]
+        uncached = [check.artifact for check in checked if check.status is not CacheStatus.GOOD]
         missing, repository = self._obtain(uncached) if uncached else ([], "")
         return FetchResult(
             name=self.lock.name,
-            paths=tuple(each.path for each in checked),
+            paths=tuple(check.path for check in checked),
             size=self.lock.total_size,
             cached=len(checked) - len(uncached),
             reused=len(uncached) - len(missing),
@@ -117,7 +117,7 @@ class _Fetch:
         )
 
     def _obtain(self, uncached: Sequence[Artifact]) -> tuple[list[Artifact], str]:
-        """Get files from elsewhere; the ones this machine did not have, and the repository they came from."""
+        """Get missing files from elsewhere; returns those this machine did not have, and the repository they came from."""
         maven = read_maven_settings(self.environ, Path(self.environ.get("HOME") or Path.home()))
         missing = self._reuse(uncached, maven.local_repository())
         if not missing:
@@ -137,7 +137,7 @@ class _Fetch:
         return missing, str(repository)
 
     def _reuse(self, artifacts: Sequence[Artifact], folder: Path) -> list[Artifact]:
-        """Take what a Maven repository on this machine has; what it does not have."""
+        """Take what a Maven repository on this machine has; returns what it does not have."""
         return [artifact for artifact in artifacts if not self.cache.adopt(artifact, folder)]
 
     def _copy(self, missing: Sequence[Artifact], repository: Repository, folder: Path) -> None:
@@ -152,7 +152,7 @@ class _Fetch:
             )
 
     def _download(self, missing: Sequence[Artifact], repository: Repository, maven: MavenSettings) -> None:
-        # Here, because httpx takes longer to import than a warm fetch takes.
+        # Imported here, because httpx takes longer to import than a warm fetch takes.
         from riverrun.artifacts.download import Downloader
         from riverrun.artifacts.http import HttpSource
         from riverrun.artifacts.tls import tls_context

@@ -36,7 +36,7 @@ def spark_java_home(java: Java, cache: Path) -> Path:
     if has_module(java, VECTOR_MODULE):
         return java.home
     wrapper = _WRAPPER.format(module=VECTOR_MODULE, executable=shlex.quote(str(java.executable.absolute())))
-    # Everything that makes the folder what it is, is in its name: a folder that is there is right and is never changed.
+    # The folder's name covers everything that determines its content: an existing folder is right and is never changed.
     identity = f"{java.home.absolute()}\n{java.full_version}\n{wrapper}"
     folder = cache / "java" / f"spark-{java.version}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     try:
@@ -75,7 +75,7 @@ def _is_valid(folder: Path, wrapper: str) -> bool:
 
 
 def _make(folder: Path, home: Path, wrapper: str) -> None:
-    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    """Build it in a temporary folder and rename it; if another process was faster, its folder is the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
@@ -93,6 +93,6 @@ def _make(folder: Path, home: Path, wrapper: str) -> None:
             new.rename(folder)
         except OSError:
             if not _is_valid(folder, wrapper):
-                # Somebody changed what is there: only its one real file can be wrong.
+                # Somebody changed the folder: only its one real file can be wrong.
                 (folder / "bin").mkdir(parents=True, exist_ok=True)
                 executable.replace(folder / "bin" / "java")

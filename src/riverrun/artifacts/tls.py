@@ -1,7 +1,7 @@
 """Whom to trust over TLS: what the environment names, else the system, and certifi's list only when there is neither.
 
-A company's own authority is in the system's store or in one of the variables below; a list that came with a Python package
-knows nothing of it.
+A company's own authority is in the system's store or in one of the variables below; a list that came with a Python
+package does not include it.
 """
 
 import os
@@ -14,8 +14,8 @@ from riverrun.errors import ConfigError
 # The first one that is set decides, except that SSL_CERT_FILE and SSL_CERT_DIR go together, as in OpenSSL.
 VARIABLES = (("SSL_CERT_FILE", "SSL_CERT_DIR"), ("REQUESTS_CA_BUNDLE",), ("CURL_CA_BUNDLE",))
 
-# The system's bundle on Debian, Fedora, openSUSE, and on Alpine and macOS. A Python that was built elsewhere (conda, uv)
-# does not know these places, or prefers a list of its own.
+# The system's bundle on Debian, Fedora, openSUSE, and on Alpine and macOS. A Python that was built elsewhere (conda,
+# uv) does not know these paths, or prefers a list of its own.
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -1,7 +1,7 @@
-"""Archives of the cache, unpacked beside it: a folder per archive, whole or not there at all.
+"""Archives of the cache, unpacked beside it: a folder per archive, complete or absent.
 
-A folder's name holds the archive's digest and what was left out, so another version is another folder. The digests of its
-files are kept beside it, and compared at each use: what changed since is unpacked again from the archive.
+A folder's name holds the archive's digest and what was left out, so another version is another folder. The digests of
+its files are kept beside it, and compared at each use: what changed since is unpacked again from the archive.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 30
 
 
 def unpack_archive(archive: Path, parent: Path, *, excluded_prefixes: Iterable[str] = (), flat: bool = False) -> Path:
-    """The folder of a `.tar.gz` below `parent`; made when it is not there or not as it was.
+    """The folder of a `.tar.gz` below `parent`; created when it is missing or changed.
 
     `excluded_prefixes` are beginnings of file names that are left out. A `flat` archive has its files at the top, others
     have a folder of their own there. The archive has been verified: it is one of a lock file.
@@ -58,7 +58,7 @@ def _sha256(path: Path) -> str:
 
 
 def _make(folder: Path, archive: Path, excluded_prefixes: tuple[str, ...], flat: bool) -> None:
-    """Make it beside and rename it; if another process was faster, its folder is the same."""
+    """Build it in a temporary folder and rename it; if another process was faster, its folder is the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / folder.name
@@ -75,13 +75,13 @@ def _make(folder: Path, archive: Path, excluded_prefixes: tuple[str, ...], flat:
             new.rename(folder)
         except OSError:
             if not _is_intact(folder):
-                # Somebody changed what is there: put it aside, it goes with the temporary folder.
+                # Somebody changed the folder: move it aside, it is deleted with the temporary folder.
                 folder.rename(Path(temporary) / "old")
                 new.rename(folder)
 
 
 def _extract(archive: Path, into: Path, excluded_prefixes: tuple[str, ...], flat: bool) -> Iterator[Path]:
-    """Its plain files, by our own hand: no link, no device, no owner, no name that leads elsewhere."""
+    """Extract its plain files ourselves: no link, no device, no owner, no path that leads elsewhere."""
     remaining_bytes = MAX_BYTES
     try:
         with tarfile.open(archive, "r:gz") as members:
