@@ -37,7 +37,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── StreamChangedError       STREAM_CHANGED         edited so that it cannot go on by itself  (exit code 2)
     │   ├── BatchChangedError        BATCH_CHANGED          a batch that was written is made of other records now
     │   ├── StreamTakenOverError     STREAM_TAKEN_OVER      another run of the stream writes to its topic
-    │   └── CheckpointError          CHECKPOINT_UNUSABLE    where a stream stood is gone or damaged
+    │   └── CheckpointError          CHECKPOINT_UNUSABLE    a stream's checkpoint is gone or damaged
     ├── DatabaseError
     │   ├── DatabaseUnreachableError DATABASE_UNREACHABLE   retryable; it does not answer, or not in time
     │   ├── DatabaseRefusedError     DATABASE_REFUSED       it answers, and does not let us in or do this
@@ -45,7 +45,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     ├── StoreError
     │   ├── StoreUnavailableError    STORE_UNAVAILABLE      retryable; no store runs, or it does not answer
     │   ├── StoreTableError          STORE_TABLE_DIFFERS    a table cannot become what is declared
-    │   ├── QueryError               QUERY_INVALID          a question the store does not understand  (exit code 2)
+    │   ├── QueryError               QUERY_INVALID          a query the store does not understand     (exit code 2)
     │   ├── QueryRefusedError        QUERY_REFUSED          one that does more than read its tables   (exit code 2)
     │   ├── QueryTimeoutError        QUERY_TIMEOUT          it took longer than it may
     │   └── QueryCancelledError      QUERY_CANCELLED
@@ -58,7 +58,7 @@ where they cross into riverrun, with `from`, so that one `except RiverrunError` 
     │   ├── ConnectorFailedError     CONNECTOR_FAILED       retryable; a source or sink failed, and may work later
     │   ├── RetryLaterError          CONNECTOR_LATER        retryable; a sink's target is away, or wants us to wait
     │   ├── ConnectorRefusedError    CONNECTOR_REFUSED      trying again cannot help
-    │   └── PositionUnknownError     POSITION_UNKNOWN       the place a source is to go on from is not there
+    │   └── PositionUnknownError     POSITION_UNKNOWN       the position a source is to go on from is gone
     ├── RegistryError
     │   ├── RegistryUnavailableError REGISTRY_UNAVAILABLE   retryable; no schema registry is known, or it does not answer
     │   ├── RegistryRefusedError     REGISTRY_REFUSED       it answers, and does not let us in or do this
@@ -103,7 +103,7 @@ class UsageError(RiverrunError):
 
 
 class ConfigError(RiverrunError):
-    """The configuration has problems: all of them, each with its place."""
+    """The configuration has problems: all of them, each with its location."""
 
     code = "CONFIG_INVALID"
     exit_code = 2
@@ -126,7 +126,7 @@ class DeclarationError(RiverrunError):
 
 
 class PipelineError(RiverrunError):
-    """The streams of a pipeline file cannot run as written: all problems, each with its place."""
+    """The streams of a pipeline file cannot run as written: all problems, each with its location."""
 
     code = "PIPELINE_INVALID"
     exit_code = 2
@@ -228,7 +228,7 @@ class ServerNotReadyError(ClusterError):
 
 
 class PortTakenError(ClusterError):
-    """A port that was asked for belongs to another process."""
+    """A requested port belongs to another process."""
 
     code = "PORT_TAKEN"
 
@@ -246,7 +246,7 @@ class DiskFullError(ClusterError):
 
 
 class AlreadyRunningError(ClusterError):
-    """This project's servers run already and differ from what was asked for, or its pipeline runs already."""
+    """This project's servers run already with other settings, or its pipeline runs already."""
 
     code = "ALREADY_RUNNING"
 
@@ -270,7 +270,7 @@ class SparkUnavailableError(StreamError):
 
 
 def not_installed(error: ImportError) -> SparkUnavailableError:
-    """What to say where a package that streams need cannot be imported."""
+    """The error for a package that streams need and that cannot be imported."""
     package = "PySpark" if (error.name or "").startswith("pyspark") else error.name or "a package"
     return SparkUnavailableError(f"{package} is not installed", hint='Install it: pip install "riverrun[spark]"')
 
@@ -289,7 +289,7 @@ class StreamFailedError(StreamError):
 
 
 class VerificationFailedError(StreamError):
-    """What a stream has written is not what its code makes of what it has read."""
+    """A stream's output is not what its code computes from its input."""
 
     code = "VERIFY_DIFFERS"
 
@@ -311,7 +311,7 @@ class StreamChangedError(StreamError):
 
 
 class BatchChangedError(StreamError):
-    """Rows of a batch are in their topic, and the batch of that number is made of other records, or split otherwise, now."""
+    """Rows of a batch are in their topic, but the batch of that number now has other records, or is split otherwise."""
 
     code = "BATCH_CHANGED"
 
@@ -323,13 +323,13 @@ class StreamTakenOverError(StreamError):
 
 
 class CheckpointError(StreamError):
-    """Where a stream stood is gone, damaged, or belongs to another stream."""
+    """The checkpoint of a stream is gone, damaged, or belongs to another stream."""
 
     code = "CHECKPOINT_UNUSABLE"
 
 
 class DatabaseError(RiverrunError):
-    """A database that connectors follow or write to."""
+    """Something is wrong with a database that connectors follow or write to."""
 
     code = "DATABASE"
 
@@ -363,7 +363,7 @@ class DatabaseNotReadyError(DatabaseError):
 
 
 class StoreError(RiverrunError):
-    """A store, its tables or a question about them."""
+    """Something is wrong with a store, its tables or a query."""
 
     code = "STORE"
 
@@ -382,26 +382,26 @@ class StoreTableError(StoreError):
 
 
 class QueryError(StoreError):
-    """A question that the store does not understand: its words, its names, or what this store cannot do."""
+    """A query that the store does not understand: its words, its names, or what this store cannot do."""
 
     code = "QUERY_INVALID"
     exit_code = 2
 
 
 class QueryRefusedError(QueryError):
-    """A question that does more than read the store's tables. It was not run."""
+    """A query that does more than read the store's tables. It was not run."""
 
     code = "QUERY_REFUSED"
 
 
 class QueryTimeoutError(StoreError):
-    """A question that took longer than it may, and was ended."""
+    """A query that exceeded its time limit, and was ended."""
 
     code = "QUERY_TIMEOUT"
 
 
 class QueryCancelledError(StoreError):
-    """A question that somebody ended."""
+    """A query that somebody cancelled."""
 
     code = "QUERY_CANCELLED"
 
@@ -461,7 +461,7 @@ class ConnectorFailedError(ConnectorError):
 
 
 class RetryLaterError(ConnectorError):
-    """The target of a sink is away, or wants us to wait `after_seconds`. They are tried again without a limit."""
+    """The target of a sink is unavailable, or wants us to wait `after_seconds`. Records are retried without a limit."""
 
     code = "CONNECTOR_LATER"
     retryable = True
@@ -472,13 +472,13 @@ class RetryLaterError(ConnectorError):
 
 
 class ConnectorRefusedError(ConnectorError):
-    """Trying again cannot help: a record that a target never takes, or a source that cannot be read as declared."""
+    """A retry cannot help: a record that a target never takes, or a source that cannot be read as declared."""
 
     code = "CONNECTOR_REFUSED"
 
 
 class PositionUnknownError(ConnectorRefusedError):
-    """The place a source is to go on from is not there any more. It does not guess another one."""
+    """The position a source is to continue from no longer exists. It does not guess another one."""
 
     code = "POSITION_UNKNOWN"
 
@@ -497,7 +497,7 @@ class BrokerUnreachableError(KafkaError):
 
 
 class AuthenticationError(KafkaError):
-    """The brokers refuse who we say we are, or we refuse them (TLS)."""
+    """The brokers refuse our identity, or we refuse theirs (TLS)."""
 
     code = "KAFKA_AUTHENTICATION"
 
@@ -596,6 +596,6 @@ class GroupNotEmptyError(KafkaError):
 
 
 class HandlerError(KafkaError):
-    """The user's handler failed on a record for good, and the consumer was told to stop then."""
+    """The user's handler failed on a record for good, and the consumer is configured to stop then."""
 
     code = "HANDLER_FAILED"

@@ -1,10 +1,10 @@
-"""What goes wrong between a topic and its schema registry."""
+"""Errors between a topic and its schema registry."""
 
 from riverrun.errors.base import RiverrunError
 
 
 class RegistryError(RiverrunError):
-    """Something about schemas that a registry keeps."""
+    """Something is wrong with schemas in a registry."""
 
     code = "REGISTRY"
 
@@ -17,7 +17,7 @@ class RegistryUnavailableError(RegistryError):
 
 
 class RegistryRefusedError(RegistryError):
-    """It answers, and does not let us in, or not do this."""
+    """It answers, and does not let us in, or refuses the request."""
 
     code = "REGISTRY_REFUSED"
 
@@ -29,7 +29,7 @@ class SchemaUnknownError(RegistryError):
 
 
 class SchemaIncompatibleError(RegistryError):
-    """A type was changed so that records and readers of before and after would not fit."""
+    """A type was changed so that old and new records and readers are incompatible."""
 
     code = "SCHEMA_INCOMPATIBLE"
     exit_code = 2
