@@ -1,4 +1,4 @@
-"""Holding what streams wrote against what plain Python finds in the same events: at the end of a demo, and in tests."""
+"""Compares what streams wrote with what plain Python computes from the same events: at the end of a demo, and in tests."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from riverrun.kafka.connection import Connection
 from riverrun.kafka.consumer.consumer import Consumer
 from riverrun.model.event import schema_of
 
-# The values of a row that tell it apart, and the others by their names.
+# The key values of a row, and the other values by their names.
 Key = tuple[Any, ...]
 Row = Mapping[str, Any]
 
@@ -25,11 +25,11 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 @dataclass(frozen=True)
 class StreamCheck:
-    """A stream: the columns that tell its rows apart, those that are compared, and the same by plain Python from the good
-    events, a value or a tuple for each key. `a.b` is a part of a column.
+    """A stream: the columns that identify its rows, those that are compared, and the same computed by plain Python from
+    the good events, a value or a tuple for each key. `a.b` is a nested field of a column.
 
-    `final` is the column that says what time a row is of, where a stream sends each row once, when its time is over. That is
-    at the latest `after` that time: as long as its windows are, or its gaps. Who knows better says so, and more is compared.
+    `final` is the column with a row's time, where a stream sends each row once, when its window has closed. That is at
+    the latest `after` that time: the length of its windows, or of its gaps. A smaller value compares more rows.
     """
 
     stream: str
@@ -40,22 +40,22 @@ class StreamCheck:
     after: timedelta = timedelta(minutes=15)
 
     def rows(self, records: Iterable[Row]) -> dict[Key, Row]:
-        """The newest row of each key, as a consumer gives them."""
+        """The newest row of each key, from a consumer's records."""
         return {
             _columns(row, self.key): dict(zip(self.figures, _columns(row, self.figures), strict=True))
             for row in records
         }
 
     def expected_rows(self, good: Sequence[Any]) -> dict[Key, Row]:
-        """What plain Python finds, like those rows."""
+        """What plain Python computes, in the form of those rows."""
         return {
             _tuple(key): dict(zip(self.figures, _tuple(figures), strict=True))
             for key, figures in self.expected(good).items()
         }
 
     def not_final(self, expected: Mapping[Key, Row], actual: Mapping[Key, Row], clock: datetime | None) -> set[Key]:
-        """Rows that need not be there yet. Those must be whose time is over by the stream's `clock`. All rows of a time come
-        together, so all must be up to the newest that came."""
+        """Rows that need not be there yet. Those whose window is closed by the stream's `clock` must be. All rows of a
+        time are sent together, so all must be there up to the newest time received."""
         if not self.final or clock is None:
             return set()
         over = max([clock - self.after, *(self._time(key, row) for key, row in actual.items())])
@@ -80,7 +80,7 @@ def _tuple(value: Any) -> Key:
 
 
 def rows_of(stream: str, connection: Connection | None = None) -> Iterator[Row]:
-    """All that a stream has written, in the order of each partition."""
+    """All rows that a stream has written, in the order of each partition."""
     with Consumer(stream, connection=connection, isolation="committed", follow=False) as consumer:
         for record in consumer:
             if record.raw:
@@ -88,7 +88,7 @@ def rows_of(stream: str, connection: Connection | None = None) -> Iterator[Row]:
 
 
 def differences(expected: Mapping[Key, Row], actual: Mapping[Key, Row]) -> list[str]:
-    """What is not as it should be. Fractions are compared to a billionth: the order in which Spark adds is its own."""
+    """The differences. Fractions are compared to a billionth, because Spark adds up in any order."""
     problems = [f"{_name(key)} is missing" for key in expected.keys() - actual.keys()]
     problems += [f"{_name(key)} should not be there" for key in actual.keys() - expected.keys()]
     for key in expected.keys() & actual.keys():
@@ -101,7 +101,7 @@ def differences(expected: Mapping[Key, Row], actual: Mapping[Key, Row]) -> list[
 
 
 def _name(key: Key) -> str:
-    return " ".join(f"{each:%Y-%m-%d %H:%M:%S}" if isinstance(each, datetime) else str(each) for each in key)
+    return " ".join(f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else str(value) for value in key)
 
 
 def report(
@@ -112,22 +112,22 @@ def report(
     left_out: Collection[Key] = (),
     why: str = "",
 ) -> int:
-    """Say how a stream's rows compare, and give how many differ. Those in `left_out` are not compared."""
+    """Print how a stream's rows compare, and return how many differ. Those in `left_out` are not compared."""
     right = {key: row for key, row in expected.items() if key not in left_out}
     problems = differences(right, {key: row for key, row in actual.items() if key not in left_out})
     rest = len(expected) - len(right)
     besides = f"; {rest:,} not compared, because {why}" if rest else ""
     lines = [
         f"{stream:12} {len(right):,} rows, {len(problems)} differ{besides}",
-        *(f"  {each}" for each in problems[:MAX_SHOWN]),
+        *(f"  {problem}" for problem in problems[:MAX_SHOWN]),
     ]
     print(*lines, sep="\n")  # noqa: T201  -- results of a program: stdout
     return len(problems)
 
 
 def clock_of(stream: str, event: type, good: Sequence[Any]) -> datetime:
-    """How far a stream's time has come (its watermark). Its pipeline says so: a stream may be stopped after it has read all
-    events, and before it has sent what was final with the last of them. Where no pipeline has said it, the events do."""
+    """A stream's watermark, as its pipeline reports it: a stream may be stopped after it has read all events, and
+    before it has sent the rows that the last of them made final. Without a report it is computed from the events."""
     progress = last_progress(find_project())
     for stream_progress in progress.streams if progress is not None else ():
         if stream_progress.name == stream and stream_progress.watermark:
@@ -138,8 +138,8 @@ def clock_of(stream: str, event: type, good: Sequence[Any]) -> datetime:
 
 
 def compare(about: str, events: Callable[[int], Iterator[Any]], event: type, checks: Iterable[StreamCheck]) -> int:
-    """The program figures.py of a use case: computes the figures of the events that its source has sent, says where those
-    of the streams differ, and gives the exit code."""
+    """The program figures.py of a use case: computes the figures of the events that its source has sent, prints where
+    those of the streams differ, and returns the exit code."""
     parser = source_options(about)
     options = parser.parse_args()
     if options.events < 1:
@@ -147,7 +147,7 @@ def compare(about: str, events: Callable[[int], Iterator[Any]], event: type, che
     good = [sent_event for sent_event in islice(events(options.seed), options.events) if isinstance(sent_event, event)]
     wrong = 0
     for check in checks:
-        # The clock first: what is over by it has been sent.
+        # The clock first: everything closed by it has been sent.
         clock = clock_of(check.stream, event, good) if check.final else None
         expected, actual = check.expected_rows(good), check.rows(rows_of(check.stream))
         left_out = check.not_final(expected, actual, clock)

@@ -1,6 +1,7 @@
-"""The database of a use case whose source application writes to one: a Postgres of the demo's own, for as long as it runs.
+"""The database of a use case whose source application writes to one: a Postgres of the demo's own, for as long as it
+runs.
 
-Where none can be run, the source sends what it would have written straight to the same topics.
+Where none can be run, the source sends the same rows straight to the same topics.
 """
 
 import os
@@ -25,19 +26,19 @@ PASSWORD_FILE = "RIVERRUN_POSTGRES_PASSWORD_FILE"  # noqa: S105  -- the variable
 
 
 def database_unavailable_reason(app: "App") -> str:
-    """Why a use case that follows a database has to do without; empty where it has not, or follows none."""
+    """Why a use case cannot have its database; empty where it can, or needs none."""
     if not captured_tables(app):
         return ""
     return f"{FOLLOW} is {os.environ[FOLLOW]}" if FOLLOW in os.environ else unavailable_reason()
 
 
 class SourceDatabase:
-    """A server with one database, named like the app, and the tables of the use case's schema.sql. All that the demo starts
-    finds it by the environment; its password is in a file that only this user reads."""
+    """A server with one database, named like the app, and the tables of the use case's schema.sql. The demo's processes
+    get its address from the environment; its password is in a file that only this user can read."""
 
     def __init__(self, app: "App", project: Project, stack: "ExitStack") -> None:
         self._name = app.name
-        # In `stack` before all that needs it, so that it is stopped after them.
+        # In `stack` before everything that needs it, so that it is stopped after them.
         self._server = stack.enter_context(LocalPostgres(data_folder_for(project.home / "postgres")))
         password = secrets.token_urlsafe(24)
         with self._server.connect() as connection:
@@ -58,7 +59,7 @@ class SourceDatabase:
         return self._server.port
 
     def has_replication(self) -> bool:
-        """Whether somebody follows its changes: what is written from now on comes change by change."""
+        """Whether its replication has started: from now on writes are captured change by change."""
         with self._server.connect(self._name) as connection:
             rows = connection.execute(b"select 1 from pg_replication_slots where active").fetchall()
         return bool(rows)

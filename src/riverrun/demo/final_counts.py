@@ -1,4 +1,4 @@
-"""What a demo counts at its end: every record that was sent, followed through all that it passed."""
+"""The final counts of a demo: every sent record, followed through all stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from riverrun.model.progress import RecordCounts
 
 @dataclass(frozen=True)
 class AlertCounts:
-    """Episodes and messages that were sent, as the alerts' ledger has it; messages on phones, and of them those that are of
-    the same text on the same phone, as the gateway's own book has it."""
+    """Incidents and notifications sent, from the alerts' state topic; messages on phones, and how many of them repeat a
+    text on the same phone, from the gateway's message store."""
 
     fired: int = 0
     sent: int = 0
@@ -28,9 +28,9 @@ def counts_line(name: str, counts: RecordCounts) -> str:
 
 @dataclass(frozen=True)
 class FinalCounts:
-    """The counts when all is read. `sent` is what the source says, in its own words: `acknowledged` is how many records,
-    `broken` how many of them on purpose; `stored` and `letters` are what its topics and their dead letters hold, `needed`
-    what each stream had to read, where that is known, and `rows` what its topic holds."""
+    """The counts when everything is read. `sent` are the source's own counts: `acknowledged` is how many records,
+    `broken` how many of them on purpose; `stored` and `letters` are the records in its topics and in their dead-letter
+    topics, `needed` what each stream had to read, where that is known, and `rows` the records in its output topic."""
 
     sent: Mapping[str, int]
     stored: Mapping[str, int]
@@ -39,7 +39,7 @@ class FinalCounts:
     needed: Mapping[str, int]
     rows: Mapping[str, int]
     alerts: AlertCounts | None = None
-    # Streams whose rows may come again after a failure, each with its identity: real time.
+    # Real-time streams, whose rows may be sent again after a failure, each with its identity.
     restarted_streams: frozenset[str] = field(default_factory=frozenset)
 
     def lines(self) -> list[str]:
@@ -55,7 +55,7 @@ class FinalCounts:
         return lines
 
     def violations(self) -> list[str]:
-        """What must hold and does not."""
+        """The invariants that do not hold."""
         sent, stored = self.sent, sum(self.stored.values())
         rules = {
             "acknowledged = stored": sent.get("acknowledged", sent.get("sent", stored)) == stored,

@@ -23,16 +23,16 @@ from riverrun.kafka.connection import require_cluster
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The folder of their Kafka, beside theirs.
+# The folder of their shared Kafka, beside theirs.
 KAFKA_FOLDER = ".kafka"
 START_SECONDS = 120.0
 STOP_SECONDS = 90.0
-# The heap of each Spark: less than one has alone, and enough for a use case.
+# The heap of each Spark: less than a single demo has, and enough for a use case.
 SPARK_MEMORY_MB = 768
 
 
 class CaseProcess:
-    """`riverrun demo NAME`, a child; what it says is told line by line behind its name."""
+    """`riverrun demo NAME` as a child process; its output is printed line by line with its name as prefix."""
 
     def __init__(self, name: str, arguments: Sequence[str], environ: Mapping[str, str], width: int) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class CaseProcess:
             self.process.terminate()
 
     def end(self, seconds: float) -> int:
-        """Its exit code; one that does not end is killed."""
+        """Its exit code; a process that does not end is killed."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -69,8 +69,8 @@ class CaseProcess:
 
 
 def run_multiple(console: "Console", folder: Path, names: Sequence[str], arguments: Sequence[str], brokers: int) -> int:
-    """Run the use cases of these names, each in a folder of its name, until they end or somebody stops them. Gives the worst
-    of their exit codes."""
+    """Run the use cases of these names, each in a folder of its name, until they end or somebody stops them. Returns
+    the worst of their exit codes."""
     kafka_folder = folder / KAFKA_FOLDER
     project = Project(kafka_folder)
     kafka_folder.mkdir(parents=True, exist_ok=True)
@@ -93,24 +93,24 @@ def run_multiple(console: "Console", folder: Path, names: Sequence[str], argumen
         servers = require_cluster(load(project).settings.kafka, project).bootstrap_servers
         share = {"RIVERRUN_SPARK_DRIVER_MEMORY_MB": str(SPARK_MEMORY_MB)}
         words, width = [*arguments, "--bootstrap-servers", servers], max(map(len, names))
-        cases = [CaseProcess(name, [*words, "--folder", str(folder / name)], share, width) for name in names]
-        stack.callback(_stop_all, cases)
-        while not stop.is_set() and not all(case_process.has_exited for case_process in cases):
+        children = [CaseProcess(name, [*words, "--folder", str(folder / name)], share, width) for name in names]
+        stack.callback(_stop_all, children)
+        while not stop.is_set() and not all(case_process.has_exited for case_process in children):
             check_processes([kafka])
             stop.wait(0.3)
         codes = (
-            _stop_all(cases)
+            _stop_all(children)
             if stop.is_set()
-            else {case_process.name: case_process.end(STOP_SECONDS) for case_process in cases}
+            else {case_process.name: case_process.end(STOP_SECONDS) for case_process in children}
         )
     failed = [name for name, code in codes.items() if code]
     print(f"Something is wrong with {', '.join(failed)}." if failed else f"All of {', '.join(names)} ended well.")  # noqa: T201
     return 1 if failed else 0
 
 
-def _stop_all(cases: Sequence[CaseProcess]) -> dict[str, int]:
-    """All at once: the end takes as long as the slowest of them."""
-    for case_process in cases:
+def _stop_all(children: Sequence[CaseProcess]) -> dict[str, int]:
+    """All at once: that takes as long as the slowest of them."""
+    for case_process in children:
         case_process.ask_to_stop()
     ends = time.monotonic() + STOP_SECONDS
-    return {case_process.name: case_process.end(max(1.0, ends - time.monotonic())) for case_process in cases}
+    return {case_process.name: case_process.end(max(1.0, ends - time.monotonic())) for case_process in children}

@@ -1,4 +1,4 @@
-"""The demo's child processes and how it waits for them: started one by one, stopped in order, never left behind."""
+"""The demo's child processes: started one by one, stopped in order, never left behind."""
 
 import contextlib
 import json
@@ -19,12 +19,12 @@ from riverrun.config.project import STATE_FOLDER, Project
 
 STOP_SECONDS = 40.0
 TAIL_LINES = 15
-# Begins a program that the kernel ends when the demo dies, however it dies (PR_SET_PDEATHSIG is 1).
+# Starts a program that the kernel kills when the demo dies, however it dies (PR_SET_PDEATHSIG is 1).
 DIE_WITH_PARENT = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def clear_project(project: Project) -> None:
-    """Delete what the last demo left. Nothing of the project runs but what a killed demo left behind, which is ending."""
+    """Delete what the last demo left. Only leftovers of a killed demo may still run, and they are ending."""
     stop_runner(project, STOP_SECONDS)
     delete_data(project)
 
@@ -39,7 +39,7 @@ def check_processes(processes: Iterable["DemoProcess"], symptom: Exception | Non
 
 
 class DemoProcess:
-    """A Python program, a child of the demo. Ctrl-C does not reach it: the demo stops its parts in order."""
+    """A Python program, a child of the demo. Ctrl-C does not reach it: the demo stops its processes in order."""
 
     def __init__(self, folder: Path, name: str, *arguments: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class DemoProcess:
 
     @property
     def exit_report(self) -> str:
-        """How it ended by itself, and what it said last; empty as long as it lives, or when it was asked to end."""
+        """How it ended by itself, and its last output; empty as long as it lives, or when it was asked to stop."""
         if self._stop_requested or self._process.poll() is None:
             return ""
         # The log may have been removed.
@@ -68,14 +68,14 @@ class DemoProcess:
         return f"{self.name} ended by itself with exit code {self._process.returncode}:\n{output}"
 
     def ask_to_stop(self) -> None:
-        """Without waiting for it: several end at once. Asked once only: a second signal means «at once, without order», and
-        `riverrun run` may hang in the middle of a call to Spark then."""
+        """Without waiting, so that several can stop at once. Asked only once: a second signal means "at once, without
+        order", and `riverrun run` may then hang in the middle of a call to Spark."""
         if not self._stop_requested and self._process.poll() is None:
             self._stop_requested = True
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self, seconds: float = 90) -> dict[str, int]:
-        """Ask it to end, and give what it counted. Once it is over, the same again."""
+        """Ask it to stop, and return its counts. Once it has ended, returns the same again."""
         if self._counts is None:
             self._counts = {}
             self.ask_to_stop()
@@ -92,7 +92,7 @@ class DemoProcess:
 
 
 class StepReporter:
-    """Says what is being done and how long it took: a spinner on a terminal, lines elsewhere."""
+    """Shows the current step and how long it took: a spinner on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, stop: threading.Event) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""The topics of all streams while a demo runs: how many rows each has, counted as they come."""
+"""Reads the output topics of all streams while a demo runs, and counts their rows."""
 
 import sys
 import threading
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class StreamResults:
-    """Reads the topics of all streams, committed, by a thread of its own, in a `with`: counts rows, shows each to `take`.
+    """Reads the topics of all streams, committed, in a thread of its own, in a `with`: counts rows, passes each to
+    `take`.
 
-    They are counted as they come, so that the end does not have to read everything again. A topic may be given with its
-    type; then its records have that.
+    They are counted as they arrive, so that the end does not have to read everything again. A topic may be given with
+    its type; then its records have that.
     """
 
     def __init__(self, topics: "Collection[str | Topic[Any]]") -> None:
@@ -33,11 +34,11 @@ class StreamResults:
         self._lock = threading.Lock()
         self._next: dict[TopicPartition, int] = {}
         self._error: Exception | None = None
-        # (topic, which batch wrote them): how many rows.
+        # (topic, batch that wrote them): number of rows.
         self._rows: Counter[tuple[str, bytes]] = Counter()
 
     def take(self, record: "Record[Any]") -> None:
-        """A row. Called under the lock."""
+        """Handle one row. Called under the lock."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,19 +56,19 @@ class StreamResults:
             self._error = error
 
     def finish(self) -> None:
-        """Read what is left, once nothing is written any more."""
+        """Read the rest, once nothing is written any more."""
         self.__exit__()
         self.check()
         with Consumer(self._topics, isolation="committed", follow=False) as consumer:
-            for place, offset in self._next.items():
-                consumer.seek(place, offset)
+            for partition, offset in self._next.items():
+                consumer.seek(partition, offset)
             self._read(consumer)
 
     def _read(self, consumer: "Consumer[Any]") -> None:
         for batch in consumer.batches(5000, wait_seconds=0.2):
             with self._lock:
                 for record in batch:
-                    # On a busy machine the thread may still read while the rest is read: each counts once.
+                    # On a busy machine the thread may still read while the rest is read: each row is counted once.
                     if record.offset < self._next.get(record.topic_partition, 0):
                         continue
                     self._rows[record.topic, record.header(BATCH_HEADER) or b""] += 1
@@ -75,9 +76,10 @@ class StreamResults:
                     self.take(record)
 
     def rows(self, progress: "PipelineProgress | None" = None) -> dict[str, int]:
-        """How many rows each topic has: all, or those of the batches that were over when the pipeline told this.
+        """How many rows each topic has: all, or those of the batches that had ended when the pipeline reported this
+        progress.
 
-        A batch that was broken off is done again, and its rows counted, when the pipeline goes on.
+        An interrupted batch is done again, and its rows counted, when the pipeline goes on.
         """
         finished_batches = (
             {stream.topic or stream.name: stream.batch for stream in progress.streams} if progress else {}

@@ -1,6 +1,8 @@
-"""A use case, live: Kafka, its source application, its streams with tables, dashboard and alerts; and at the end the counts.
+"""Runs a use case live: Kafka, its source application, its streams with tables, dashboard and alerts; then the final
+counts.
 
-Everything runs as a child that is stopped in order, in the opposite order of its start. Ctrl-C ends it within ten seconds.
+Everything runs as a child process that is stopped in the opposite order of its start. Ctrl-C ends it within ten
+seconds.
 """
 
 import contextlib
@@ -47,20 +49,20 @@ if TYPE_CHECKING:
     from riverrun.app import App
 
 LINE_SECONDS = 5.0
-# After Ctrl-C, for what the streams have still to read: everything is over within ten seconds.
+# After Ctrl-C, how long the streams may catch up: everything is over within ten seconds.
 STOP_PATIENCE_SECONDS = 1.5
-# A part that fails is told at once; what only takes long, on a small or busy machine, is waited for.
+# A process that fails is reported at once; a slow one, on a small or busy machine, is waited for.
 READING_SECONDS, START_SECONDS, FIGURES_SECONDS = 600.0, 900.0, 600.0
-# Kafka writes it within milliseconds.
+# Kafka writes the commit marker within milliseconds.
 TRANSACTION_SECONDS = 30.0
-# A part that failed takes a moment to end.
+# A process that failed takes a moment to end.
 CAUSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What is run, and how. `source` are the arguments of the source application; `seconds` is how long it runs after the
-    streams are at work, 0 until somebody stops it."""
+    """What is run, and how. `source` are the arguments of the source application; `seconds` is how long it runs after
+    the streams have started, 0 until somebody stops it."""
 
     folder: Path
     source: Sequence[str] = ()
@@ -68,13 +70,13 @@ class DemoOptions:
     brokers: int = 1
     browser: bool = True
     store: str = "embedded"
-    # The brokers of a cluster that runs already; empty: one of its own.
+    # The brokers of a running cluster; empty: start one.
     cluster: str = ""
 
 
 @dataclass
 class LiveCounts:
-    """How many records the topics hold, and what the pipeline last told."""
+    """How many records the topics hold, and the pipeline's last progress."""
 
     progress: PipelineProgress
     stored: int = 0
@@ -88,16 +90,16 @@ class LiveCounts:
 
     @property
     def rate(self) -> float:
-        """Records stored a second, over the last looks."""
+        """Records stored per second, over the last samples."""
         (first, before), (last, now) = self._samples[0], self._samples[-1]
         return (now - before) / (last - first) if last > first else 0.0
 
 
 class Demo:
-    """Everything that runs; `stack` ends it. A use case with a demo of its own says in `results`, `page`, `line`,
-    `first_rows`, `shown` and `final` what is special about it."""
+    """Everything that runs; `stack` stops it. A use case with a demo of its own overrides `results`, `page`, `line`,
+    `first_rows`, `shown` and `final`."""
 
-    # What people call those who get messages.
+    # What the receivers of messages are called.
     phones_of = "The phones"
 
     def __init__(self, console: "Console", options: DemoOptions, stack: contextlib.ExitStack, app: "App") -> None:
@@ -107,15 +109,15 @@ class Demo:
         self._stack = stack
         self._project = Project(options.folder)
         self._processes: list[DemoProcess] = []
-        # What comes from outside.
+        # The topics that are filled from outside.
         written = {stream.output_topic for stream in app.streams.values()}
         self._topics = [name for name in app.topics if name not in written]
-        # Of those that come by HTTP or by way of a database there are marks of transactions between the records, and offsets
-        # count those too: they are read.
+        # Topics filled by HTTP or by way of a database have transaction markers between their records, and offsets
+        # count those too: they are read instead.
         self._database: SourceDatabase | None = None
         self._source_results: StreamResults | None = None
 
-    # --- what is special ----------------------------------------------------------------------------------------------
+    # --- what a use case may override ---------------------------------------------------------------------------------
 
     def results(self) -> StreamResults:
         return StreamResults([stream.output_topic for stream in self.app.streams.values()])
@@ -137,10 +139,10 @@ class Demo:
         return any(rows.values())
 
     def shown(self, numbers: LiveCounts, results: StreamResults) -> None:
-        """The live view is over."""
+        """Called when the live view is over."""
 
     def final(self, final: FinalCounts) -> tuple[list[str], list[str]]:
-        """What is told at the end, and what of it is wrong."""
+        """The lines to print at the end, and the problems among them."""
         return final.lines(), final.violations()
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ class Demo:
         if self._database is not None:
             with steps.step("Waiting for Debezium", "The database is followed"):
                 steps.until(self._is_replicating, START_SECONDS, "nobody follows the database")
-        # What is sent while Spark starts waits in Kafka: the first batch has something to show.
+        # Records sent while Spark starts wait in Kafka: the first batch has something to show.
         self._source = self._start_process("source", SOURCE, *options.source)
         with steps.step("Starting Spark and the store", "The streams run, their tables and dashboard are served"):
             steps.until(lambda: self._all_running() and self._served(), START_SECONDS, "the streams did not start")
@@ -187,21 +189,21 @@ class Demo:
             self._admin = Admin(self._connection())
 
     def _attach(self, steps: StepReporter) -> None:
-        """Use a cluster that runs. What is there of an earlier demo would be counted as this one's."""
+        """Use a running cluster. Records of an earlier demo there would be counted as this one's."""
         self._admin = Admin(self._connection())
-        if there := [name for name in self._topics if self._count(name)]:
+        if nonempty := [name for name in self._topics if self._count(name)]:
             raise SystemExit(
-                f"There are records in {', '.join(there)} at {self.options.cluster} already. Delete the topics first."
+                f"There are records in {', '.join(nonempty)} at {self.options.cluster} already. Delete the topics first."
             )
         if self.app.alerts:
-            # On a cluster of others `riverrun run` starts none by itself.
+            # On an attached cluster `riverrun run` starts none by itself.
             self._start_process("phones", "-m", "riverrun", "phone")
             steps.until(
                 lambda: find_gateway_endpoint(self._project) is not None, START_SECONDS, "the phones did not start"
             )
 
     def _start_database(self, steps: StepReporter) -> None:
-        """A database for the source, where it writes to one. Without: it sends straight to Kafka, and that is said."""
+        """A database for the source, where it writes to one. Without: it sends straight to Kafka, and the user is told."""
         if why := database_unavailable_reason(self.app):
             self.console.print(f"{why}: the source sends straight to the topics that a database would fill.")
         elif captured_tables(self.app):
@@ -209,7 +211,7 @@ class Demo:
                 self._database = SourceDatabase(self.app, self._project, self._stack)
 
     def _connector_topics(self) -> list[str]:
-        """The topics that connectors of ours fill, in transactions: their offsets are not all records."""
+        """The topics that our connectors fill, in transactions: not all of their offsets are records."""
         return [source.topic for source in self.app.sources.values() if source.source.runs_as != "connect"]
 
     def _is_replicating(self) -> bool:
@@ -245,19 +247,20 @@ class Demo:
         return self.first_rows(self._results.rows())
 
     def find_cause(self, error: RiverrunError) -> None:
-        """Something does not answer: a part that died, or is dying, is why. Ends with its words; returns when all live."""
+        """Find why something does not answer: exits with the output of a process that died or is dying; returns when
+        all live."""
         deadline = time.monotonic() + CAUSE_SECONDS
         while time.monotonic() < deadline:
             check_processes(self._processes, error)
             time.sleep(0.2)
 
-    # --- where all stands ---------------------------------------------------------------------------------------------
+    # --- progress -----------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         check_processes(self._processes)
 
     def _progress(self) -> PipelineProgress | None:
-        """What the pipeline last wrote; None before it has."""
+        """The pipeline's last progress; None before the first."""
         progress = last_progress(self._project)
         if progress is None or progress.pid != self._pipeline.pid:
             return None
@@ -267,39 +270,39 @@ class Demo:
         return progress
 
     def _unbounded_streams(self) -> list[StreamProgress]:
-        """The streams that go on: those of the speed batch have their end."""
+        """The streams that do not end by themselves: all but batch ones."""
         progress = self._progress()
         return [stream for stream in progress.streams if stream.speed != "batch"] if progress is not None else []
 
     def _all_running(self) -> bool:
         self._check()
         moving = self._unbounded_streams()
-        return bool(moving) and all(each.phase == "running" for each in moving)
+        return bool(moving) and all(stream.phase == "running" for stream in moving)
 
     def _needed(self) -> dict[str, int]:
-        """How many records each stream has to read, of those that read only what comes from outside. Topics that streams
-        write have marks of transactions between their records, and offsets count those too."""
+        """How many records each stream has to read, of those that read only outside topics. Topics that streams write
+        have transaction markers between their records, and offsets count those too."""
         progress = self._progress()
         shape = topology_from_dict(progress.topology) if progress is not None else None
         needed = {}
-        for each in self._unbounded_streams():
-            node = shape.find("stream", each.name) if shape is not None else None
+        for stream in self._unbounded_streams():
+            node = shape.find("stream", stream.name) if shape is not None else None
             inputs = shape.inputs(node, "topic") if shape is not None and node is not None else []
             if inputs and set(inputs) <= set(self._topics):
-                needed[each.name] = sum(map(self._count, inputs))
+                needed[stream.name] = sum(map(self._count, inputs))
         return needed
 
     def _max_lag(self, needed: dict[str, int]) -> int:
-        """How much the stream that is last has still to read: records, or offsets where it reads what streams write."""
+        """The lag of the slowest stream: in records, or in offsets where it reads other streams' topics."""
         left = [
-            needed[each.name] - each.record_counts.read if each.name in needed else each.lag
-            for each in self._unbounded_streams()
+            needed[stream.name] - stream.record_counts.read if stream.name in needed else stream.lag
+            for stream in self._unbounded_streams()
         ]
         return max([0, *left])
 
     def _count(self, topic: str) -> int:
-        """How many records a topic holds: nothing is deleted in the time of a demo. What is written in transactions is
-        counted as it comes; of the rest each offset is a record."""
+        """How many records a topic holds: nothing is deleted during a demo. Transactional topics are counted as they
+        are read; in the others each offset is a record."""
         if self._source_results is not None and topic in (read := self._source_results.rows()):
             return read[topic]
         topic_state = self._admin.topics([topic], config=False).get(topic)
@@ -310,37 +313,37 @@ class Demo:
         )
 
     def _no_open_transactions(self) -> bool:
-        """Whether no transaction is open in what comes from outside."""
-        places = [
-            place
+        """Whether no transaction is open in the topics filled from outside."""
+        partitions = [
+            partition
             for topic in self._admin.topics(self._topics, config=False).values()
-            for place in topic.topic_partitions
+            for partition in topic.topic_partitions
         ]
-        ends = self._admin.offsets(places, "latest")
-        return ends == self._admin.offsets(places, "latest", committed_only=True)
+        ends = self._admin.offsets(partitions, "latest")
+        return ends == self._admin.offsets(partitions, "latest", committed_only=True)
 
     def _letters(self, topic: str) -> int:
         return self._count(f"{topic}.dead")
 
     def _messages(self) -> list[AcceptedMessage]:
-        """What is on the phones, by the gateway's own book."""
+        """The messages on the phones, from the gateway's message store."""
         path = gateway_folder(self._project) / "messages.sqlite"
         if not path.is_file():
             return []
-        with contextlib.closing(MessageStore(path)) as book:
-            return book.newest(1_000_000)
+        with contextlib.closing(MessageStore(path)) as messages:
+            return messages.newest(1_000_000)
 
     def _alerts(self) -> AlertCounts | None:
         if not self.app.alerts:
             return None
-        ledger = read_alert_state(self._connection(), self.app.name)
+        alert_state = read_alert_state(self._connection(), self.app.name)
         sent = {
             sent_message.delivery.provider_id
-            for sent_message in ledger.deliveries.values()
+            for sent_message in alert_state.deliveries.values()
             if sent_message.delivery.state in ("sent", "delivered")
         }
         shown = [(sent_message.receiver, sent_message.text) for sent_message in self._messages()]
-        return AlertCounts(len(ledger.incidents), len(sent), len(shown), len(shown) - len(set(shown)))
+        return AlertCounts(len(alert_state.incidents), len(sent), len(shown), len(shown) - len(set(shown)))
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -357,8 +360,8 @@ class Demo:
                 self._check()
                 results.check()
                 numbers.progress = self._progress() or numbers.progress
-                stored, letters = (sum(map(each, self._topics)) for each in (self._count, self._letters))
-                numbers.update(stored, letters, len(self._messages()))
+                stored, dead_letters = (sum(map(count, self._topics)) for count in (self._count, self._letters))
+                numbers.update(stored, dead_letters, len(self._messages()))
                 over = time.monotonic() >= ends or stop.is_set()
                 if console.is_terminal:
                     live.update(self.page(numbers, results, console.width), refresh=True)
@@ -375,9 +378,9 @@ class Demo:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def report_final_counts(self, steps: StepReporter, *, asked: bool) -> int:
-        """Stop the source, let everything be read, and compare the counts. Gives the exit code.
+        """Stop the source, wait until everything is read, and compare the counts. Returns the exit code.
 
-        Somebody who asked for the end gets it in seconds: on a machine that is too busy, without the counts.
+        Somebody who asked to stop is done in seconds: on a machine that is too busy, without the counts.
         """
         sent = self._source.stop()
         self._processes.remove(self._source)
@@ -388,7 +391,7 @@ class Demo:
                     self._check()
                     time.sleep(0.1)
         if self._source_results is not None:
-            # Of a transaction that was confirmed the mark may still be on its way.
+            # The commit marker of an acknowledged transaction may still be on its way.
             steps.until(self._no_open_transactions, TRANSACTION_SECONDS, "a transaction of the source is still open")
             self._source_results.finish()
         needed = self._needed()
@@ -427,19 +430,19 @@ class Demo:
                 sent=sent,
                 stored={name: self._count(name) for name in self._topics},
                 letters={name: self._letters(name) for name in self._topics},
-                streams={each.name: each.record_counts for each in streams},
+                streams={stream.name: stream.record_counts for stream in streams},
                 needed=needed,
-                rows={each.name: counted[each.topic or each.name] for each in streams},
+                rows={stream.name: counted[stream.topic or stream.name] for stream in streams},
                 alerts=self._alerts(),
-                restarted_streams=frozenset(each.name for each in streams if each.speed == "real-time"),
+                restarted_streams=frozenset(stream.name for stream in streams if stream.speed == "real-time"),
             )
         )
         _say(*lines)
         return wrong
 
     def _check_figures(self, sent: dict[str, int], steps: StepReporter) -> list[str]:
-        """What plain Python makes of the same events, where the use case can say: the program figures.py, asked for the very
-        events that the source has sent."""
+        """Compare with what plain Python computes from the same events, where the use case has a figures.py: it gets
+        exactly the events that the source has sent."""
         program = self.options.folder / FIGURES
         if "events" not in sent or not program.is_file() or "__main__" not in program.read_text(encoding="utf-8"):
             return []
@@ -459,7 +462,7 @@ def _say(*lines: str) -> None:
 
 
 def open_in_browser(address: str) -> threading.Thread | None:
-    """Open the page, where there is somewhere to open it. In a thread: some browsers are waited for until they close."""
+    """Open the page, where there is a browser. In a thread: some browsers block until they close."""
     if not any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")):
         return None
     opening = threading.Thread(target=webbrowser.open, args=(address,), daemon=True)
@@ -468,7 +471,8 @@ def open_in_browser(address: str) -> threading.Thread | None:
 
 
 def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -> int:
-    """Run a demo from its start to its counts. Gives the exit code; KeyboardInterrupt when it was stopped before it ran."""
+    """Run a demo from its start to its final counts. Returns the exit code; KeyboardInterrupt when it was stopped
+    before it ran."""
     with stop_on_signals() as stop, ShieldedExitStack() as stack:
         demo = make(stack)
         # Before anything is touched, and until all is over.
@@ -479,13 +483,13 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
             console.print("Stopping …")
             raise
         except SystemExit as error:
-            # Told before its parts are stopped: one that does not stop in time has more to say.
+            # Reported before its processes are stopped: one that does not stop in time has more to say.
             print(error, file=sys.stderr)  # noqa: T201
             raise SystemExit(1) from error
         try:
             demo.show(stop)
             asked = stop.is_set()
-            # From here on the next Ctrl-C is the second one, and does without the counts.
+            # From here on the next Ctrl-C is the second one, and skips the counts.
             stop.set()
             return demo.report_final_counts(StepReporter(console, threading.Event()), asked=asked)
         except RiverrunError as error:
@@ -494,16 +498,16 @@ def run_demo(console: "Console", make: Callable[[contextlib.ExitStack], Demo]) -
 
 
 def enter_project(folder: Path, cluster: str = "") -> None:
-    """For the demo and all it starts, wherever it is called from."""
+    """Set the project for the demo and everything it starts, wherever it is called from."""
     os.environ["RIVERRUN_PROJECT"] = str(folder)
     if cluster:
         # A Connect of ours needs a Kafka of ours: a source that writes to a database does without it.
         os.environ |= {"RIVERRUN_KAFKA_BOOTSTRAP_SERVERS": cluster, FOLLOW: "false"}
-    # How many messages one receiver gets in an hour is by our clock. A demo's hours are minutes, and its phones are ours.
+    # The hourly message limit of a receiver goes by our clock. A demo's hours are minutes, and its phones are ours.
     os.environ.setdefault("RIVERRUN_ALERTS_SMS_PER_RECEIVER_HOUR", "0")
     os.chdir(folder)
 
 
 def source_arguments(options: Iterable[tuple[str, object]]) -> list[str]:
-    """The arguments of a source application, of those options that were given."""
+    """The arguments of a source application, from the options that were given."""
     return [word for name, value in options if value is not None for word in (f"--{name}", str(value))]

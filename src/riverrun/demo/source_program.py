@@ -1,4 +1,4 @@
-"""The program around a source application that is made up: its options, its pace, and a clean end."""
+"""The program around a simulated source application: its options, its rate, and a clean end."""
 
 import argparse
 import json
@@ -20,16 +20,16 @@ MAX_GAP_SECONDS = 5.0
 
 
 class EventSender(Protocol):
-    """How events leave. `send` may wait: then the source does, too."""
+    """How events are sent. `send` may block: then the source waits, too."""
 
     def send(self, event: Any) -> None: ...
 
     def counts(self) -> dict[str, int]:
-        """What became of them, once it is closed; `acknowledged` among it."""
+        """The counts once it is closed; `acknowledged` among them."""
 
 
 class _KafkaSender:
-    """Straight into Kafka."""
+    """Sends straight to Kafka."""
 
     def __init__(self, topic: Topic[Any], producer: Producer) -> None:
         self._topic = topic
@@ -37,7 +37,7 @@ class _KafkaSender:
         self._sent = self._broken = 0
 
     def send(self, event: Any) -> None:
-        # What is broken goes by the topic's name: it would be refused here.
+        # Broken records are sent by the topic's name: the typed topic would refuse them.
         is_broken = isinstance(event, bytes)
         self._producer.send_soon(self._topic.name if is_broken else self._topic, event)
         self._sent += 1
@@ -49,7 +49,7 @@ class _KafkaSender:
 
 @contextmanager
 def kafka_sender(topic: Topic[Any], stop: threading.Event) -> Iterator[EventSender]:  # noqa: ARG001
-    """Leaving it waits for Kafka's word on each record, and raises where one was lost."""
+    """Leaving it waits for the acknowledgement of each record, and raises where one was lost."""
     with Producer() as producer:
         yield _KafkaSender(topic, producer)
 
@@ -63,8 +63,9 @@ def run_source(
     what: str = "events",
     sender: Callable[[Topic[Any], threading.Event], AbstractContextManager[EventSender]] = kafka_sender,
 ) -> None:
-    """Send what `events(seed)` gives to a topic, at the pace of their own times or at `--rate`, until SIGTERM, Ctrl-C or
-    `--events`. Bytes among them are broken records, and are sent as they are. Ends with an account in one line of JSON."""
+    """Send the events of `events(seed)` to a topic, by their own times or at `--rate`, until SIGTERM, Ctrl-C or
+    `--events`. Bytes among them are broken records, and are sent as they are. Ends by printing the counts as one line
+    of JSON."""
     options = source_options(about, speed_up, what).parse_args()
     sent, pace = 0, _EventSchedule(topic, options)
     with stop_on_signals() as stop, sender(topic, stop) as out:
@@ -88,11 +89,11 @@ class _EventSchedule:
         self._due = time.monotonic()
 
     def seconds_until(self, event: Any) -> float:
-        """Seconds until it is to be sent."""
+        """Seconds until the event is due."""
         if self._rate > 0:
             self._due += 1 / self._rate
         elif self._time is not None and (at := getattr(event, self._time, None)) is not None:
-            # One that comes late is due at once; a night passes in a moment.
+            # A late event is due at once; a night passes in a moment.
             if self._newest is not None and at > self._newest:
                 self._due += min((at - self._newest).total_seconds() / self._speed_up, MAX_GAP_SECONDS)
             self._newest = max(at, self._newest or at)
@@ -100,7 +101,7 @@ class _EventSchedule:
 
 
 def source_options(about: str, speed_up: float = 1.0, what: str = "events") -> argparse.ArgumentParser:
-    """What a source application can be asked for; its figures take the same, to compute the same."""
+    """The options of a source application; its figures take the same, to compute the same."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--speed-up", type=float, default=speed_up, help=f"time of the {what} against ours (default: %(default)s)"

@@ -15,23 +15,23 @@ from riverrun.errors import UsageError
 from riverrun.model.suggest import nearest
 
 APP, SOURCE, FIGURES, OWN_DEMO = "app.py", "source.py", "figures.py", "demo.py"
-# Of a copy: what was made by running it, and what only the demo of the meters in a checkout needs.
-# Settings are written besides.
+# Not part of a copy: what was made by running it, and what only the demo of the meters in a checkout needs.
+# Settings are written separately.
 _EXCLUDED_FILES = ("__pycache__", STATE_FOLDER, ".pytest_cache", OWN_DEMO, "page.py", "account.py", CONFIG_FILE)
-# Says that a folder was made for a demo: its data may be deleted.
+# Marks a folder that was made for a demo: its data may be deleted.
 _MARKER_FILE = Path(STATE_FOLDER) / "demo"
 
 
 @dataclass(frozen=True)
 class UseCase:
-    """One of them, and where its files are."""
+    """One use case, and where its files are."""
 
     name: str
     folder: Path
 
     @property
     def about(self) -> str:
-        """The first line of its pipeline file's own words."""
+        """The first line of its pipeline file's docstring."""
         words = ast.get_docstring(ast.parse((self.folder / APP).read_text(encoding="utf-8"))) or self.name
         return words.splitlines()[0]
 
@@ -77,7 +77,7 @@ def find_use_case(name: str) -> UseCase:
 
 
 def copy_use_case(case: UseCase, folder: Path) -> list[Path]:
-    """Copy a use case into a folder, with a riverrun.toml. Nothing is overwritten: where one of the files is there already,
+    """Copy a use case into a folder, with a riverrun.toml. Nothing is overwritten: if one of the files exists already,
     nothing is written at all."""
     files = case.files()
     existing = [str(folder / file) for file in (*files, Path(CONFIG_FILE)) if (folder / file).exists()]
@@ -91,7 +91,8 @@ def copy_use_case(case: UseCase, folder: Path) -> list[Path]:
 
 
 def prepare_demo_folder(case: UseCase, folder: Path) -> None:
-    """Make a folder what the use case is now, for a demo. One that holds anything else is refused: a demo deletes data."""
+    """Make a folder an up-to-date copy of the use case, for a demo. A folder with anything else is refused: a demo
+    deletes data."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _MARKER_FILE).is_file():
         raise UsageError(
             f"{folder} is not a folder of a demo, and not empty",
@@ -103,12 +104,12 @@ def prepare_demo_folder(case: UseCase, folder: Path) -> None:
     (folder / _MARKER_FILE).touch()
 
 
-def _write(case: UseCase, folder: Path, files: list[Path]) -> list[Path]:
+def _write(use_case: UseCase, folder: Path, files: list[Path]) -> list[Path]:
     try:
         for file in files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(case.folder / file, folder / file)
-        (folder / CONFIG_FILE).write_text(case.settings, encoding="utf-8")
+            shutil.copyfile(use_case.folder / file, folder / file)
+        (folder / CONFIG_FILE).write_text(use_case.settings, encoding="utf-8")
         (folder / ".gitignore").write_text(f"{STATE_FOLDER}/\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{error.filename or folder} cannot be written: {error.strerror}") from error
