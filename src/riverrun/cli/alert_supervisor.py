@@ -1,5 +1,5 @@
 """Alerts beside running streams: `riverrun run` starts `riverrun alerts run`, and phones on this machine where no SMS
-provider is set, as processes of their own, and looks after them."""
+provider is set, as processes of their own, and supervises them."""
 
 import sys
 import threading
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 STOP_SECONDS = 20.0
-# How long nothing may come of it while alerts judge and send what a finished pipeline wrote.
+# How long there may be no progress while alerts evaluate and send what a finished pipeline wrote.
 CATCH_UP_SECONDS = 60.0
 POLL_SECONDS = 0.5
 REQUIRED_PACKAGES = ("phonenumbers", "starlette", "uvicorn")
 
 
 class AlertSupervisor:
-    """The processes, and what they say that people have to hear."""
+    """The processes, and their messages for people."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class AlertSupervisor:
         self._phones_announced = phones is None
 
     def poll(self) -> None:
-        """Called again and again: start again what died, and say what there is to say."""
+        """Called again and again: restart what died, and print new messages."""
         if self._phone_process is not None:
             self._phone_process.poll()
         self._alert_process.poll()
@@ -62,17 +62,18 @@ class AlertSupervisor:
             self._notice(f"no SMS provider is set: messages go to the phones at {phones.address}/")
 
     def limit_stop_time(self, seconds: float) -> None:
-        """Kafka is gone: do not wait longer than this for an end in order."""
+        """Kafka is down: do not wait longer than this for a clean exit."""
         self._alert_process.limit_stop_time(seconds)
         if self._phone_process is not None:
             self._phone_process.limit_stop_time(seconds)
 
     def ask_to_stop(self) -> None:
-        # Not the phones: a message that is on its way is to arrive.
+        # Not the phones: a message in flight must arrive.
         self._alert_process.ask_to_stop()
 
     def wait_until_caught_up(self, stop: threading.Event) -> None:
-        """Wait until all that was written is judged, and what came of it is sent, or `stop`; a sentence when it is not."""
+        """Wait until everything written is evaluated and the notifications are sent, or `stop`; returns a sentence when
+        they are not."""
         from riverrun.alerts.backlog import NOT_STARTED, describe_backlog
 
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -93,7 +94,7 @@ class AlertSupervisor:
 
 
 def check_channels(settings: "LoadedSettings", app: "App") -> None:
-    """That every alert has a channel that can be opened, before anything starts. ConfigError when not."""
+    """Check that every alert has a channel that can be opened, before anything starts. ConfigError when not."""
     if missing_packages := [name for name in REQUIRED_PACKAGES if find_spec(name) is None]:
         raise not_installed_error(missing_packages[0])
     from riverrun.alerts.channels.factory import SMS, open_channels
@@ -101,7 +102,7 @@ def check_channels(settings: "LoadedSettings", app: "App") -> None:
     channels, _ = open_channels(settings.settings.alerts, settings.project.root)
     for channel in channels.values():
         channel.close()
-    # On a cluster of others a forgotten setting is not to end in messages that nobody gets.
+    # On an attached cluster a forgotten setting must not end in messages that nobody gets.
     phones = {SMS} if not settings.attached or find_gateway_endpoint(settings.project) is not None else set()
     if missing := sorted(channels_of(app) - set(channels) - phones):
         raise ConfigError([missing_channel_text(channel) for channel in missing])
@@ -111,7 +112,7 @@ def check_channels(settings: "LoadedSettings", app: "App") -> None:
 def supervise_alerts(
     settings: "LoadedSettings", app: "App", connection: "Connection", notice: Callable[[str], None], *, enabled: bool
 ) -> Iterator[AlertSupervisor | None]:
-    """Judge and send as long as the block lasts; None where there are no alerts."""
+    """Evaluate and send alerts as long as the block lasts; None where there are none."""
     if not app.alerts or not enabled:
         yield None
         return

@@ -1,4 +1,4 @@
-"""`riverrun alerts`: what fires and why, who was told, and saying that somebody looks after it."""
+"""`riverrun alerts`: what fires and why, who was notified, and acknowledging it."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ _LAZY_COMMANDS = {
 
 
 class _LazyAlertsGroup(click.Group):
-    """Imports what is elsewhere when it is called."""
+    """Imports subcommands of other modules when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_LAZY_COMMANDS]
@@ -103,20 +103,23 @@ def _list(
 
     begin = parse_past_ms(since, "--since") if since else 0
     opened = open_alerts(app_file, bootstrap)
-    ledger, now = opened.ledger(), now_ms()
+    state, now = opened.ledger(), now_ms()
     if alert:
-        opened.require_alert(alert, ledger)
+        opened.require_alert(alert, state)
     incidents = [
         incident
-        for incident in ledger.incidents.values()
+        for incident in state.incidents.values()
         if (everything or since or incident.state == "firing")
         and alert in ("", incident.rule)
         and key in ("", incident.key)
         and incident.created_at >= begin
     ]
-    incidents.sort(key=lambda each: (each.created_at, each.fired_at, each.rule, each.key, each.number), reverse=True)
-    rows = [incident_row(ledger, incident, now) for incident in incidents[:limit]]
-    for line in describe_problems(ledger, now, _is_running) if opened.app.alerts else ():
+    incidents.sort(
+        key=lambda incident: (incident.created_at, incident.fired_at, incident.rule, incident.key, incident.number),
+        reverse=True,
+    )
+    rows = [incident_row(state, incident, now) for incident in incidents[:limit]]
+    for line in describe_problems(state, now, _is_running) if opened.app.alerts else ():
         say(one_line(line))
     print_rows(
         rows if as_json else [_display_row(incident) for incident in rows],
@@ -143,17 +146,17 @@ def _empty_message(declared: "dict[str, Alert]") -> str:
     return "The app has no alerts: app.alert(…) declares one (docs/alerts.md)."
 
 
-def _is_running(life: "AlertProcessLease") -> bool:
-    """Whether a process is there. Of another machine's, nobody can tell."""
+def _is_running(lease: "AlertProcessLease") -> bool:
+    """Whether a process is alive. On another machine this is unknown."""
     import socket
 
     import psutil
 
-    if life.host != socket.gethostname():
+    if lease.host != socket.gethostname():
         return True
     try:
-        # A pid is used again: whoever has it now must not be younger.
-        return bool(psutil.Process(life.pid).create_time() * 1000 <= life.begun + 1000)
+        # A pid is reused: its current owner must not be younger.
+        return bool(psutil.Process(lease.pid).create_time() * 1000 <= lease.begun + 1000)
     except psutil.Error:
         return False
 
@@ -176,19 +179,19 @@ def show(
     from riverrun.alerts.formatting import incident_details
 
     opened = open_alerts(app_file, bootstrap)
-    ledger = opened.ledger()
-    incident = find_incident(ledger, opened.require_alert(alert, ledger), key, number)
-    details = incident_details(ledger, incident, now_ms())
+    state = opened.ledger()
+    incident = find_incident(state, opened.require_alert(alert, state), key, number)
+    details = incident_details(state, incident, now_ms())
     if as_json:
         print_json(details)
         return
-    click.echo("\n".join(_details_text(details, opened.app.alerts.get(alert), incident, ledger)))
+    click.echo("\n".join(_details_text(details, opened.app.alerts.get(alert), incident, state)))
 
 
 def _details_text(
-    details: dict[str, Any], declared: "Alert | None", incident: "Incident", ledger: "AlertState"
+    details: dict[str, Any], declared: "Alert | None", incident: "Incident", state: "AlertState"
 ) -> list[str]:
-    other_count = sum(1 for rule, key, _ in ledger.incidents if (rule, key) == (incident.rule, incident.key)) - 1
+    other_count = sum(1 for rule, key, _ in state.incidents if (rule, key) == (incident.rule, incident.key)) - 1
     name = " ".join(filter(None, (details["alert"], one_line(details["key"]))))
     lines = [f"{name}, episode {details['number']}: {details['state']}, {details['severity']}"]
     facts = [
@@ -208,16 +211,16 @@ def _details_text(
     ]
     lines += [f"  {what:<13} {text}" for what, text in facts if text]
     lines.append("  row")
-    width = max((len(each) for each in details["row"]), default=0)
-    lines += [f"    {one_line(each):<{width}}  {one_line(cell(value))}" for each, value in details["row"].items()]
+    width = max((len(name) for name in details["row"]), default=0)
+    lines += [f"    {one_line(name):<{width}}  {one_line(cell(value))}" for name, value in details["row"].items()]
     lines.append("  messages")
-    for each in details["messages"]:
-        when = each["at"] or each["made"]
-        tries = f", {each['tries']} tries" if each["tries"] > 1 else ""
-        to = f"{each['channel']} to {one_line(each['receiver']) or 'nobody'}"
+    for message in details["messages"]:
+        when = message["at"] or message["made"]
+        tries = f", {message['tries']} tries" if message["tries"] > 1 else ""
+        to = f"{message['channel']} to {one_line(message['receiver']) or 'nobody'}"
         lines += [
-            f"    {each['kind']:<9}  {when}  {to}: {one_line(each['way'])}{tries}",
-            f"               {one_line(each['text'])}",
+            f"    {message['kind']:<9}  {when}  {to}: {one_line(message['way'])}{tries}",
+            f"               {one_line(message['text'])}",
         ]
     if other_count > 0:
         lines.append(f"  {plural(other_count, 'other episode')} remembered: --number N, `riverrun alerts list --all`")

@@ -1,4 +1,4 @@
-"""What people say of alerts: that they look after one, and that they do not want to be told for a while."""
+"""Actions of people on alerts: acknowledging an incident, and silencing notifications for a while."""
 
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -30,24 +30,24 @@ def ack(*, alert: str, key: str, by: str, app_file: str | None, bootstrap: str |
     from riverrun.alerts.state_topic import Ack, encode_upsert
 
     opened = open_alerts(app_file, bootstrap)
-    ledger = opened.ledger()
-    incident = find_incident(ledger, opened.require_alert(alert, ledger), key)
+    state = opened.ledger()
+    incident = find_incident(state, opened.require_alert(alert, state), key)
     name = " ".join(filter(None, (alert, one_line(key))))
     if incident.state != "firing":
         over = f"it was over at {format_time(incident.ended)}" if incident.ended >= 0 else "it is never over"
         raise UsageError(f"{name} does not fire: {over}", hint="`riverrun alerts` lists what does")
-    earlier_ack = ledger.acks.get((incident.rule, incident.key, incident.number))
+    earlier_ack = state.acks.get((incident.rule, incident.key, incident.number))
     if earlier_ack is None:
         new_ack = Ack(rule=incident.rule, key=incident.key, number=incident.number, at=now_ms(), by=user_name(by))
         opened.publish([encode_upsert(new_ack)])
-        ledger.put(new_ack)
+        state.put(new_ack)
         say(f"{name}: acknowledged.")
     else:
         say(
             f"{name}: acknowledged already, by {one_line(earlier_ack.by) or 'somebody'} at {format_time(earlier_ack.at)}."
         )
     if as_json:
-        print_json(incident_row(ledger, incident, now_ms()))
+        print_json(incident_row(state, incident, now_ms()))
 
 
 @click.command(
@@ -99,7 +99,7 @@ def silence(
             list(opened.app.alerts),
             yes=yes,
         )
-    ledger = opened.ledger()
+    state = opened.ledger()
     now = now_ms()
     new_silence = Silence(
         id=secrets.token_hex(3), until=now + length, rule=alert, key=key, begun=now, by=user_name(by), why=why[:200]
@@ -109,16 +109,16 @@ def silence(
         f"Silenced {what} until {format_time(new_silence.until)}. To end it: riverrun alerts unsilence {new_silence.id}"
     )
     if key:
-        _warn_unknown_key(ledger, alert, key)
+        _warn_unknown_key(state, alert, key)
     if as_json:
         print_json(silence_row(new_silence))
 
 
-def _warn_unknown_key(ledger: "AlertState", alert: str, key: str) -> None:
-    """A key that was mistyped silences nobody."""
+def _warn_unknown_key(state: "AlertState", alert: str, key: str) -> None:
+    """A mistyped key silences nobody."""
     from riverrun.model.suggest import nearest
 
-    known = {rule_key for rule, rule_key in ledger.episodes if alert in ("", rule)}
+    known = {rule_key for rule, rule_key in state.episodes if alert in ("", rule)}
     if known and key not in known:
         near = nearest(key, known)
         say(f"Nothing was seen of {one_line(key)} yet." + (f" Did you mean {one_line(near)}?" if near else ""))
@@ -133,10 +133,11 @@ def silences(*, everything: bool, app_file: str | None, bootstrap: str | None, a
     """List the silences: of what, until when, by whom and why."""
     from riverrun.alerts.formatting import silence_row
 
-    ledger = open_alerts(app_file, bootstrap).ledger()
+    state = open_alerts(app_file, bootstrap).ledger()
     now = now_ms()
     active = sorted(
-        (listed for listed in ledger.silences.values() if everything or listed.until > now), key=lambda each: each.until
+        (listed for listed in state.silences.values() if everything or listed.until > now),
+        key=lambda listed: listed.until,
     )
     rows = [silence_row(listed) for listed in active]
     print_rows(

@@ -1,4 +1,4 @@
-"""What all of `riverrun alerts` begins with: the app, its cluster, its ledger; names and times as people type them."""
+"""What every `riverrun alerts` command starts from: the app, its cluster, its alert state; parsed names and times."""
 
 import contextlib
 import getpass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AlertsContext:
-    """An app whose alerts somebody asks about."""
+    """The app, cluster and alert state of a command."""
 
     settings: "LoadedSettings"
     app: "App"
@@ -38,7 +38,7 @@ class AlertsContext:
         return read_alert_state(self.connection, self.app.name)
 
     def publish(self, changes: "Sequence[AlertChange]") -> None:
-        """Write into the ledger, which may not be there yet."""
+        """Write to the state topic, which may not exist yet."""
         from riverrun.alerts.kafka_log import publish_changes
         from riverrun.alerts.state_topic import alerts_topic_name
         from riverrun.kafka.admin.admin import Admin
@@ -48,7 +48,7 @@ class AlertsContext:
         publish_changes(self.connection, self.app.name, changes)
 
     def require_alert(self, name: str, ledger: "AlertState | None" = None) -> str:
-        """The name of an alert of the app, or of one that the ledger remembers; UsageError when there is none."""
+        """The name of an alert of the app, or of one that the alert state remembers; UsageError when there is none."""
         names = list(self.app.alerts)
         if ledger is not None:
             names += [rule for rule in dict.fromkeys(rule for rule, *_ in ledger.incidents) if rule not in names]
@@ -58,7 +58,7 @@ class AlertsContext:
 
 
 def require_rules(app: "App", ledger: "AlertState", names: Sequence[str] = ()) -> "list[Rule]":
-    """The app's alerts (these, if any are named) over what the pipeline has told can be watched; all that is wrong at once.
+    """The app's alerts (these, if any are named) over the tables that the pipeline has published; all problems at once.
     No Spark is needed."""
     from riverrun.alerts.kafka_log import decode_tables
     from riverrun.alerts.rules import build_app_rules
@@ -86,7 +86,7 @@ def open_alerts(app_file: str | None, bootstrap: str | None) -> AlertsContext:
     from riverrun.kafka.connection import require_cluster
 
     settings = load_settings(kafka__bootstrap_servers=bootstrap)
-    # What the user's file prints is a remark: stdout is for the result.
+    # What the user's file prints goes to stderr: stdout is for the result.
     with contextlib.redirect_stdout(sys.stderr):
         app = load_declared(settings, app_file)
     if app is None:
@@ -97,7 +97,7 @@ def open_alerts(app_file: str | None, bootstrap: str | None) -> AlertsContext:
 
 
 def by_option(command: "Callable[..., Any]") -> "Callable[..., Any]":
-    """`--by` on what people say."""
+    """`--by` on actions of people."""
     return click.option("--by", metavar="NAME", default="", help="Who says so. [default: your login name]")(command)
 
 
@@ -111,7 +111,7 @@ def user_name(by: str) -> str:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """There is no such name; these are the ones there are, as far as they fit on a line."""
+    """The error for an unknown name, with the known ones, as far as they fit on a line."""
     from riverrun.model.suggest import nearest
 
     known = list(known)
@@ -121,7 +121,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
 
 
 def find_incident(ledger: "AlertState", alert: str, key: str, number: int | None = None) -> "Incident":
-    """The newest episode of a key, or this one; UsageError when there is none. A key may be given as it is shown."""
+    """The newest incident of a key, or this one; UsageError when there is none. A key may be given as it is shown."""
     incidents = [
         incident
         for (rule, incident_key, _), incident in ledger.incidents.items()
@@ -146,7 +146,7 @@ def now_ms() -> int:
 
 
 def parse_past_ms(text: str, option: str) -> int:
-    """A moment as people write it: a time, or how long ago: "7 days"."""
+    """A past time as people write it: a time, or how long ago: "7 days"."""
     from riverrun.model.positions import epoch_ms, parse_time
     from riverrun.model.units import parse_duration_ms
 
@@ -158,7 +158,7 @@ def parse_past_ms(text: str, option: str) -> int:
 
 
 def one_line(text: object) -> str:
-    """Text of an event on one line of a terminal, where it can do nothing."""
+    """Text of an event on one line, harmless for a terminal."""
     from riverrun.model.record import safe_text
 
     return " ".join(safe_text(str(text).encode(errors="replace")).decode().split())

@@ -1,4 +1,5 @@
-"""`riverrun alerts run`: the process that judges rows and tells people. `riverrun run` starts it beside the streams."""
+"""`riverrun alerts run`: the process that evaluates rows and sends notifications. `riverrun run` starts it beside the
+streams."""
 
 import time
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from riverrun.app import App
     from riverrun.config import LoadedSettings
 
-# How long phones that `riverrun run` started beside may take until they answer.
+# How long phones that `riverrun run` started alongside may take until they answer.
 PHONE_SECONDS = 20.0
 
 
@@ -67,7 +68,7 @@ def run_alerts(*, file: str | None, bootstrap: str | None) -> None:
 
 
 def channels_of(app: "App") -> set[str]:
-    """The channels that an app's alerts go through."""
+    """The channels that an app's alerts use."""
     return {alert.channel for alert in app.alerts.values()}
 
 
@@ -82,7 +83,7 @@ def missing_channel_text(name: str) -> str:
 def local_phones(
     settings: "LoadedSettings", used_channels: set[str], *, seconds: float = PHONE_SECONDS
 ) -> "LocalGateway | None":
-    """The gateway on this machine, where no provider is set and SMS are to be sent. It may be starting just now."""
+    """The gateway on this machine, where no provider is set and SMS are to be sent. It may still be starting."""
     from riverrun.alerts.channels.factory import SMS, LocalGateway, has_sms_provider
     from riverrun.alerts.delivery_reports import REPORT_PATH
     from riverrun.alerts.gateway.server import load_or_create_key

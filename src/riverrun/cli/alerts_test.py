@@ -1,4 +1,4 @@
-"""Trying alerts: what one would say now, and what all would have sent over history."""
+"""Trying alerts: what one would send now, and what all would have sent over history."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from riverrun.cli.alerts_context import AlertsContext
     from riverrun.model.positions import OffsetSpec
 
-# Records that are no rows may lie between.
+# Invalid records may lie between.
 _SEARCHED_RECORDS = 50
 
 
@@ -136,14 +136,14 @@ def _print_trial(trial: "RulePreview", result: dict[str, Any]) -> None:
     click.echo(f"  text      {one_line(trial.text)}")
     if trial.resolved:
         click.echo(f"  resolved  {one_line(trial.resolved)}")
-    for each in result["messages"]:
-        parts = f", {plural(each['parts'], 'part')}" if each["parts"] and not each["problem"] else ""
-        click.echo(f"  to        {one_line(each['receiver'])} by {each['channel']}{parts}")
-        if each["answer"]:
-            click.echo(f"  {'sent' if each['sent'] else 'NOT SENT':<9} {one_line(each['answer'])}")
+    for message in result["messages"]:
+        parts = f", {plural(message['parts'], 'part')}" if message["parts"] and not message["problem"] else ""
+        click.echo(f"  to        {one_line(message['receiver'])} by {message['channel']}{parts}")
+        if message["answer"]:
+            click.echo(f"  {'sent' if message['sent'] else 'NOT SENT':<9} {one_line(message['answer'])}")
     for problem in result["problems"]:
         click.echo(f"  problem   {one_line(problem)}")
-    if not result["problems"] and all(each["sent"] is None for each in result["messages"]):
+    if not result["problems"] and all(message["sent"] is None for message in result["messages"]):
         say("Nothing was sent: --send does.")
 
 
@@ -192,7 +192,7 @@ def _history(
     topics = sorted({rule.table.topic for rule in rules})
     stop = OffsetSpec("time", end) if end is not None else None
     partition_spans = resolve_offset_ranges(Admin(opened.connection), topics, start=begin, end=stop)
-    total, done = sum((each.end or 0) - each.start for each in partition_spans.values()), 0
+    total, done = sum((span.end or 0) - span.start for span in partition_spans.values()), 0
     with CountProgress("Judged") as progress:
         for arrived in read_history(opened.connection, topics, start=begin, end=stop):
             done += len(arrived.records)

@@ -145,13 +145,15 @@ def _file(name: str, file: str) -> dict[str, str]:
         raise UsageError(f"{file} cannot be read as JSON: {error}") from error
     if isinstance(content, dict) and isinstance(content.get("config"), dict):
         content = content["config"]
-    if not isinstance(content, dict) or any(isinstance(each, dict | list) for each in content.values()):
+    if not isinstance(content, dict) or any(isinstance(entry, dict | list) for entry in content.values()):
         raise UsageError(
             f"{file} does not hold the properties of the connector {name}",
             expected='a JSON object of texts, such as {"connector.class": "…", "tasks.max": "1"}',
         )
     return {
-        key: each if isinstance(each, str) else json.dumps(each) for key, each in content.items() if each is not None
+        key: entry if isinstance(entry, str) else json.dumps(entry)
+        for key, entry in content.items()
+        if entry is not None
     }
 
 
@@ -191,10 +193,10 @@ def status(ctx: click.Context, /, *, name: str | None, as_json: bool) -> None:
     """Show a connector and its tasks, and why one failed; without NAME: all of them."""
     _, client = _open()
     with client:
-        states = [client.state(each) for each in ([name] if name else client.names())]
+        states = [client.state(connector) for connector in ([name] if name else client.names())]
         config = client.config(name) if name else {}
     if as_json:
-        print_json({**_state_dict(states[0]), "config": config} if name else [_state_dict(each) for each in states])
+        print_json({**_state_dict(states[0]), "config": config} if name else [_state_dict(state) for state in states])
     else:
         rows = [
             {
@@ -211,7 +213,7 @@ def status(ctx: click.Context, /, *, name: str | None, as_json: bool) -> None:
             reason = f": {state.own_reason}" if state.own_reason else ""
             say(f"{state.name} is {state.overall}, {plural(len(state.tasks), 'task')}{reason}")
         print_rows(rows, as_json=False, empty="There are no tasks.")
-    if any(each.overall == "failed" for each in states):
+    if any(state.overall == "failed" for state in states):
         ctx.exit(1)
 
 
@@ -339,12 +341,12 @@ def offsets(name: str, reset: bool, wanted: tuple[str, ...], yes: bool, as_json:
     _, client = _open()
     with client:
         if reset or wanted:
-            new_offsets = [_offset(each) for each in wanted]
+            new_offsets = [_offset(offset) for offset in wanted]
             losses = [f"how far {name} is: {json.dumps(offset)}" for offset in client.offsets(name)]
             confirm("Do it?", "This changes", losses or [f"where {name} begins"], yes=yes)
             client.reset_offsets(name) if reset else client.set_offsets(name, new_offsets)
         current = client.offsets(name)
-    rows = current if as_json else [{key: json.dumps(value) for key, value in each.items()} for each in current]
+    rows = current if as_json else [{key: json.dumps(value) for key, value in row.items()} for row in current]
     print_rows(rows, as_json=as_json, empty=f"{name} has no offsets yet.")
 
 

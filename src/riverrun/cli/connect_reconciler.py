@@ -1,4 +1,4 @@
-"""Kafka Connect beside running streams: `riverrun run` tells it what the pipeline file declares, and looks after it."""
+"""Kafka Connect beside running streams: `riverrun run` gives it the pipeline file's connectors, and supervises them."""
 
 import threading
 import time
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from riverrun.streams.compile.compiler import Compilation
 
 POLL_SECONDS = 2.0
-# A connector that fails is started again after these pauses, the last of them again and again.
+# A failed connector is restarted after these pauses, the last of them again and again.
 RESTART_BACKOFF_SECONDS = (2.0, 5.0, 15.0, 60.0)
 STOP_SECONDS = 5.0
-# A connector that Connect does not have so many looks in a row is said to be missing.
+# A connector that Connect lacks in this many polls in a row is reported missing.
 MISSING_POLLS = 3
-# How long a connector may take at most to pass a change that is left out, and how often it is asked.
+# How long a connector may take at most to pass a change that is skipped, and how often it is asked.
 LEAVE_OUT_SECONDS = 60.0
 PASSED_SECONDS = 0.2
 
@@ -37,23 +37,23 @@ def needs_connect(app: "App") -> bool:
 
 
 def plugins_of(app: "App") -> list[str]:
-    """The plugins of Connect that an app needs: the sink's is large, and most apps have none. A source's is needed also to
-    remove one that the app had."""
+    """The plugins of Connect that an app needs: the sink's is large, and most apps have none. A source's is also needed
+    to remove one that the app had."""
     sinks = any(getattr(binding.sink, "runs_as", "") == "connect" for binding in app.sinks.values())
     return ["debezium-postgres", *(["debezium-jdbc"] if sinks else [])]
 
 
 def has_undeclared_connectors(settings: "LoadedSettings", app: "App") -> bool:
-    """Whether our own Connect was told of connectors of this app that the file does not declare any more, and none that it
-    does: it is started once more, to remove them."""
+    """Whether our own Connect still has connectors of this app that the file no longer declares, and none that it does:
+    it is started once more, to remove them."""
     from riverrun.connectors.kafka_connect import Vault
 
     return not settings.attached and bool(Vault.of(settings).connectors(app.name))
 
 
 def source_configs_of(settings: "LoadedSettings", app: "App") -> "ConnectorConfigs":
-    """What Connect is to run for the databases that the app follows, as they are now. All problems at once, before anything
-    starts."""
+    """The connector configurations for the databases that the app follows, as they are now. All problems at once,
+    before anything starts."""
     from riverrun.cli.output import say
     from riverrun.connectors.postgres.connector_configs import cdc_connectors, source_configs
 
@@ -64,7 +64,8 @@ def source_configs_of(settings: "LoadedSettings", app: "App") -> "ConnectorConfi
 def sink_configs_of(
     settings: "LoadedSettings", done: "Compilation", notice: Callable[[str], None]
 ) -> "ConnectorConfigs":
-    """What Connect is to run for the sinks of the app, after their tables were made or compared. All problems at once."""
+    """The connector configurations for the app's sinks, after their tables were created or compared. All problems at
+    once."""
     from riverrun.connectors.jdbc.config import sink_configs
     from riverrun.streams.compile.jdbc_sinks import jdbc_targets
 
@@ -78,7 +79,7 @@ def sink_configs_of(
 
 
 def replication_of(settings: "LoadedSettings") -> int:
-    """How many copies topics that Connect makes get: -1, the cluster's own default, where nothing says it."""
+    """The replication factor of topics that Connect creates: -1, the cluster's own default, where nothing sets it."""
     return settings.settings.kafka.replication or -1
 
 
@@ -105,9 +106,9 @@ class ConnectReconciler:
         self._stop = threading.Event()
         self._messages: list[str] = []
         self._failures: dict[str, int] = {}
-        # Connectors that are declared and not in Connect, by how often that was seen.
+        # Declared connectors that are not in Connect, and in how many polls.
         self._missing: dict[str, int] = {}
-        # Connectors that could not be removed, and when that is tried again.
+        # Connectors that could not be removed, and when to retry.
         self._leftover: set[str] = set()
         self._remove_at = 0.0
         self._unreachable = False
@@ -118,7 +119,7 @@ class ConnectReconciler:
         self._thread.start()
 
     def limit_stop_time(self, seconds: float) -> None:
-        """Kafka is gone: its thread is not waited for longer than this."""
+        """Kafka is down: its thread is not waited for longer than this."""
         self._stop_seconds = min(self._stop_seconds, seconds)
 
     def ask_to_stop(self) -> None:
@@ -131,7 +132,7 @@ class ConnectReconciler:
         self._client.close()
 
     def poll(self) -> None:
-        """Called again and again: say what there is to say."""
+        """Called again and again: print new messages."""
         while self._messages:
             self._notice(self._messages.pop(0))
 
@@ -143,7 +144,7 @@ class ConnectReconciler:
         while not self._stop.is_set() and not self._reconcile():
             self._stop.wait(RESTART_BACKOFF_SECONDS[min(tried, len(RESTART_BACKOFF_SECONDS) - 1)])
             tried += 1
-        # Where there is nothing to run, and nothing is left to be removed, there is nothing to be watched.
+        # With nothing to run and nothing left to remove, there is nothing to watch.
         while (self._configs or self._leftover) and not self._stop.wait(POLL_SECONDS):
             try:
                 if self._leftover and time.monotonic() >= self._remove_at:
@@ -157,7 +158,7 @@ class ConnectReconciler:
                 self._messages.append(str(error))
 
     def _reconcile(self) -> bool:
-        """Make Connect's connectors what they should be. False: it is to be tried again."""
+        """Make Connect's connectors what they should be. False: retry later."""
         from riverrun.connectors.kafka_connect import reconcile_connectors
 
         def removed(config: Mapping[str, str]) -> None:
@@ -205,7 +206,7 @@ class ConnectReconciler:
             self._messages.append("Kafka Connect answers again")
         for name in self._configs:
             state = states.get(name)
-            # One that was made a moment ago may not be told of yet.
+            # One that was just created may not be listed yet.
             self._missing[name] = self._missing.get(name, 0) + 1 if state is None else 0
             if self._missing[name] == MISSING_POLLS:
                 self._messages.append(f"Kafka Connect does not have the connector {name}: `riverrun run` makes it anew")
@@ -223,16 +224,17 @@ class ConnectReconciler:
             self._messages.append(f"the connector {name} failed: {state.reason}; starting it again in {pause:g} s")
             if not self._stop.wait(pause):
                 self._client.restart(name)
-                # Until it has begun again, its state is still that of the failure.
+                # Until it has restarted, its state is still that of the failure.
                 self._stop.wait(POLL_SECONDS)
 
     def _leave_out(self, name: str) -> bool:
-        """Let a connector go on behind a change that it can never read: an update has left a long value (TOAST) alone, so it
-        is not in the log, and its row is not there to be asked any more. Its delete follows. False: the failure does not
-        tell where that was.
+        """Let a connector skip a change that it can never read: an update has left a long value (TOAST) alone, so it is
+        not in the log, and its row no longer exists to be queried. Its delete follows. False: the failure does not say
+        where that was.
 
-        Changes that cannot be read are left out, never written with Debezium's placeholder, and only until the connector has
-        passed the one it failed at: a change that fails for another reason is to be tried again."""
+        Changes that cannot be read are skipped, never written with Debezium's placeholder, and only until the connector
+        has passed the one it failed at: a change that fails for another reason must be retried.
+        """
         failed = failed_lsn(self._client.trace(name))
         if failed is None:
             return False
@@ -259,8 +261,9 @@ def reconcile_connect(
     configs: "ConnectorConfigs",
     notice: Callable[[str], None],
 ) -> Iterator[ConnectReconciler | None]:
-    """Keep Connect's connectors those of the app as long as the block lasts, and remove those that it does not declare any
-    more; None where the app has none and no Connect is there. They go on afterwards, for as long as Connect runs."""
+    """Keep Connect's connectors those of the app as long as the block lasts, and remove those that it no longer
+    declares; None where the app has none and there is no Connect. They go on afterwards, for as long as Connect
+    runs."""
     from riverrun.config import load
     from riverrun.connectors.kafka_connect import ConnectClient, Vault
 

@@ -1,4 +1,4 @@
-"""`riverrun connectors`: an app's own sources and sinks, run and seen. Kafka Connect's are with `riverrun connect`."""
+"""`riverrun connectors`: run and list an app's own sources and sinks. Kafka Connect's are with `riverrun connect`."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from riverrun.kafka.connection import Connection
 
 _file = click.argument("file", required=False, metavar="[FILE]")
-# A process that has said nothing for this long does not run any more.
+# A process that has not reported for this long no longer runs.
 STALE_MS = 15_000
 _MAX_WIDTH = 60
 
@@ -76,10 +76,10 @@ def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
     from riverrun.connectors.state_topic import read_connector_state
 
     _, app, connection = _open(file, bootstrap)
-    ledger = read_connector_state(connection, app.name, wait_for_transactions=False)
-    alive = _alive(ledger.lease)
-    rows = [_row(status, alive=alive) for _, status in sorted(ledger.statuses.items())]
-    rows += _not_started_rows(app, ledger)
+    state = read_connector_state(connection, app.name, wait_for_transactions=False)
+    alive = _alive(state.lease)
+    rows = [_row(status, alive=alive) for _, status in sorted(state.statuses.items())]
+    rows += _not_started_rows(app, state)
     if as_json:
         print_json(rows)
         return
@@ -90,7 +90,7 @@ def list_(*, file: str | None, bootstrap: str | None, as_json: bool) -> None:
         row.pop("position")
         row.pop("kind")
     print_rows(shown, as_json=False)
-    say(_process_state(ledger.lease, alive=alive))
+    say(_process_state(state.lease, alive=alive))
 
 
 @connectors.command(epilog="Example: riverrun connectors forget access --part /var/log/nginx/access.log meters.py")
@@ -107,26 +107,26 @@ def forget(*, name: str, file: str | None, part: str, yes: bool, bootstrap: str 
     from riverrun.errors import GroupNotEmptyError, UsageError
 
     _, app, connection = _open(file, bootstrap)
-    ledger = read_connector_state(connection, app.name)
+    state = read_connector_state(connection, app.name)
     positions = [
         position
-        for position in sorted(set(ledger.positions) | set(ledger.marks))
+        for position in sorted(set(state.positions) | set(state.marks))
         if position[0] == name and part in ("", position[1])
     ]
     if not positions:
-        known = sorted({each for each, _ in ledger.positions})
+        known = sorted({source for source, _ in state.positions})
         raise UsageError(
             f"No source {name} has a position in {app.name}", expected=", ".join(known) or "one that was run"
         )
-    if _alive(ledger.lease):
+    if _alive(state.lease):
         raise GroupNotEmptyError(f"The connectors of {app.name} run", hint="Stop them first")
     confirm(
         "Forget it?",
         "What was read from there comes again",
-        [f"{place[0]}: {place[1]}" for place in positions],
+        [f"{position[0]}: {position[1]}" for position in positions],
         yes=yes,
     )
-    forget_in(connection, app.name, positions, ledger)
+    forget_in(connection, app.name, positions, state)
     say(f"{name} begins anew.")
 
 
@@ -141,15 +141,15 @@ def _open(file: str | None, bootstrap: str | None) -> "tuple[LoadedSettings, App
     return settings, app, require_cluster(settings.settings.kafka, settings.project, settings.settings.registry)
 
 
-def _alive(life: "ConnectorLease | None") -> bool:
-    return life is not None and not life.ended_ms and time.time_ns() // 1_000_000 - life.renewed_ms < STALE_MS
+def _alive(lease: "ConnectorLease | None") -> bool:
+    return lease is not None and not lease.ended_ms and time.time_ns() // 1_000_000 - lease.renewed_ms < STALE_MS
 
 
-def _process_state(life: "ConnectorLease | None", *, alive: bool) -> str:
-    if life is None:
+def _process_state(lease: "ConnectorLease | None", *, alive: bool) -> str:
+    if lease is None:
         return "They have never run. `riverrun run` or `riverrun connectors run` runs them."
     if alive:
-        return f"Process {life.pid} on {life.host} runs them."
+        return f"Process {lease.pid} on {lease.host} runs them."
     return "No process runs them now: these are the last figures."
 
 
@@ -170,11 +170,11 @@ def _row(status: "ConnectorStatus", *, alive: bool) -> dict[str, Any]:
     }
 
 
-def _not_started_rows(app: "App", ledger: "ConnectorStateSnapshot") -> list[dict[str, Any]]:
-    """Those that are declared and of which nothing is known yet."""
+def _not_started_rows(app: "App", state: "ConnectorStateSnapshot") -> list[dict[str, Any]]:
+    """Rows for declared connectors that have not reported yet."""
     from riverrun.connectors.status import ConnectorStatus
 
-    known = {(kind, name) for kind, name, _ in ledger.statuses}
+    known = {(kind, name) for kind, name, _ in state.statuses}
     declared = [ConnectorStatus("source", binding.name, "", binding.topic, "stopped") for binding in app.sources.values()
                 if binding.source.runs_as != "connect"]  # fmt: skip
     declared += [ConnectorStatus("sink", binding.name, "", binding.upstream, "stopped") for binding in app.sinks.values()

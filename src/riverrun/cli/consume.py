@@ -29,12 +29,12 @@ _BATCH = 2000
 
 
 class _LimitReached(Exception):  # noqa: N818  -- the normal end of --limit
-    """As many records as were asked for are printed."""
+    """As many records as requested are printed."""
 
 
 @dataclass(frozen=True)
 class _ReadRequest:
-    """Which records."""
+    """Which records to read."""
 
     topics: tuple[str, ...]
     start: "OffsetSpec"
@@ -50,7 +50,7 @@ class _Output:
     printer: "Printer"
     conditions: "Sequence[FieldFilter]"
     limit: int | None
-    # Shows what is behind a schema registry's header as JSON.
+    # Decodes values with a schema registry's header to JSON.
     decode: "Callable[[Sequence[RawRecord]], Sequence[RawRecord]]" = lambda records: records
     read: int = 0
     printed: int = 0
@@ -69,7 +69,7 @@ class _Output:
         if self.limit is not None:
             records = records[: self.limit - self.printed]
         if records:
-            # Counted first: whoever presses Ctrl-C as soon as a record is there sees it counted.
+            # Counted first: whoever presses Ctrl-C as soon as a record is printed sees it counted.
             self.printed += len(records)
             self.printer.print(records)
         if self.limit is not None and self.printed >= self.limit:
@@ -197,7 +197,7 @@ def _read_partitions(admin: "Admin", request: "_ReadRequest", output: _Output) -
         ) as reader:
             output.take(newest_per_topic(reader, request.start.number))
         partition_spans = (
-            {place: _following_span(span) for place, span in partition_spans.items()} if request.follow else {}
+            {partition: _following_span(span) for partition, span in partition_spans.items()} if request.follow else {}
         )
     with PartitionReader(
         admin.connection,
@@ -226,19 +226,19 @@ def _read_as_member(admin: "Admin", group: str, request: "_ReadRequest", output:
         on_gone=lambda error: say(str(error)),
     )
     for batch in batches:
-        # When --limit is reached, there is no more room, and the iteration ends after it has committed this batch.
+        # When --limit is reached, fetch_size is 0, and the iteration ends after it has committed this batch.
         with contextlib.suppress(_LimitReached):
             output.take(batch)
         output.printer.flush()
 
 
 def _following_span(span: "OffsetRange") -> "OffsetRange":
-    """What comes after a span, without an end."""
+    """The span after this one, without an end."""
     return type(span)(span.end if span.end is not None else span.start, None)
 
 
-def _report_expired(place: "TopicPartition", first: int, count: int) -> None:
-    say(f"{plural(count, 'record')} of {place} from offset {first} on are gone: removed before they could be read.")
+def _report_expired(partition: "TopicPartition", first: int, count: int) -> None:
+    say(f"{plural(count, 'record')} of {partition} from offset {first} on are gone: removed before they could be read.")
 
 
 def _report_truncated(error: "OffsetOutOfRangeError") -> None:
@@ -255,7 +255,7 @@ def _count_text(output: _Output) -> str:
 
 
 def _print_summary(output: _Output, topics: tuple[str, ...]) -> None:
-    """A word at a prompt, and always when there was nothing: silence looks like a hang."""
+    """Print a summary at a prompt, and always when there was nothing: silence looks like a hang."""
     if not output.read:
         say(f"There are no such records in {', '.join(topics)}.")
     elif output.conditions or (sys.stdout.isatty() and sys.stderr.isatty()):

@@ -37,7 +37,7 @@ def load_settings(**flags: Any) -> LoadedSettings:
 
 
 def load_settings_to_inspect() -> LoadedSettings:
-    """The same for a command that logs in nowhere: a secret that is not there is a problem only where it is needed."""
+    """The same for a command that logs in nowhere: a missing secret is a problem only where it is needed."""
     return _load({}, secrets=False)
 
 
@@ -68,13 +68,13 @@ def app_option(command: F) -> F:
 
 
 def open_admin(bootstrap: str | None) -> "tuple[LoadedSettings, Admin]":
-    """The settings, and a client for the administration of their cluster."""
+    """The settings, and an admin client of their cluster."""
     settings = load_settings(kafka__bootstrap_servers=bootstrap)
     return settings, admin_of(settings)
 
 
 def admin_of(settings: LoadedSettings) -> "Admin":
-    """A client for the administration of the settings' cluster; NotRunningError when there is none."""
+    """An admin client of the settings' cluster; NotRunningError when there is none."""
     from riverrun.kafka.admin.admin import Admin
     from riverrun.kafka.connection import require_cluster
 
@@ -97,7 +97,7 @@ def _say_if_silent(admin: "Admin") -> None:
 
 
 def load_declared(settings: LoadedSettings, app_file: str | None) -> "App | None":
-    """The app of a path (from here) or of project.app (from the project's folder); None when neither is given."""
+    """The app at a path (from here) or of project.app (from the project's folder); None when neither is given."""
     from riverrun.streams.pipeline_file import load_pipeline
 
     named = settings.settings.project.app
@@ -120,7 +120,7 @@ def store_of(settings: LoadedSettings) -> "StoreClient | Store":
 
 
 def confirm(question: str, warning: str, losses: Sequence[str], *, yes: bool) -> None:
-    """Ask before something is lost. Without a terminal there is nobody to ask: then only `--yes` will do."""
+    """Ask before something is deleted. Without a terminal there is nobody to ask: then only `--yes` will do."""
     if yes:
         return
     listed = "".join(f"\n  {loss}" for loss in losses)

@@ -62,13 +62,13 @@ def demo(*, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
         if not as_json:
             say("Run one: riverrun demo NAME. Make it your own: riverrun new FOLDER --from NAME")
         return
-    cases = [find_use_case(name) for name in dict.fromkeys(names)]
-    code = _run(cases[0], **options) if len(cases) == 1 else _run_multiple(cases, **options)
+    chosen = [find_use_case(name) for name in dict.fromkeys(names)]
+    code = _run(chosen[0], **options) if len(chosen) == 1 else _run_multiple(chosen, **options)
     click.get_current_context().exit(code)
 
 
 def _run_multiple(
-    cases: "Sequence[UseCase]", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
+    chosen: "Sequence[UseCase]", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
     no_browser: bool, **source: Any,
 ) -> int:  # fmt: skip
     from rich.console import Console
@@ -90,11 +90,11 @@ def _run_multiple(
         [("seconds", seconds or None), *((name.replace("_", "-"), value) for name, value in source.items())]
     )
     words += ["--no-browser"] if no_browser else []
-    return run_multiple(Console(highlight=False), parent_folder, [value.name for value in cases], words, brokers)
+    return run_multiple(Console(highlight=False), parent_folder, [value.name for value in chosen], words, brokers)
 
 
 def _run(
-    case: "UseCase", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
+    use_case: "UseCase", *, folder: Path | None, seconds: float, brokers: int, store: str, cluster: str | None,
     no_browser: bool, **source: Any,
 ) -> int:  # fmt: skip
     from rich.console import Console
@@ -112,18 +112,18 @@ def _run(
     from riverrun.artifacts import fetch_set
 
     settings = load(Project(Path.cwd())).settings.artifacts
-    project_folder = (folder or cache_folder(settings) / "demo" / case.name).absolute()
+    project_folder = (folder or cache_folder(settings) / "demo" / use_case.name).absolute()
     require_idle(Project(project_folder))
-    prepare_demo_folder(case, project_folder)
-    for each in ("kafka", "spark-kafka"):
-        fetch_set(each, settings, progress=make_progress())
+    prepare_demo_folder(use_case, project_folder)
+    for artifact_set in ("kafka", "spark-kafka"):
+        fetch_set(artifact_set, settings, progress=make_progress())
     enter_project(project_folder, cluster or "")
     words = source_arguments((name.replace("_", "-"), value) for name, value in source.items())
     options = DemoOptions(
         project_folder, words, seconds, brokers, browser=not no_browser, store=store, cluster=cluster or ""
     )
     console, app = Console(highlight=False), load_app(project_folder / APP)
-    console.print(f"[bold]{case.about}[/bold]\nIts project is {project_folder}", soft_wrap=True)
+    console.print(f"[bold]{use_case.about}[/bold]\nIts project is {project_folder}", soft_wrap=True)
 
     def make(stack: "ExitStack") -> "Demo":
         return _demo_class()(console, options, stack, app)
@@ -132,7 +132,7 @@ def _run(
         return run_demo(console, make)
     except SystemExit as error:
         if error.code != 1:
-            # A part that failed says why.
+            # The message names the process that failed, and why.
             print(error, file=sys.stderr)  # noqa: T201
         return 1
 

@@ -93,7 +93,7 @@ def list_(topic: str | None, bootstrap: str | None, as_json: bool) -> None:
 
 def _print_summaries(summaries: "list[DeadLetterSummary]") -> None:
     rows = [summary.row() for summary in summaries]
-    # Columns that are of interest only where there is something in them.
+    # Columns that are shown only where they have a value.
     empty = [name for name in ("died_again", "no_letters") if not any(row[name] for row in rows)]
     print_rows([{name: value for name, value in row.items() if name not in empty} for row in rows], as_json=False)
     for summary in summaries:
@@ -146,52 +146,54 @@ def show(
         if as_json:
             print_json([])
         return
-    letters, more = _letters(admin, dead_topic, selection, limit, with_redriven=with_redriven or offset is not None)
+    dead_letters, more = _letters(
+        admin, dead_topic, selection, limit, with_redriven=with_redriven or offset is not None
+    )
     if raw:
-        _write_raw(letters[0][0] if letters else None, dead_topic, offset or 0)
+        _write_raw(dead_letters[0][0] if dead_letters else None, dead_topic, offset or 0)
     elif as_json:
-        print_json([letter.row(redriven=redriven) for letter, redriven in letters])
+        print_json([dead_letter.row(redriven=redriven) for dead_letter, redriven in dead_letters])
     else:
-        for letter, redriven in letters:
-            click.echo(_letter_text(letter.row(redriven=redriven)))
-        if not letters:
+        for dead_letter, redriven in dead_letters:
+            click.echo(_letter_text(dead_letter.row(redriven=redriven)))
+        if not dead_letters:
             say(f"There are no such letters in {dead_topic}" + ("." if with_redriven else " that were not re-driven."))
         elif more:
-            say(f"The first {len(letters)}; there are more: --limit N shows N.")
+            say(f"The first {len(dead_letters)}; there are more: --limit N shows N.")
 
 
 def _letters(
     admin: "Admin", dead: str, selection: "DeadLetterSelector", limit: int, *, with_redriven: bool
 ) -> "tuple[list[tuple[DeadLetterRecord, bool]], bool]":
-    """The letters that are meant, each with whether it was re-driven, and whether there are more than `limit`."""
+    """The selected dead letters, each with whether it was re-driven, and whether there are more than `limit`."""
     from riverrun.kafka.dead_letters.reader import OriginTopics, count_offsets, read_dead_letters
     from riverrun.kafka.dead_letters.redrive_log import read_redrive_log
 
-    ledger, origins, partition_spans = (
+    redrive_log, origins, partition_spans = (
         read_redrive_log(admin, dead),
         OriginTopics(admin),
         selection.offset_ranges(admin, dead),
     )
     total = count_offsets(partition_spans)
-    letters: list[tuple[DeadLetterRecord, bool]] = []
+    dead_letters: list[tuple[DeadLetterRecord, bool]] = []
     with CountProgress(f"{dead}: read") as progress:
-        for number, letter in enumerate(read_dead_letters(admin.connection, partition_spans), start=1):
+        for number, dead_letter in enumerate(read_dead_letters(admin.connection, partition_spans), start=1):
             progress(number, total)
-            if letter is None or not selection.matches(letter):
+            if dead_letter is None or not selection.matches(dead_letter):
                 continue
-            redriven = ledger.has(letter, origins.topic_id(letter.details.topic))
+            redriven = redrive_log.has(dead_letter, origins.topic_id(dead_letter.details.topic))
             if redriven and not with_redriven:
                 continue
-            if len(letters) == limit:
-                return letters, True
-            letters.append((letter, redriven))
-    return letters, False
+            if len(dead_letters) == limit:
+                return dead_letters, True
+            dead_letters.append((dead_letter, redriven))
+    return dead_letters, False
 
 
-def _write_raw(letter: "DeadLetterRecord | None", dead: str, offset: int) -> None:
-    value = letter.record.raw if letter is not None else None
+def _write_raw(dead_letter: "DeadLetterRecord | None", dead: str, offset: int) -> None:
+    value = dead_letter.record.raw if dead_letter is not None else None
     if value is None:
-        what = "is no dead letter" if letter is None else "has no value: it is a deletion"
+        what = "is no dead letter" if dead_letter is None else "has no value: it is a deletion"
         raise UsageError(f"What is at offset {offset} of {dead} {what}")
     sys.stdout.buffer.write(value)
     sys.stdout.buffer.flush()
@@ -207,7 +209,7 @@ def _letter_text(row: dict[str, Any]) -> str:
         f"  key    {_value_text(row, 'key')}",
         f"  value  {_value_text(row, 'value')}",
     ]
-    headers = [f"{each['name']}={_value_text(each, 'value')}" for each in row["headers"]]
+    headers = [f"{header['name']}={_value_text(header, 'value')}" for header in row["headers"]]
     if headers:
         lines.append(f"  headers  {', '.join(headers)}")
     return "\n".join(lines)
@@ -269,7 +271,7 @@ def redrive(
     from riverrun.kafka.dead_letters.redrive import Redrive, RedriveOutcome
 
     selection = _selection(reason, conditions, partition, offset)
-    # What the user's files print is a remark: stdout is for the result.
+    # What the user's files print goes to stderr: stdout is for the result.
     with contextlib.redirect_stdout(sys.stderr):
         fix = load_fix(fix_text) if fix_text else None
         settings = load_settings(kafka__bootstrap_servers=bootstrap)
@@ -329,11 +331,11 @@ def _print_summary(outcome: "RedriveOutcome", *, done: bool, dry_run: bool) -> N
         say(f"{plural(outcome.left_count, 'letter')} left: they can be mended and re-driven later.")
 
 
-# --- all of them ------------------------------------------------------------------------------------------------------
+# --- shared by all subcommands ----------------------------------------------------------------------------------------
 
 
 def _find_dead_topic(admin: "Admin", topic: str) -> str:
-    """The dead-letter topic that is meant; "", and a word about it, where nothing was ever dead."""
+    """The selected dead-letter topic; "", and a message, where there never was a dead letter."""
     from riverrun.kafka.dead_letters.reader import find_dead_letter_topic
 
     dead_topic = find_dead_letter_topic(admin, topic)

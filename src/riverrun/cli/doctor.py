@@ -1,4 +1,4 @@
-"""`riverrun doctor`: is this machine fit to run the project, and what to do where it is not."""
+"""`riverrun doctor`: checks whether this machine can run the project, and says what to do where it cannot."""
 
 from typing import TYPE_CHECKING
 

@@ -50,10 +50,10 @@ def fetch(
         return
     fetched = [fetch_set(name, settings, progress=make_progress(), repair=repair) for name in names]
     if as_json:
-        print_json([{**fetch_row(each), "paths": each.paths} for each in fetched])
+        print_json([{**fetch_row(result), "paths": result.paths} for result in fetched])
         return
-    print_rows([{k: v for k, v in fetch_row(each).items() if k != "repository"} for each in fetched], as_json=False)
-    for repository in dict.fromkeys(each.repository for each in fetched if each.repository):
+    print_rows([{k: v for k, v in fetch_row(result).items() if k != "repository"} for result in fetched], as_json=False)
+    for repository in dict.fromkeys(result.repository for result in fetched if result.repository):
         say(f"Downloaded from {repository}.")
     say(f"Every file is verified. They are in {cache_folder(settings)}.")
 
@@ -63,20 +63,22 @@ def list_row(name: str, settings: "ArtifactSettings") -> dict[str, Any]:
     from riverrun.artifacts import CacheStatus, check_set
 
     checked = check_set(name, settings)
-    count = {state: sum(each.status is state for each in checked) for state in CacheStatus}
+    count = {state: sum(check.status is state for check in checked) for state in CacheStatus}
     return {
         "set": name,
         "files": len(checked),
-        "mb": round(sum(each.artifact.size for each in checked) / 1e6, 1),
+        "mb": round(sum(check.artifact.size for check in checked) / 1e6, 1),
         "good": count[CacheStatus.GOOD],
         "missing": count[CacheStatus.MISSING],
         "corrupt": count[CacheStatus.CORRUPT],
-        "missing_mb": round(sum(each.artifact.size for each in checked if each.status is CacheStatus.MISSING) / 1e6, 1),
+        "missing_mb": round(
+            sum(check.artifact.size for check in checked if check.status is CacheStatus.MISSING) / 1e6, 1
+        ),
     }
 
 
 def fetch_row(fetched: "FetchResult") -> dict[str, Any]:
-    """What a fetch did."""
+    """The result of a fetch."""
     return {
         "set": fetched.name,
         "files": fetched.files,
@@ -104,7 +106,7 @@ class LineProgress:
         self._size = self._received = self._quarters = 0
 
     def start(self, name: str, files: int, size: int) -> None:
-        # One that has watched another set begins at nothing again.
+        # A second set starts from zero again.
         self._name, self._size, self._received, self._quarters = name, size, 0, 0
         say(f"{name}: fetching {files} file{'s' if files != 1 else ''}, {size / 1e6:.1f} MB")
 
@@ -124,7 +126,7 @@ class LineProgress:
 
 
 class BarProgress:
-    """A bar that goes away when it is done."""
+    """A bar that disappears when it is done."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None

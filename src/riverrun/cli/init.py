@@ -1,4 +1,4 @@
-"""`riverrun init`: the files a project begins with."""
+"""`riverrun init`: creates the files of a new project."""
 
 import shlex
 import unicodedata
@@ -60,16 +60,16 @@ def init(directory: Path, all_settings: bool, as_json: bool) -> None:
 
 
 def _app_name(directory: Path) -> str:
-    """What Kafka takes, since topics and groups have it in their names, with room for the rest of those."""
+    """A valid app name, since topics and groups contain it, with room for the rest of their names."""
     plain = unicodedata.normalize("NFKD", directory.resolve().name)
-    # An accent is a character of its own by now: it goes, and its letter stays.
+    # Accents are separate characters by now: they are dropped, and their letters stay.
     letters = (c for c in plain if not unicodedata.combining(c))
     name = "".join(c if (c.isascii() and c.isalnum()) or c in "-_" else "-" for c in letters)
     return name[:MAX_NAME].strip("-") or "app"
 
 
 def _ignore(path: Path) -> list[Path]:
-    """Keep what riverrun makes out of the repository; what is in the file stays."""
+    """Keep riverrun's own files out of the repository; existing lines stay."""
     from riverrun.config.project import STATE_FOLDER
 
     line = f"{STATE_FOLDER}/"

@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 
 class _PipeClosedError(Exception):
-    """Nobody reads our output any more. Click would end the program with code 1 for the plain BrokenPipeError."""
+    """Nobody reads our output any more. Click would exit with code 1 for the plain BrokenPipeError."""
 
 
 # What people type out of habit.
@@ -132,7 +132,7 @@ def main() -> NoReturn:
 
 
 def _cause(error: BaseException | None) -> RiverrunError | None:
-    """The error on whose way out another came."""
+    """The error during whose handling another was raised."""
     while error is not None and not isinstance(error, RiverrunError):
         error = error.__context__
     return error
@@ -143,16 +143,16 @@ def run(arguments: list[str]) -> int:
     try:
         with interrupt_on_signals():
             result = cli.main(arguments, prog_name="riverrun", standalone_mode=False)
-        # click gives back the code of `ctx.exit(code)` here; a command's own result is None.
+        # click returns the code of `ctx.exit(code)` here; a command's own result is None.
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except (click.Abort, KeyboardInterrupt) as stopped:
         if interrupted_error := _cause(stopped):
-            # It had failed, and was stopped while it ended.
+            # It had failed, and was interrupted while it ended.
             click.echo(f"{click.style(interrupted_error.code, fg='red', bold=True)}  {interrupted_error}", err=True)
         click.echo("Stopped.", err=True)
-        # click makes an Abort of every KeyboardInterrupt.
+        # click turns every KeyboardInterrupt into an Abort.
         request = stopped.__cause__ if isinstance(stopped, click.Abort) else stopped
         return request.exit_code if isinstance(request, SignalInterrupt) else 130
     except click.ClickException as error:

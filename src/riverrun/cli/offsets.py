@@ -1,4 +1,4 @@
-"""`riverrun offsets`: show where a group stands, and move it."""
+"""`riverrun offsets`: show the committed offsets of a group, and move them."""
 
 from typing import TYPE_CHECKING
 

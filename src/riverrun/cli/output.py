@@ -1,4 +1,4 @@
-"""How commands speak: results to stdout (a table for people, JSON for programs), everything else to stderr."""
+"""Output of commands: results to stdout (a table for people, JSON for programs), everything else to stderr."""
 
 import json
 import sys
@@ -20,13 +20,13 @@ def json_option(command: F) -> F:
 
 
 class LiveLine(Protocol):
-    """A line of the terminal that changes, and makes room for what others write."""
+    """A line of the terminal that is redrawn, and makes room for other output."""
 
     def hide(self) -> None: ...
     def show(self) -> None: ...
 
 
-# Those that are drawn now; one at a time in practice.
+# The lines drawn now; one at a time in practice.
 _live_lines: list[LiveLine] = []
 
 
@@ -40,7 +40,7 @@ def remove_live_line(line: LiveLine) -> None:
 
 @contextmanager
 def room_on_screen() -> Iterator[None]:
-    """Whoever writes to the terminal does it in here: a line that changes is hidden meanwhile."""
+    """Write to the terminal inside this block: a live line is hidden meanwhile."""
     hidden = list(_live_lines)
     for line in hidden:
         line.hide()
@@ -52,7 +52,7 @@ def room_on_screen() -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """Progress and remarks, to stderr: a pipe never sees them."""
+    """Print progress and remarks, to stderr: a pipe never sees them."""
     with room_on_screen():
         click.echo(message, err=True)
 
@@ -69,7 +69,7 @@ def print_json(value: Any) -> None:
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str = "Nothing to show.") -> None:
     """Print rows of the same keys: JSON, or a table whose columns fit their values.
 
-    Numbers are set to the right. Nothing is cut: a row that is wider than the screen wraps, as text does.
+    Numbers are right-aligned. Nothing is truncated: a row that is wider than the screen wraps, as text does.
     """
     if as_json:
         print_json(list(rows))
@@ -88,7 +88,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, empty: str =
 
 
 def cell(value: Any) -> str:
-    """A value as a table shows it."""
+    """A value as printed in a table."""
     match value:
         case None | "":
             return "-"
@@ -113,7 +113,7 @@ def _line(values: Iterable[str], widths: Sequence[int], right: Sequence[bool]) -
 
 
 class CountProgress:
-    """How far it is: on a terminal one line, written over; elsewhere a line now and then, and none for what is quick."""
+    """Progress as a count: on a terminal one line, redrawn; elsewhere a line now and then, and none for what is quick."""
 
     def __init__(self, what: str) -> None:
         self._what = what

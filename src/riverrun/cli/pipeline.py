@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from riverrun.streams.evolve.change import CodeChange
     from riverrun.streams.run.planner import PipelinePlan
 
-# Who leaves while Spark starts waits so long for it; then it is killed.
+# How long Ctrl-C waits for Spark to finish starting; then it is killed.
 LEFTOVER_SECONDS = 3.0
 
 _file = click.argument("file", required=False, metavar="[FILE]")
@@ -32,7 +32,7 @@ _speed = click.option("--speed", type=click.Choice(SPEEDS), help="The speed of a
 
 
 def _validate_every(_ctx: click.Context, _parameter: click.Parameter, every: str | None) -> str | None:
-    """Refuse what is no duration before anything is started."""
+    """Refuse an invalid duration before anything is started."""
     from riverrun.model.pipeline import every_ms
 
     if every is not None:
@@ -165,7 +165,7 @@ def plan(*, file: str | None, speed: Any, every: str | None, as_json: bool) -> N
 def _compiled(
     settings: "LoadedSettings", app: "App", speed: Any, use: "Callable[[Compilation], Any]" = lambda done: done
 ) -> Any:
-    """Compile an app in a session of its own, without a broker; what `use` makes of it."""
+    """Compile an app in a session of its own, without a broker; returns what `use` makes of it."""
     from riverrun.streams.run.session import require_pyspark, stop_session
 
     require_pyspark()
@@ -263,7 +263,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
         return
     stream_graph = build_checked_graph(app)
     with_alerts = bool(app.alerts) and alerts_wanted and speed != "batch"
-    # Before anything is asked or written: a second run in the same folder touches nothing.
+    # Before any prompt or write: a second run in the same folder touches nothing.
     with StreamState(settings.project, file or settings.settings.project.app) as state, StepProgress() as working:
         configs = source_configs_of(settings, app)
         if with_alerts:
@@ -320,8 +320,8 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                         def changed(progress: "PipelineProgress") -> None:
                             state.write(progress)
                             board.show(progress)
-                            for each in supervisors:
-                                each.poll()
+                            for supervisor in supervisors:
+                                supervisor.poll()
 
                         if connectors is not None and until_caught_up:
                             connectors.wait_for_sources(stop)
@@ -329,7 +329,7 @@ def run(  # noqa: PLR0915  -- what it starts, in order
                             pipeline.run(stop, changed, until_caught_up=until_caught_up)
                             outdated = pipeline.outdated
                             if not stop.is_set() and not outdated:
-                                # All is read: the tables are to have it, too, and people to be told.
+                                # Everything is read: the tables must catch up, too, and notifications be sent.
                                 for supervisor in supervisors:
                                     supervisor.wait_until_caught_up(stop)
                         finally:
@@ -356,7 +356,7 @@ def _refuse_stream_options(app: "App", given: dict[str, tuple[str, ...]]) -> Non
 
 
 def without_fresh(arguments: list[str]) -> list[str]:
-    """A command line for going on: what it forgot the first time it must not forget again."""
+    """A command line for continuing: what it reset the first time it must not reset again."""
     remaining: list[str] = []
     skip = False
     for argument in arguments:
@@ -381,12 +381,12 @@ def _stream_display(app: "App") -> Any:
 
 
 class _StartCancelledError(Exception):
-    """Nobody waits for Spark any more."""
+    """Spark's session is no longer wanted."""
 
 
 class _SparkStart:
-    """Spark takes seconds to start, and so does Kafka: at the same time. `start` is given what to ask before a JVM is
-    started: it raises when that is not wanted any more."""
+    """Starts Spark while Kafka starts: both take seconds. `start` gets a callback to call before it starts a JVM: it
+    raises when the session is no longer wanted."""
 
     def __init__(self, start: "Callable[[Callable[[], None]], Any]") -> None:
         self._session: Any = None
@@ -413,8 +413,8 @@ class _SparkStart:
         return self._session
 
     def leftover(self) -> Any:
-        """The session that nobody took, because something else failed meanwhile; None when there is none yet: what a slow
-        download or a master out of reach holds up is left as it is, without a JVM."""
+        """The unused session, because something else failed meanwhile; None when there is none yet: a start that hangs
+        in a slow download or at an unreachable master is left as it is, without a JVM."""
         from riverrun.streams.run.session import kill_spark
 
         self._cancelled.set()
@@ -430,7 +430,7 @@ def _open_servers(settings: "LoadedSettings", app: "App") -> "AbstractContextMan
     from riverrun.config.run_state import is_locked, lock_path
 
     registry = any(topic.registered for topic in app.topics.values())
-    # A cluster that runs already goes on as it is.
+    # A cluster that runs already stays as it is.
     connect = needs_connect(app) or (
         has_undeclared_connectors(settings, app) and not is_locked(lock_path(settings.project))
     )
@@ -441,9 +441,9 @@ def _open_servers(settings: "LoadedSettings", app: "App") -> "AbstractContextMan
 def open_kafka(
     settings: "LoadedSettings", *, connect: bool = False, registry: bool = False, plugins: "Sequence[str]" = ()
 ) -> "Iterator[Connection]":
-    """The project's cluster: the one it names, the one that runs, or one that runs as long as this block. With Druid, where
-    that is the project's store and not attached; with Kafka Connect and with a schema registry, where `connect` and
-    `registry` ask for them and they are not attached; Connect with these `plugins`, or all."""
+    """The project's cluster: the one it names, the running one, or one that runs as long as this block. With Druid,
+    where that is the project's store and not attached; with Kafka Connect and with a schema registry, where `connect`
+    and `registry` ask for them and they are not attached; Connect with these `plugins`, or all."""
     from riverrun.cli.up import (
         require_own_kafka,
         require_own_kafka_for_connect,
@@ -497,7 +497,7 @@ def reload_settings(settings: "LoadedSettings") -> "Settings":
 
 @contextmanager
 def _told_at_end(progress: StepProgress, step: str) -> "Iterator[None]":
-    """Name the step that follows this block, however it ends: what was entered before takes its time to leave."""
+    """Announce the step that follows this block, however it ends: leaving the inner blocks takes time."""
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from riverrun.model.lines import BadLine, LineRecord
     from riverrun.model.topic import Topic
 
-# Bad lines that are shown before only their number is.
+# How many bad lines are shown before they are only counted.
 _MAX_SHOWN = 10
 
 
@@ -148,7 +148,7 @@ def _declared(settings: "LoadedSettings", app_file: str | None, name: str) -> "T
 def _topic(
     admin: "Admin", name: str, declared: "Topic[Event] | None", *, create: bool, partitions: int | None
 ) -> tuple[int, int]:
-    """The largest record the topic takes and its partitions, after making it if it is missing and that was asked for."""
+    """The topic's maximum record size and its partitions, after creating it if it is missing and that was requested."""
     from riverrun.kafka.admin.topics import create_topic
     from riverrun.model.topic import Topic
 
@@ -166,7 +166,7 @@ def _topic(
 
 
 def _wire_encoder(admin: "Admin", declared: "Topic[Event] | None") -> "Callable[[bytes], bytes] | None":
-    """What makes records of lines, for a topic whose schema a registry keeps."""
+    """The record encoder for a topic whose schema a registry keeps."""
     from riverrun.kafka.registry.wire_format import wire_format_of
 
     if declared is None or not declared.registered:
@@ -225,7 +225,7 @@ def _lines(
 
 
 class ProgressLine:
-    """One line on a terminal, written over."""
+    """One line on a terminal, redrawn."""
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -237,7 +237,7 @@ class ProgressLine:
 
 
 class _BadLines:
-    """What to do with lines that are no records: stop, or show the first, keep them in a file, and count."""
+    """What to do with lines that are no records: stop, or show the first ones, write them to a file, and count."""
 
     def __init__(self, source: str, path: Path | None, *, skip: bool) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""`riverrun query`: ask the project's store."""
+"""`riverrun query`: query the project's store."""
 
 import re
 import sys
@@ -66,7 +66,7 @@ def query(
 
 
 def _warn_failing_tables(client: "StoreClient | Store", question: str) -> None:
-    """A table that takes no more rows answers all the same, with old ones."""
+    """A table that takes no more rows still answers, with old ones."""
     words = set(re.findall(r"\w+", question.lower()))
     for status in client.table_statuses():
         if status.state == "failing" and status.table.lower() in words:
@@ -74,7 +74,7 @@ def _warn_failing_tables(client: "StoreClient | Store", question: str) -> None:
 
 
 def _ask(client: "StoreClient | Store", question: str, limits: "QueryLimits") -> "QueryResult":
-    """Ask by a name of our own, so that Ctrl-C ends the question too."""
+    """Query under a name of our own, so that Ctrl-C cancels the query too."""
     import uuid
 
     name = f"cli-{uuid.uuid4().hex}"

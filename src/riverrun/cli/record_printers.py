@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from riverrun.cli.output import cell
 from riverrun.model.record import RawRecord, column_names, json_line, plain_line, table_row
 
-# Records that the columns and widths of a table are taken from.
+# How many records determine the columns and widths of a table.
 _SAMPLE = 200
 
 
@@ -39,7 +39,7 @@ class LinePrinter:
 
 
 class TablePrinter:
-    """A row a record. The first records say which columns there are; fields that turn up later are put in the last one."""
+    """A row per record. The first records determine the columns; fields that appear later go into the last one."""
 
     def __init__(self, with_topic: bool) -> None:
         self._with_topic = with_topic

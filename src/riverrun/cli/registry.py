@@ -1,4 +1,4 @@
-"""`riverrun registry`: what the schema registry has of topics, and whether it would take what a file declares."""
+"""`riverrun registry`: the schemas of topics in the schema registry, and whether it would accept those of a file."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`riverrun replay`: compute a stream again from an earlier place, beside the running one, and take over in one cut."""
+"""`riverrun replay`: recompute a stream from an earlier position, beside the running one, and take over in one cutover."""
 
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -107,7 +107,7 @@ def _replay(settings: "LoadedSettings", request: "ReplayRequest") -> None:
                 line.step(f"reading the pipeline file and where {request.stream} stands")
                 job.prepare()
                 line.step(f"replaying {request.stream}")
-                # Until here a signal ends it at once: a master that cannot be reached is waited for long.
+                # Until here a signal ends it at once: connecting to an unreachable master takes long.
                 with stop_on_signals() as stop:
                     generation = job.run(stop, lambda progress: line.update(progress_line(progress)))
                 line.step("stopping Spark")
@@ -124,7 +124,7 @@ def _replay(settings: "LoadedSettings", request: "ReplayRequest") -> None:
 
 
 def _tables_text(request: "ReplayRequest", target: str, store: str) -> str:
-    """What becomes of the tables of the stream."""
+    """What happens to the tables of the stream."""
     if store == "druid":
         return f"Druid's tables of {target} keep their rows from before the cut (docs/replay.md says why)."
     if store == "none":
@@ -145,7 +145,7 @@ def _print_result(request: "ReplayRequest", generation: "Generation", store: str
 
 
 def progress_line(progress: "ReplayProgress") -> str:
-    """Where a replay is, in one line."""
+    """The progress of a replay, in one line."""
     left = progress.seconds_left
     when = "" if left is None or not progress.left else f", about {_duration(left)} left"
     speed = f" at {_short_number(progress.rate)}/s" if progress.rate else ""

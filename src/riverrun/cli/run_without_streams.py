@@ -1,4 +1,5 @@
-"""`riverrun run` for an app without streams: its topics as tables, its connectors, dashboards and alerts. Without Spark."""
+"""`riverrun run` for an app without streams: its topics as tables, its connectors, dashboards and alerts. Without
+Spark."""
 
 import os
 import threading
@@ -31,7 +32,7 @@ def has_other_work(app: "App") -> bool:
 
 
 def publish_tables(settings: "LoadedSettings", app: "App", connection: "Connection") -> "Compilation":
-    """Tell the stores and the alerts of an app without streams which tables it has; PipelineError when one is wrong."""
+    """Publish the tables of an app without streams to the stores and the alerts; PipelineError when one is wrong."""
     from riverrun.alerts.kafka_log import publish_watched_tables
     from riverrun.store.catalog import publish_tables
     from riverrun.streams.compile.tables import build_tables, compilation_without_streams, watched_tables
@@ -54,7 +55,7 @@ def run_without_streams(
     with_alerts: bool,
     until_caught_up: bool,
 ) -> None:
-    """Run until Ctrl-C; with `until_caught_up`, until tables, sinks and alerts have all there is."""
+    """Run until Ctrl-C; with `until_caught_up`, until tables, sinks and alerts have caught up."""
     from riverrun.cli.alert_supervisor import check_channels, supervise_alerts
     from riverrun.cli.connect_reconciler import reconcile_connect, sink_configs_of, source_configs_of
     from riverrun.cli.stream_display import StreamDisplay
@@ -69,7 +70,7 @@ def run_without_streams(
     from riverrun.streams.run.progress_server import ProgressServer
 
     progress = _progress(app)
-    # Before anything is asked or written: a second run in the same folder touches nothing.
+    # Before any prompt or write: a second run in the same folder touches nothing.
     with StreamState(settings.project, file) as state, ExitStack() as stack:
         configs = source_configs_of(settings, app)
         if with_alerts:

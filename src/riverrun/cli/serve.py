@@ -117,7 +117,7 @@ def serve(
         ) as server,
     ):
         if app is not None and not app.streams and app.table_options:
-            # Its tables are known without Spark, and no `riverrun run` is needed for them.
+            # Its tables are known without Spark, and need no `riverrun run`.
             publish_tables(settings, app, connection)
         address = server.start()
         shown = server.public_address or address
@@ -135,7 +135,7 @@ def serve(
 
 
 def _pages(name: str, address: str, *, dashboards: bool, alerts: bool) -> list[str]:
-    """Where each page is, in a sentence."""
+    """The addresses of the pages, in a sentence."""
     return [
         *([f"the dashboard of {name} is at {address}/"] if dashboards else []),
         f"the pipeline of {name} is at {address}/pipeline",
@@ -153,7 +153,7 @@ def _topology(
     store: "Store",
     hub: "DashboardHub",
 ) -> "TopologyBroadcast":
-    """The pipeline picture. What runs tells its shape; until something does, the pipeline file does."""
+    """The pipeline picture. The running pipeline publishes its topology; before that it comes from the pipeline file."""
     from riverrun.dashboard.topology.builder import build_topology
     from riverrun.dashboard.topology.details import NodeDetails
     from riverrun.dashboard.topology.live import TopologyBroadcast

@@ -24,7 +24,7 @@ class ServerDisplay(Protocol):
         """The state differs from before."""
 
     def on_poll(self, state: RunState) -> None:
-        """Half a second has passed."""
+        """Called every half second."""
 
     def close(self) -> None: ...
 
@@ -58,7 +58,7 @@ class PlainServerDisplay:
 
 
 class LiveServerDisplay:
-    """A table that keeps itself up to date, notices above it."""
+    """A live table, with notices above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -101,7 +101,7 @@ _COLOURS = {"ready": "green", "starting": "yellow", "restarting": "yellow", "deg
 
 
 def server_list_text(*, connect: bool, druid: bool, registry: bool = False) -> str:
-    """What runs, in words."""
+    """The running servers, in words."""
     servers = (("Connect", connect), ("a schema registry", registry), ("Druid", druid))
     *most, last = [name for name, is_there in servers if is_there] or [""]
     return f"Kafka with {' and '.join([*filter(None, [', '.join(most)]), last])}" if last else "Kafka"

@@ -1,4 +1,4 @@
-"""Says that nothing moves, and why, while a command waits for Kafka: a broker that dies is silence to its clients."""
+"""Reports that nothing moves, and why, while a command waits for Kafka: a broker that dies is silence to its clients."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from riverrun.config import LoadedSettings
 
 POLL_SECONDS = 0.5
-# Nothing acknowledged for so long is told, and again after twice the time.
+# No acknowledgement for this long is reported, and again after twice the time.
 FIRST_NOTICE_SECONDS = 5.0
 
 
 class StallWatch:
-    """Watches from a thread of its own, in a `with`. `counts` gives how many records were taken and how many of them are
-    settled; `why` gives what is known of the servers."""
+    """Watches from a thread of its own, in a `with`. `counts` returns how many records were accepted and how many of
+    them are acknowledged or failed; `why` returns what is known of the servers."""
 
     def __init__(
         self, counts: Callable[[], tuple[int, int]], why: Callable[[], str], tell: Callable[[str], None] = say
@@ -40,15 +40,15 @@ class StallWatch:
         self._thread.join()
 
     def poll(self, now: float) -> None:
-        taken, settled = self._counts()
-        if settled != self._settled or settled >= taken:
+        accepted, settled = self._counts()
+        if settled != self._settled or settled >= accepted:
             if self._due > FIRST_NOTICE_SECONDS:
                 self._tell("Records are acknowledged again.")
             self._settled, self._since, self._due = settled, now, FIRST_NOTICE_SECONDS
         elif now - self._since >= self._due:
             why = self._why()
             self._tell(
-                f"Kafka has acknowledged nothing for {now - self._since:.0f} s; {plural(taken - settled, 'record')} on "
+                f"Kafka has acknowledged nothing for {now - self._since:.0f} s; {plural(accepted - settled, 'record')} on "
                 f"the way{f'. {why}' if why else ''}."
             )
             self._due *= 2
@@ -59,7 +59,7 @@ class StallWatch:
 
 
 def server_problem(settings: "LoadedSettings") -> str:
-    """What the runner of the project says of servers that are down; empty for a cluster of others, or when all is well."""
+    """The runner's report of servers that are down; empty for an attached cluster, or when all is well."""
     from riverrun.config.run_state import running_state
 
     if settings.attached:

@@ -1,4 +1,4 @@
-"""`riverrun status` and `riverrun logs`: what runs, where, and what it says."""
+"""`riverrun status` and `riverrun logs`: what runs, where, and what it logs."""
 
 import json
 import time
@@ -60,7 +60,7 @@ def status(ctx: click.Context, /, *, as_json: bool) -> None:
 
 
 def _unfinished_replays(project: "Project") -> list[dict[str, Any]]:
-    """Replays that are not finished, as they wrote it down (streams/evolve/cutover.py)."""
+    """Unfinished replays, from their state files (streams/evolve/cutover.py)."""
     replays: list[dict[str, Any]] = []
     for state in sorted(project.home.glob("streams/*/*/replay/replay.json")):
         content = _content(state)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS = 0.25
 LINE_SECONDS = 10.0
-# A stream that does nothing is told again after so long: a log that is silent looks like a pipeline that hangs.
+# An idle stream is reported again after this long: a silent log looks like a pipeline that hangs.
 IDLE_LINE_SECONDS = 60.0
 # From this width on the table has room for the speed and the state.
 WIDE_COLUMNS = 110
@@ -82,10 +82,11 @@ def display_row(stream: StreamProgress, now: float) -> dict[str, Any]:
 
 
 class StreamDisplay:
-    """What `riverrun run` shows, in a `with`. Give it every progress there is: it draws as often as is good.
+    """What `riverrun run` shows, in a `with`. Pass it every progress update: it redraws as often as is useful.
 
-    On a terminal: a table that is drawn again at most four times a second. Elsewhere: a line per stream at most every
-    `line_seconds` while it does something or starts, and every minute while it does not; a change of phase is told at once.
+    On a terminal: a table that is redrawn at most four times a second. Elsewhere: a line per stream at most every
+    `line_seconds` while it does something or starts, and every minute while it does not; a change of phase is reported
+    at once.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class StreamDisplay:
         self._newest: PipelineProgress | None = None
         self._drawn_at = -math.inf
         self._lines = _PlainLines(line_seconds)
-        # Of streams, topics and tables: a sentence that begins with one keeps it as it is written.
+        # Names of streams, topics and tables: a sentence that begins with one keeps its spelling.
         self.names: frozenset[str] = frozenset()
 
     def __enter__(self) -> Self:
@@ -191,7 +192,7 @@ class StreamDisplay:
 
 
 class _PlainLines:
-    """Which plain lines are due: what was told last of each stream, and when."""
+    """Which plain lines are due: what was last printed of each stream, and when."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -212,7 +213,7 @@ class _PlainLines:
 
 
 def _change_key(stream: StreamProgress) -> tuple[Any, ...]:
-    """What makes a line worth telling again. Ages and exact speeds change by themselves."""
+    """What makes a line worth printing again. Ages and exact speeds change by themselves."""
     account = stream.record_counts
     counts = (account.read, account.out, account.dead_letters, account.late, account.expired)
     under_way = stream.first_batch_records > 0
@@ -269,7 +270,7 @@ def stream_view(progress: PipelineProgress, width: int) -> "RenderableType":
 
 
 def error_lines(stream: StreamProgress) -> list[str]:
-    """Why a stream failed, or is started again."""
+    """Why a stream failed, or is being restarted."""
     return printable(stream.error).splitlines() if stream.phase in ("failed", "restarting") else []
 
 

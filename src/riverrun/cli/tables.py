@@ -1,4 +1,4 @@
-"""`riverrun tables`: the tables of the project's store, where they stand, a copy of them, and removing one."""
+"""`riverrun tables`: the tables of the project's store, their status, a copy of them, and removing one."""
 
 import time
 from pathlib import Path
@@ -77,7 +77,7 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         print_json(description)
         return
-    print_rows([_column(each, description) for each in description["columns"]], as_json=False)
+    print_rows([_column(column, description) for column in description["columns"]], as_json=False)
     positions = ", ".join(
         f"{partition}@{offset}" for partition, offset in sorted(description.get("positions", {}).items())
     )
@@ -116,7 +116,7 @@ def snapshot(file: Path, force: bool) -> None:
         if isinstance(store, StoreClient):
             store.snapshot(file, lambda done, whole: progress.update(f"{_size(done)} of {_size(whole)}"))
         else:
-            # A file that is there stays until the copy is whole.
+            # An existing file stays until the copy is complete.
             whole = file.with_name(f"{file.name}.new")
             whole.unlink(missing_ok=True)
             store.snapshot(whole)
@@ -139,7 +139,7 @@ def remove(name: str, yes: bool) -> None:
 
 
 def _age_text(at: float, now: float) -> str:
-    """`4 s`, `12 min`, `3 h`, `2 d` ago; empty for never."""
+    """How long ago: `4 s`, `12 min`, `3 h`, `2 d`; empty for never."""
     if at <= 0:
         return ""
     seconds = max(0.0, now - at)

@@ -56,11 +56,11 @@ def test(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _run(command: list[str], folder: str, environ: dict[str, str]) -> int:
-    """The child's exit code. Ctrl-C is for the child, which has the same terminal and ends in its own way."""
+    """The child's exit code. Ctrl-C is for the child, which has the same terminal and handles it itself."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         code = subprocess.run(command, cwd=folder, env=environ, check=False).returncode
     finally:
         signal.signal(signal.SIGINT, before)
-    # As a shell says it, when a signal ended the child.
+    # As a shell reports it, when a signal ended the child.
     return code if code >= 0 else 128 - code

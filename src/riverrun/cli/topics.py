@@ -47,13 +47,13 @@ def _list(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
 
     settings, admin = open_admin(bootstrap)
     listed = [topic for topic in admin.topics().values() if show_all or not topic.internal]
-    places = [place for topic in listed for place in topic.topic_partitions]
-    earliest, latest = admin.offsets(places, "earliest"), admin.offsets(places, "latest")
+    partitions = [partition for topic in listed for partition in topic.topic_partitions]
+    earliest, latest = admin.offsets(partitions, "earliest"), admin.offsets(partitions, "latest")
     sizes = topic_sizes(settings)
     rows = [
         _summary(
             topic,
-            sum(latest[place] - earliest[place] for place in topic.topic_partitions),
+            sum(latest[partition] - earliest[partition] for partition in topic.topic_partitions),
             None if sizes is None else sizes.get(topic.name, 0),
             as_json=as_json,
         )
@@ -65,7 +65,7 @@ def _list(show_all: bool, bootstrap: str | None, as_json: bool) -> None:
 def _summary(topic: "TopicState", offsets: int, size: int | None, *, as_json: bool) -> dict[str, Any]:
     from riverrun.model.units import format_duration, format_size
 
-    values = {name: each.value for name, each in topic.config.items()}
+    values = {name: setting.value for name, setting in topic.config.items()}
     retention, limit = int(values.get("retention.ms", -1)), int(values.get("retention.bytes", -1))
     counts = {"topic": topic.name, "partitions": len(topic.partitions), "replicas": topic.replicas, "offsets": offsets}
     if as_json:
@@ -77,11 +77,11 @@ def _summary(topic: "TopicState", offsets: int, size: int | None, *, as_json: bo
             "cleanup": values.get("cleanup.policy", ""),
             "state": topic.problem or "ok",
         }
-    kept = format_duration(retention) + (f", {format_size(limit)} a partition" if limit >= 0 else "")
+    retention_text = format_duration(retention) + (f", {format_size(limit)} a partition" if limit >= 0 else "")
     return {
         **counts,
         "size": "" if size is None else format_size(size),
-        "retention": kept if "delete" in values.get("cleanup.policy", "delete") else "",
+        "retention": retention_text if "delete" in values.get("cleanup.policy", "delete") else "",
         "cleanup": values.get("cleanup.policy", ""),
         "state": topic.problem or "ok",
     }
@@ -112,11 +112,11 @@ def _describe(admin: "Admin", name: str, *, show_all: bool, as_json: bool) -> No
             "leader": partition_state.leader,
             "replicas": list(partition_state.replicas) if as_json else " ".join(map(str, partition_state.replicas)),
             "in_sync": list(partition_state.in_sync) if as_json else " ".join(map(str, partition_state.in_sync)),
-            "earliest": earliest[place],
-            "latest": latest[place],
-            "offsets": latest[place] - earliest[place],
+            "earliest": earliest[partition],
+            "latest": latest[partition],
+            "offsets": latest[partition] - earliest[partition],
         }
-        for place, partition_state in zip(topic.topic_partitions, topic.partitions, strict=True)
+        for partition, partition_state in zip(topic.topic_partitions, topic.partitions, strict=True)
     ]
     config = {
         key: partition_state

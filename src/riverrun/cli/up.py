@@ -11,7 +11,7 @@ from riverrun.config import Settings
 from riverrun.errors import ConfigError, UsageError
 from riverrun.model.notices import notice_text
 
-# How long a pipeline may take to end in order before its Kafka is stopped; without one it takes ten seconds.
+# How long a pipeline may take to exit cleanly before its Kafka is stopped; without Kafka it takes ten seconds.
 PIPELINE_SECONDS = 30.0
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def up(
         return
     kafka = settings.settings.kafka
     server_settings: dict[str, Any] = {
-        name: getattr(settings.settings, name) for name, asked in optional_servers.items() if asked
+        name: getattr(settings.settings, name) for name, requested in optional_servers.items() if requested
     }
     state = find_running(settings.project, kafka, _notice, **server_settings)
     if state is None:
@@ -83,7 +83,7 @@ def up(
                 _run_foreground(settings, optional_servers, connect_plugin)
             return
         except AlreadyRunningError:
-            # Another `up` was quicker: take what it started.
+            # Another `up` was quicker: use what it started.
             state = find_running(settings.project, kafka, _notice, **server_settings)
             if state is None:
                 raise
@@ -92,7 +92,7 @@ def up(
 
 
 def wants_druid(settings: "LoadedSettings", *, asked: bool = False) -> bool:
-    """Whether Druid is to be run here: asked for, or the project's store and nowhere else."""
+    """Whether Druid runs here: requested, or the project's store and not attached."""
     if settings.druid_attached:
         if asked:
             say(
@@ -103,7 +103,7 @@ def wants_druid(settings: "LoadedSettings", *, asked: bool = False) -> bool:
 
 
 def wants_connect(settings: "LoadedSettings", *, asked: bool = False) -> bool:
-    """Whether Kafka Connect is to be run here: asked for, and nowhere else."""
+    """Whether Kafka Connect runs here: requested, and not attached."""
     if asked and settings.connect_attached:
         origin = settings.origins["connect.url"]
         say(f"Attached to the Kafka Connect on {settings.settings.connect.url} ({origin}); none is run.")
@@ -111,7 +111,7 @@ def wants_connect(settings: "LoadedSettings", *, asked: bool = False) -> bool:
 
 
 def wants_registry(settings: "LoadedSettings", *, asked: bool = False) -> bool:
-    """Whether a schema registry is to be run here: asked for, and nowhere else."""
+    """Whether a schema registry runs here: requested, and not attached."""
     if asked and settings.registry_attached:
         origin = settings.origins["registry.url"]
         say(f"Attached to the schema registry on {settings.settings.registry.url} ({origin}); none is run.")
@@ -121,12 +121,12 @@ def wants_registry(settings: "LoadedSettings", *, asked: bool = False) -> bool:
 def start_in_background(
     settings: "LoadedSettings", flags: "Mapping[str, int | bool | None]", plugins: "Sequence[str]" = ()
 ) -> "RunState":
-    """Start a runner that outlives this process; its state once its servers are ready. Flags are those of `up`, `plugins` of
-    Connect are fetched only where they are named; none: all."""
+    """Start a runner that outlives this process; returns its state once its servers are ready. Flags are those of `up`;
+    only the named `plugins` of Connect are fetched; none: all."""
     from riverrun.cluster.control import start_detached, start_seconds
 
     with_druid = wants_druid(settings, asked=bool(flags.get("druid")))
-    # Here, where there is a terminal to show how far a download is; the runner then finds everything in the cache.
+    # Here, where there is a terminal to show the download; the runner then finds everything in the cache.
     _prepare(settings)
     if with_druid:
         _prepare_druid(settings)
@@ -159,12 +159,12 @@ def _run_detached(settings: "LoadedSettings", flags: "Mapping[str, int | bool | 
 
 
 def _running_text(state: "RunState") -> str:
-    there = (
+    addresses = (
         ("Kafka Connect", state.connect_url),
         ("a schema registry", state.registry_url),
         ("Druid", state.druid_url),
     )
-    others = [name for name, url in there if url]
+    others = [name for name, url in addresses if url]
     return f"{', '.join(['Kafka', *others[:-1]])} and {others[-1]} run" if others else "Kafka runs"
 
 
@@ -277,7 +277,7 @@ def require_own_kafka_for_connect(settings: "LoadedSettings") -> None:
 
 
 def _print_address(state: "RunState") -> None:
-    """The one result of `up`, for `address=$(riverrun up --detach)`; where Druid is, is said beside it."""
+    """Print the result of `up`, for `address=$(riverrun up --detach)`; Druid's address goes to stderr."""
     click.echo(state.bootstrap_servers)
     if state.druid_url:
         say(f"Druid answers on {state.druid_url}.")

@@ -1,4 +1,4 @@
-"""`riverrun verify`: is what the streams have written what their code makes of what they have read?"""
+"""`riverrun verify`: checks whether the streams' output is what their code computes from their input."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,7 @@ def _verdicts(
             folder = streams_folder(settings.project, app) / name
             account, _ = read_record_counts(folder / "record_counts.json")
             checkpoint = read_checkpoint_status(checkpoint_folder(spark, checkpoint_path(checkpoints, folder)), name)
-            # Of a generation that a replay has made, the rows before the cut are in a topic of their own.
+            # Of a replayed generation, the rows before the cutover are in a topic of their own.
             earlier = [read_generation.topic for read_generation in read_generations(folder)[-1:]]
             history = VersionHistory.read(folder / HISTORY_FILE)
             yield verifier.verify(name, checkpoint, late=account.late, history=history, earlier=earlier)
@@ -130,14 +130,16 @@ def _show(verdict: "Verdict") -> None:
     print_rows(
         [
             {
-                "key": each.key,
-                "what": each.kind,
-                "expected": each.expected,
-                "found": each.found,
-                "at": "" if each.offset is None else f"{verdict.topic}[{each.partition}]@{each.offset}",
-                "batch": each.batch,
+                "key": difference.key,
+                "what": difference.kind,
+                "expected": difference.expected,
+                "found": difference.found,
+                "at": ""
+                if difference.offset is None
+                else f"{verdict.topic}[{difference.partition}]@{difference.offset}",
+                "batch": difference.batch,
             }
-            for each in verdict.shown
+            for difference in verdict.shown
         ],
         as_json=False,
     )
