@@ -30,7 +30,7 @@ def fridges(*columns: str, alert: bool = False, table: bool = False) -> rr.App:
     app = rr.App("fridges")
     app.topic("reports", Report, partitions=2)
 
-    @app.stream(key="fridge_id")  # type: ignore[untyped-decorator]
+    @app.stream(key="fridge_id")
     def once(reports: DataFrame) -> DataFrame:
         return reports.dropDuplicatesWithinWatermark(list(columns)) if columns else reports.where("celsius > -50")
 
@@ -79,7 +79,7 @@ def test_the_newest_row_of_a_key_is_the_newest_in_whatever_order_they_come(
 ) -> None:
     app = fridges("report_id")
 
-    @app.stream  # type: ignore[untyped-decorator]
+    @app.stream
     def newest(once: DataFrame) -> DataFrame:
         return once.groupBy("fridge_id").agg(F.max("at").alias("at"), F.max_by("celsius", "at").alias("celsius"))
 
