@@ -35,6 +35,8 @@ rm -f "$classes" "$unfinished"; exit $code"""
 # Leftovers of a runner that was killed, and archives of jars or a Java unused for this long.
 _LEFTOVER_SECONDS = 3600.0
 _UNUSED_SECONDS = 30 * 86400.0
+# Builds that outlive their archive object: Python warns about a child process that is forgotten while it runs.
+_finishing: list[GuardedProcess] = []
 
 
 @dataclass
@@ -146,6 +148,8 @@ class ClassArchive:
 
     def close(self) -> None:
         """Delete the recordings; a build that is running finishes by itself."""
+        if self._builder is not None and self._builder.alive:
+            _finishing.append(self._builder)
         for recording in self._recorded:
             with contextlib.suppress(OSError):
                 recording.unlink(missing_ok=True)

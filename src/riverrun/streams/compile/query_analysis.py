@@ -129,12 +129,18 @@ def _shuffled_by(nodes: list[Any]) -> tuple[frozenset[str], ...] | None:
         if name in ("Deduplicate", "DeduplicateWithinWatermark"):
             return tuple(frozenset({str(column.name())}) for column in _iterate(node.keys()))
         if name in STATEFUL_OPERATORS:
-            # Its rows are grouped by the first columns, under names that its output need not have.
-            return tuple(frozenset({str(column.name())}) for column in _iterate(node.groupingAttributes()))
+            return tuple(frozenset({name}) for name in _state_keys(node))
         if name == "Join" and all(child.isStreaming() for child in _iterate(node.children())):
             condition = node.condition()
             return tuple(_equal_columns(condition.get())) if condition.isDefined() else ()
     return None
+
+
+def _state_keys(node: Any) -> list[str]:
+    """The columns by which an operator with state of its own groups its input: the first ones of that."""
+    if str(node.nodeName()).startswith("TransformWithState"):
+        return [str(column.name()) for column in _iterate(node.left().output())][: node.groupingAttributesLen()]
+    return [str(column.name()) for column in _iterate(node.groupingAttributes())]
 
 
 def _equal_columns(condition: Any) -> Iterator[frozenset[str]]:
