@@ -209,7 +209,7 @@ def test_a_batch_that_is_sent_record_by_record_keeps_the_time_of_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A receiver that refuses the whole array got all its records one after the other, however long each took."""
-    monkeypatch.setattr(sending, "WRITE_SECONDS", 0.5)
+    monkeypatch.setattr(sending, "WRITE_SECONDS", 2.0)
     refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\n{}"
     answers = iter([refusal])
 
