@@ -162,7 +162,7 @@ def test_a_write_that_fails_is_the_end_of_a_life_and_not_of_the_process(
         wait_for(lambda: _states(town) == ["sent"])
         assert running.error is None
     assert town.texts() == ["House h1 draws 3.0 kW."]
-    assert [each.partition(" in ")[0] for each in town.said] == ["alerts begin anew from their ledger"] * 2
+    assert [each.partition(" in ")[0] for each in town.said] == ["alerts start again from their state topic"] * 2
     town.channel.close()
 
 

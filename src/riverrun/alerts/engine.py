@@ -354,7 +354,7 @@ class AlertEngine:
         """Save delivery statuses. Returns when they are durable."""
         with self._lock:
             if self._failed:
-                raise TransactionError("What the ledger has is not known any more", hint="Begin anew from it")
+                raise TransactionError("What the state topic has is not known any more", hint="Begin anew from it")
             records = self.notifier.encode_deliveries(changes)
         try:
             self._log.append(records)

@@ -74,7 +74,7 @@ class AlertProcess:
             except KafkaError as error:
                 if time.monotonic() - began > _HEALTHY_SECONDS:
                     pause = _INITIAL_BACKOFF_SECONDS
-                self._notice(f"alerts begin anew from their ledger in {pause:g} s: {error}")
+                self._notice(f"alerts start again from their state topic in {pause:g} s: {error}")
                 stop.wait(pause)
                 pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 

@@ -126,7 +126,7 @@ def _replay(settings: "LoadedSettings", request: "ReplayRequest") -> None:
 def _tables_text(request: "ReplayRequest", target: str, store: str) -> str:
     """What happens to the tables of the stream."""
     if store == "druid":
-        return f"Druid's tables of {target} keep their rows from before the cut (docs/replay.md says why)."
+        return f"Druid's tables of {target} keep their rows from before the cutover (docs/replay.md says why)."
     if store == "none":
         return "There is no store, so no table shows it."
     return f"The store reads it, and shows it in the tables of {request.stream} as soon as it has all of it."

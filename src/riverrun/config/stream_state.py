@@ -103,7 +103,7 @@ def describe_pipeline(project: Project) -> tuple[dict[str, Any] | None, Pipeline
             return {"state": "starting", "file": file, "pid": pid or None, "detail": ""}, None
         updated = unix_seconds(progress.updated_at)
         stale_seconds = time.time() - updated if updated is not None else 0.0
-        detail = f"it has told nothing for {stale_seconds:.0f} s" if stale_seconds > STALE_SECONDS else ""
+        detail = f"it has not reported for {stale_seconds:.0f} s" if stale_seconds > STALE_SECONDS else ""
         return _summary(progress, "running", detail), progress
     progress = last_progress(project)
     if progress is None:

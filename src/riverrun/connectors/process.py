@@ -381,7 +381,7 @@ class _StatusPublisher:
                 self._producer.send_soon(self._topic, value, key=key, on_delivery=partial(self._delivered, key, value))
             except RiverrunError as error:
                 self._published.pop(key, None)
-                _LOG.debug("a standing was not told: %s", error)
+                _LOG.debug("a status was not published: %s", error)
                 return
 
     def _delivered(self, key: bytes, value: bytes | None, delivery: Delivery) -> None:
@@ -393,4 +393,4 @@ class _StatusPublisher:
         try:
             self._producer.close(3.0)
         except RiverrunError as error:
-            _LOG.debug("the last standings were not told: %s", error)
+            _LOG.debug("the last status was not published: %s", error)

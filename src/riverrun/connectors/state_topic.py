@@ -77,7 +77,7 @@ class ConnectorStateSnapshot:
                     self.lease_holder = msgspec.json.decode(value or b'""', type=str)
         except msgspec.MsgspecError as error:
             raise RecordUnreadableError(
-                "A record of the connectors' ledger cannot be read",
+                "A record of the connectors' state topic cannot be read",
                 found=f"{key!r}: {error}",
                 hint="A newer riverrun may have written it: use that one",
             ) from error

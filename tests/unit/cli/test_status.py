@@ -111,7 +111,7 @@ def test_a_pipeline_that_lives_and_is_silent(project: Project) -> None:
         quiet = progress()
         quiet.updated_at = (datetime.now(UTC) - timedelta(seconds=95)).isoformat()
         state.write(quiet)
-        assert "it has told nothing for 9" in status()[1]
+        assert "it has not reported for 9" in status()[1]
 
 
 @pytest.mark.parametrize(("file", "command"), [("app.py", "app.py"), ("own app.py", "'own app.py'"), (None, "FILE")])

@@ -138,7 +138,7 @@ def test_without_a_group_there_is_nothing_to_commit_to() -> None:
 def test_a_batch_has_records() -> None:
     with Consumer("t", connection=NOWHERE) as consumer, pytest.raises(UsageError) as caught:
         next(consumer.batches(0))
-    assert caught.value.fields["option"] == "most"
+    assert caught.value.fields["option"] == "max_records"
 
 
 def test_gone_says_how_many_from_where_to_where() -> None:

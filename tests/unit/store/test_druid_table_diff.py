@@ -82,6 +82,6 @@ def test_a_replay_is_told_and_changes_no_rows() -> None:
     assert change.problems == []
     (sentence,) = change.sentences
     assert "out.2" in sentence
-    assert "keeps those from before the cut" in sentence
+    assert "keeps those from before the cutover" in sentence
     # As Druid gives it back it is the same: else its supervisor would be made anew again and again.
     assert table_from_dict(json.loads(json.dumps(new.as_dict()))) == new

@@ -59,7 +59,7 @@ class DeliveryWorker:
             try:
                 self.step(self._clock())
             except Exception:  # noqa: BLE001  -- one message's failure must not stop the next
-                _LOG.exception("the gateway's courier stumbled")
+                _LOG.exception("the gateway's delivery worker failed")
             self._wake.wait(0.05)
             self._wake.clear()
 

@@ -447,7 +447,9 @@ class Consumer(Generic[V]):
         )
         if not isinstance(partition, TopicPartition) and len(topics) > 1:
             raise UsageError(
-                f"Partition {partition} of which topic?", hint="Give a riverrun.Place(topic, partition)", topics=topics
+                f"Partition {partition} of which topic?",
+                hint="Give a riverrun.TopicPartition(topic, partition)",
+                topics=topics,
             )
         if topic_partition not in self._subscription.assignment:
             raise UsageError(
@@ -531,4 +533,4 @@ class Consumer(Generic[V]):
 
 def check_batch_size(max_records: int) -> None:
     if max_records < 1:
-        raise UsageError(f"A batch cannot have {max_records} records", expected="at least 1", option="most")
+        raise UsageError(f"A batch cannot have {max_records} records", expected="at least 1", option="max_records")

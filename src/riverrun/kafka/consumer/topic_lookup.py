@@ -87,7 +87,7 @@ def select_topics(
         and not all(isinstance(given_partition, TopicPartition) for given_partition in partitions)
     ):
         raise UsageError(
-            "Partitions of which topic?", hint="Give riverrun.Place(topic, partition)", option="partitions"
+            "Partitions of which topic?", hint="Give riverrun.TopicPartition(topic, partition)", option="partitions"
         )
     return TopicSelection(tuple(schemas), tuple(patterns), partitions, group), schemas
 

@@ -55,7 +55,7 @@ def compare_tables(old: TableSpec | None, new: TableSpec, retired: Mapping[str, 
         made = new.generations[-1].topic if new.generations else ""
         sentences.append(
             f"a replay has corrected its history, which is in {made}; Druid cannot put that in the place of rows it has, "
-            "and keeps those from before the cut as they were"
+            "and keeps those from before the cutover as they were"
             if made
             else "it has no replays any more"
         )

@@ -568,7 +568,7 @@ class Replay:
             if time.monotonic() > deadline:
                 raise StreamFailedError(
                     f"The pipeline did not stop {self._request.stream} for {ANSWER_SECONDS:g} s",
-                    hint="Look at it with `riverrun status`; the replay can be gone on with",
+                    hint="Look at it with `riverrun status`; the replay can be continued",
                     stream=self._request.stream,
                 )
         return None
@@ -581,7 +581,7 @@ class Replay:
         if progress.app != self._request.app.name or not own_progress:
             raise AlreadyRunningError(
                 f"A pipeline of this project runs without {self._request.stream}, so nobody can hand it over",
-                hint=f"Stop that one (pid {progress.pid}), or run the stream with it; the replay can be gone on with",
+                hint=f"Stop that one (pid {progress.pid}), or run the stream with it; the replay can be continued",
                 stream=self._request.stream,
             )
 

@@ -28,7 +28,7 @@ from riverrun.streams.run.topic_watch import find_offset_regression
 # A smaller batch says nothing about the throughput.
 MIN_RATED_ROWS = 1000
 # The note of record counts whose file is broken: what was read before is not known.
-UNREADABLE_COUNTS = "the account of earlier runs could not be read, and begins anew"
+UNREADABLE_COUNTS = "the record counts of earlier runs could not be read, and begin at zero"
 # More offsets than that are not read to count their records: the thread that does it looks after all streams.
 MAX_COUNTED_OFFSETS = 100_000
 

@@ -61,7 +61,7 @@ def test_what_runs_tells_its_shape_and_its_streams(project: Project, source: Top
         found = source.read([])
         assert (found.runs, list(found.streams), found.errors) == (True, ["house_load"], ())
         state.write(told(age=60))
-        assert source.read([]).errors == ("The pipeline runs, but it has told nothing for 60 s.",)
+        assert source.read([]).errors == ("The pipeline runs, but it has not reported for 60 s.",)
     # It has ended: what it was is known still.
     assert source.topology() == (SHAPE, False)
     assert not source.read([]).runs
