@@ -94,6 +94,10 @@ class ClassArchive:
             return
         with contextlib.suppress(OSError):
             self._prune()
+            if self.path.is_file() or self._is_being_built():
+                self.close()
+                self._recorded.clear()
+                return
             first = self._recorded[0]
             classes = first.with_suffix(".ready")
             classes.write_bytes(b"".join(self._lines()))
@@ -111,6 +115,13 @@ class ClassArchive:
                 orphan_delay_seconds=_FINISH_SECONDS,
             )
             self._builder.start()
+
+    def _is_being_built(self) -> bool:
+        """Whether another run builds this archive: one build at a time takes a core and a gigabyte."""
+        now = time.time()
+        return any(
+            now - path.stat().st_mtime < _FINISH_SECONDS for path in self.path.parent.glob(f"{self.path.stem}.*.ready")
+        )
 
     def _lines(self) -> list[bytes]:
         """The classes of all recordings, each once."""

@@ -253,6 +253,17 @@ print(archive.path)
     assert path.read_text() == "made\n"
 
 
+def test_an_archive_is_built_by_one_run_at_a_time(tmp_path: Path) -> None:
+    archive = ClassArchive(runtime(tmp_path), tmp_path / "out", "spark")
+    (option,) = archive.options()
+    Path(option.partition("=")[2]).write_bytes(b"java/lang/Object id: 0\n")
+    other = archive.path.with_name(f"{archive.path.stem}.1.abcd.ready")
+    other.write_bytes(b"")
+    archive.start_build()
+    assert not archive.has_recordings
+    assert list(archive.path.parent.iterdir()) == [other]
+
+
 def test_one_archive_of_several_servers_has_the_classes_of_all(tmp_path: Path) -> None:
     archive = ClassArchive(runtime(tmp_path), tmp_path / "out", "druid-33.0.0", recordings=2)
     lists = []
