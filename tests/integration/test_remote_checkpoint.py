@@ -85,7 +85,7 @@ def test_a_remote_checkpoint_that_is_gone_is_missed(
         assert read_checkpoint_offsets(remote).end == {f"houses{mark}": {0: 2}}
         made()
         # A driver on another host sees the checkpoint, and has no file that says of which code and topics it is.
-        with pytest.raises(StreamChangedError, match=r"blueprint\.json is not there.*Copy the folder"):
+        with pytest.raises(StreamChangedError, match=r"code_versions\.json is not there.*Copy the folder"):
             made(tmp_path / "other-host")
         shutil.rmtree(local)
         # As a copy of the project does not know it.
